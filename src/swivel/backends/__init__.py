@@ -1,0 +1,19 @@
+"""What computes a step: the reference (NumPy float64), the CPU's own, and plain torch for any device.
+
+Receives arrays from the training loop, changes them in place, hands back losses. `docs/architecture.md` says how a
+new backend joins.
+"""
+
+from swivel.backends.base import Backend, Side, Step, StepSettings, Zeros
+from swivel.backends.choice import choose_backend, choose_dtype, create_backend
+
+__all__ = [
+    "Backend",
+    "Side",
+    "Step",
+    "StepSettings",
+    "Zeros",
+    "choose_backend",
+    "choose_dtype",
+    "create_backend",
+]

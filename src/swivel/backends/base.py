@@ -1,0 +1,159 @@
+"""What the training loop and a backend say to each other.
+
+A backend sees arrays, never folders: it receives the two sides of a block and its observed cells, updates the sides
+in place and returns the loss. `swivel.backends.create_backend` chooses one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.objective import Loss, Objective
+
+
+class ObservedCells(Protocol):
+    """The observed cells of one block, as a matrix hands them out."""
+
+    @property
+    def positions(self) -> NDArray[np.uint32]:
+        """Local row << 16 | local column, ascending."""
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """Their counts, in the same order."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether rows and columns are to be read the other way round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows, or the columns, of a block: what training changes, and their share of every target."""
+
+    vectors: Any  # (size, dim), the backend's own kind of array
+    accumulators: Any  # (size, dim), Adagrad's
+    offsets: Any  # (size,)
+
+    def part(self, start: int, stop: int) -> Side:
+        """Return a contiguous piece; its arrays are views."""
+        return Side(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One block to train."""
+
+    rows: Side
+    columns: Side
+    load: Callable[[], ObservedCells]
+    rate: float
+    seed: tuple[int, ...]
+
+    def oriented(self) -> tuple[ObservedCells, Side, Side]:
+        """Return the cells and the sides that their positions speak of.
+
+        A mirrored block is trained with the sides swapped, which is the same step: the loss does not know rows
+        from columns.
+        """
+        cells = self.load()
+        return (cells, self.columns, self.rows) if cells.mirrored else (cells, self.rows, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Rows of a step that meet the same columns."""
+
+    start: int
+    stop: int
+    chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all
+    weights: NDArray[np.float32] | None = None  # how often a zero of each chosen column counts; None: once
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Which unobserved cells a step computes: all, or a sample of those between features that are not common.
+
+    Rows and columns of a block are sorted by falling frequency and fall into three levels: common (the first
+    `common` share of them), middle (up to `middle`) and rare. Zeros of a common row or column are all taken. Of the
+    others, a fresh sample of the columns of a level is taken for the rows of a level, and its zeros count 1/rate
+    times, so that the expected gradient is the full one's. The hinge pulls in proportion to the product of the
+    frequencies, so the rate that keeps the variance lowest falls with it: share / (r s), with r and s the relative
+    ranks of the two levels' middles.
+    """
+
+    common: float = 1.0
+    middle: float = 1.0
+    share: float = 1.0
+
+    def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[Band]:
+        """Yield the pieces of one step; together they meet every row once."""
+        levels = self._levels(rows)
+        yield Band(0, levels[0][0] if levels else rows)
+        rng = np.random.default_rng(seed)
+        for start, stop, rank in levels:
+            chosen, weights = self._choose(columns, rank, rng)
+            yield Band(start, stop, chosen, weights) if len(chosen) < columns else Band(start, stop)
+
+    def _levels(self, size: int) -> list[tuple[int, int, float]]:
+        """Return start, stop and middle rank (relative, geometric) of the levels that are sampled."""
+        edges = [round(size * self.common), round(size * max(self.middle, self.common)), size]
+        return [
+            (start, stop, math.sqrt((start + 0.5) * (stop - 0.5)) / size)
+            for start, stop in pairwise(edges)
+            if stop > start
+        ]
+
+    def _choose(
+        self, columns: int, row_rank: float, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the columns that meet rows of one level, and the weight of a zero in each."""
+        levels = self._levels(columns)
+        first = levels[0][0] if levels else columns
+        chosen, weights = [np.arange(first)], [np.ones(first, np.float32)]
+        for start, stop, rank in levels:
+            size = stop - start
+            taken = min(size, max(1, round(size * self.share / (row_rank * rank))))
+            chosen.append(start + np.sort(rng.choice(size, taken, replace=False, shuffle=False)))
+            weights.append(np.full(taken, size / taken, np.float32))
+        return np.concatenate(chosen), np.concatenate(weights)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What all steps of a run share."""
+
+    objective: Objective
+    zeros: Zeros
+    decay: float
+
+
+class Backend(Protocol):
+    """What computes steps."""
+
+    name: str
+
+    def describe(self) -> str:
+        """Say in a few words what runs, for people."""
+
+    def put(self, array: NDArray[np.float32]) -> Any:
+        """Return a copy of a host array as the backend's own kind, sliceable along the first axis."""
+
+    def fetch(self, array: Any) -> NDArray[np.float32]:
+        """Return a backend array as a host array."""
+
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+        """Run steps that share no parameters; return the losses of those that were run, the first ones.
+
+        Asked to stop, it ends what it has begun and leaves the rest.
+        """
+
+    def close(self) -> None:
+        """Give threads and memory back."""

@@ -1,0 +1,107 @@
+"""Which backend and which operands: chosen by measuring, once, before the first step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from swivel.backends.base import Backend, StepSettings
+from swivel.config import TrainConfig
+from swivel.errors import TrainingError
+
+# The three products of a step at k = 1,024, warmed, on one thread: cells a second in a dtype. It runs in a process
+# of its own because a product may die of an illegal instruction: some virtual machines announce matrix units (AMX)
+# that torch's library then cannot configure.
+_PROBE = """
+import json, sys, time, torch
+torch.set_num_threads(1)
+dtype, k, d = getattr(torch, sys.argv[1]), 1024, 300
+w, c, g = (torch.randn(*shape).to(dtype) for shape in ((k, d), (k, d), (k, k)))
+def products():
+    started = time.perf_counter()
+    w @ c.T, g @ c, g.T @ w
+    return time.perf_counter() - started
+products()
+print(json.dumps(k * k / min(products() for _ in range(5))))
+"""
+_PROBE_SECONDS = 60
+
+
+def measure_products(dtype: str) -> float | None:
+    """Return cells a second of a step's three products on one thread, or None where they do not run."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, dtype], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode != 0:
+        return None
+    return float(json.loads(done.stdout))
+
+
+def choose_backend(config: TrainConfig) -> tuple[str, str]:
+    """Return the names of the backend and of the device that a configuration asks for."""
+    import torch
+
+    device = config.device
+    if device == "auto":
+        device = "cpu" if config.backend in ("cpu", "reference") else _best_device()
+    try:
+        kind = torch.device(device).type
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        line = str(error).splitlines()[0]
+        raise TrainingError(f"device {device!r} cannot be used: {line}; use --device auto or cpu") from error
+    backend = config.backend
+    if backend == "auto":
+        backend = "cpu" if kind == "cpu" else "torch"
+    if backend in ("cpu", "reference") and kind != "cpu":
+        raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; use --backend torch")
+    return backend, device
+
+
+def _best_device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
+def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -> str:
+    """Return the dtype of the products' operands for a run over so many cells.
+
+    `auto` measures on a CPU, where the run is long enough (about half a minute) to pay for the measurement, and
+    takes bfloat16 on CUDA.
+    """
+    if backend == "reference":
+        return "float64"
+    if config.dtype != "auto":
+        if config.dtype != "float32" and device == "cpu" and measure_products(config.dtype) is None:
+            raise TrainingError(f"{config.dtype} matrix products do not run on this machine; use --dtype float32")
+        return config.dtype
+    if device != "cpu":
+        return "bfloat16" if device.startswith("cuda") else "float32"
+    if cells < 3e9:
+        return "float32"
+    bfloat16, float32 = measure_products("bfloat16"), measure_products("float32")
+    return "bfloat16" if bfloat16 and float32 and bfloat16 > 1.15 * float32 else "float32"
+
+
+def create_backend(name: str, settings: StepSettings, *, device: str, dtype: str, threads: int) -> Backend:
+    """Return the backend of that name."""
+    if name == "reference":
+        from swivel.backends.reference import ReferenceBackend
+
+        return ReferenceBackend(settings)
+    if name == "cpu":
+        from swivel.backends.cpu import CpuBackend
+
+        return CpuBackend(settings, threads=threads, dtype=dtype)
+    from swivel.backends.torch import TorchBackend
+
+    return TorchBackend(settings, device=device, dtype=dtype)

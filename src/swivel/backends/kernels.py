@@ -1,0 +1,230 @@
+"""Numba kernels of the CPU step: everything in it that is not a matrix product.
+
+Written so that LLVM turns every inner loop into vector code: exp and log are polynomials, branches are selects.
+`benchmarks/step.py` prints what they cost beside the products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+F = np.float32
+LOG2E = F(1.4426950408889634)
+LN2 = F(0.6931471805599453)
+# Beyond these, in powers of two, the soft hinge is flat or straight in float32; 30 also keeps a product of four
+# (1 + 2^y) finite. The gradient is exact to the last bit there, and the loss of a cell is cut off at 20.8.
+LOWEST = F(-86.0)
+HIGHEST = F(30.0)
+
+_inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
+_kernel = numba.njit(nogil=True, cache=True, fastmath=True, error_model="numpy", boundscheck=False)
+
+
+@_inline
+def _exp2(y: Any) -> Any:
+    """2^y for -126 < y < 127, relative error below 2e-7."""
+    whole = np.rint(y)
+    rest = y - whole
+    p = F(1.3264727270531492e-3)
+    p = p * rest + F(9.67151308088281e-3)
+    p = p * rest + F(5.5507337460813586e-2)
+    p = p * rest + F(2.4022242077873884e-1)
+    p = p * rest + F(6.931469775960035e-1)
+    p = p * rest + F(1.0)
+    # The sum of two int32 is an int64 to numba, and twice as wide as need be to the vector unit.
+    power = np.int32(np.int32(whole) << np.int32(23))
+    return np.int32(F(p).view(np.int32) + power).view(np.float32)
+
+
+@_inline
+def _log(x: Any) -> Any:
+    """Log of a positive normal float32 (Cephes' polynomial), absolute error below 2e-7 near 1."""
+    bits = F(x).view(np.int32)
+    exponent = F((bits >> np.int32(23)) - np.int32(126))
+    m = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)
+    small = m < F(0.70710678)
+    exponent = exponent - (F(1.0) if small else F(0.0))
+    m = (m + m if small else m) - F(1.0)
+    z = m * m
+    p = F(7.0376836292e-2)
+    p = p * m - F(1.1514610310e-1)
+    p = p * m + F(1.1676998740e-1)
+    p = p * m - F(1.2420140846e-1)
+    p = p * m + F(1.4249322787e-1)
+    p = p * m - F(1.6668057665e-1)
+    p = p * m + F(2.0000714765e-1)
+    p = p * m - F(2.4999993993e-1)
+    p = p * m + F(3.3333331174e-1)
+    return m - F(0.5) * z + p * m * z + exponent * LN2
+
+
+@_inline
+def _power(y: Any) -> Any:
+    """2^y, with y held where float32 can follow."""
+    return _exp2(min(max(y, LOWEST), HIGHEST))
+
+
+@_kernel
+def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
+    """Turn dot products into the gradient of unobserved cells, in place; return their summed loss.
+
+    products (rows, columns) float32; offsets of pmi*, times log2(e). Four cells share one logarithm, for a sum of
+    log(1 + e^z) is the log of a product.
+    """
+    rows, columns = products.shape
+    q = columns // 4
+    total = 0.0
+    one = F(1.0)
+    oa, ob, oc, od = (
+        column_offsets[:q],
+        column_offsets[q : 2 * q],
+        column_offsets[2 * q : 3 * q],
+        column_offsets[3 * q :],
+    )
+    for i in range(rows):
+        line, offset = products[i], row_offsets[i]
+        a, b, c, d = line[:q], line[q : 2 * q], line[2 * q : 3 * q], line[3 * q :]
+        loss = F(0.0)
+        for j in range(q):
+            ea = _power(a[j] * LOG2E - (offset + oa[j]))
+            eb = _power(b[j] * LOG2E - (offset + ob[j]))
+            ec = _power(c[j] * LOG2E - (offset + oc[j]))
+            ed = _power(d[j] * LOG2E - (offset + od[j]))
+            ya, yb, yc, yd = one + ea, one + eb, one + ec, one + ed
+            loss += _log((ya * yb) * (yc * yd))
+            a[j], b[j], c[j], d[j] = ea / ya, eb / yb, ec / yc, ed / yd
+        for j in range(q, columns - 3 * q):
+            e = _power(d[j] * LOG2E - (offset + od[j]))
+            loss += _log(one + e)
+            d[j] = e / (one + e)
+        total += float(loss)
+    return total
+
+
+@_kernel
+def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights: Any) -> float:
+    """Do as `hinge` does, with a weight for each column."""
+    rows, columns = products.shape
+    total = 0.0
+    for i in range(rows):
+        line, offset = products[i], row_offsets[i]
+        loss = F(0.0)
+        for j in range(columns):
+            e = _power(line[j] * LOG2E - (offset + column_offsets[j]))
+            loss += weights[j] * _log(F(1.0) + e)
+            line[j] = weights[j] * e / (F(1.0) + e)
+        total += float(loss)
+    return total
+
+
+@_kernel
+def read_observed(cells: Any, offsets: Any, products: Any, margins: Any) -> None:
+    """Fill `margins` with w_i . c_j minus the cell's offsets.
+
+    cells: rows in `products`, columns in `products` of each observed cell; offsets: of those rows and columns.
+    """
+    rows, columns = cells
+    row_offsets, column_offsets = offsets
+    for n in range(len(rows)):
+        margins[n] = products[rows[n], columns[n]] - (row_offsets[rows[n]] + column_offsets[columns[n]])
+
+
+@_kernel
+def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
+    """Turn margins into the gradient of observed cells, in place; return their loss, and their loss as zeros.
+
+    The second is what the hinge adds for these cells without knowing that they are observed; `weights` are those of
+    a zero in their place. objective: b0, b, a, log of the count that stands in for 0.
+    """
+    base, scale, power, log_unseen = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
+    observed = 0.0
+    as_zeros = 0.0
+    for n in range(len(margins)):
+        log_count = _log(counts[n])
+        confidence = base + scale * _exp2(min(power * log_count * LOG2E, F(120.0)))
+        distance = margins[n] - log_count
+        gradient = confidence * distance
+        observed += F(0.5) * gradient * distance
+        as_zeros += weights[n] * _log(F(1.0) + _power((margins[n] - log_unseen) * LOG2E))
+        margins[n] = gradient
+    return observed, as_zeros
+
+
+@_kernel
+def write_observed(cells: Any, gradient: Any, products: Any) -> None:
+    """Put the gradient of the observed cells over what the hinge left there."""
+    rows, columns = cells
+    for n in range(len(rows)):
+        products[rows[n], columns[n]] = gradient[n]
+
+
+@_kernel
+def split_cells(positions: Any, first_row: int, places: Any, dense: Any, sparse: Any) -> int:
+    """Part observed cells into those whose column was taken and the others; return the number of the first.
+
+    dense: rows and columns in the products, and index of the cell; sparse: indexes of the others.
+    """
+    rows, columns, cells = dense
+    found = 0
+    for n in range(len(positions)):
+        place = places[np.int64(positions[n] & np.uint32(0xFFFF))]
+        if place >= 0:
+            rows[found] = np.int64(positions[n] >> np.uint32(16)) - first_row
+            columns[found] = place
+            cells[found] = n
+            found += 1
+        else:
+            sparse[n - found] = n
+    return found
+
+
+@_kernel
+def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float:
+    """Add the gradients of observed cells whose column was not taken, cell by cell; return their loss.
+
+    cells: positions, counts, and which of them; sides: vectors and offsets of rows, then of columns.
+    """
+    positions, counts, which = cells
+    rows, row_offsets, columns, column_offsets = sides
+    row_gradients, column_gradients = gradients
+    base, scale, power = F(objective[0]), F(objective[1]), F(objective[2])
+    loss = 0.0
+    for n in which:
+        i = np.int64(positions[n] >> np.uint32(16))
+        j = np.int64(positions[n] & np.uint32(0xFFFF))
+        w, c, dw, dc = rows[i], columns[j], row_gradients[i], column_gradients[j]
+        product = F(0.0)
+        for t in range(len(w)):
+            product += w[t] * c[t]
+        log_count = _log(counts[n])
+        distance = product - (row_offsets[i] + column_offsets[j]) - log_count
+        g = distance * (base + scale * _exp2(min(power * log_count * LOG2E, F(120.0))))
+        loss += F(0.5) * g * distance
+        for t in range(len(w)):
+            dw[t] += g * c[t]
+            dc[t] += g * w[t]
+    return loss
+
+
+@_kernel
+def add_rows(target: Any, which: Any, source: Any) -> None:
+    """Add the rows of `source` to the rows `which` of `target`."""
+    for n in range(len(which)):
+        to, come = target[which[n]], source[n]
+        for t in range(len(to)):
+            to[t] += come[t]
+
+
+@_kernel
+def adagrad(vectors: Any, accumulators: Any, gradient: Any, scale: float, decay: float, rate: float) -> None:
+    """Update a block of vectors in place with the gradient times `scale`, plus weight decay."""
+    factor, shrink, speed = F(scale), F(decay), F(rate)
+    for i in range(vectors.shape[0]):
+        w, a, g = vectors[i], accumulators[i], gradient[i]
+        for t in range(len(w)):
+            step = factor * g[t] + shrink * w[t]
+            a[t] += step * step
+            w[t] -= speed * step / np.sqrt(a[t])

@@ -1,0 +1,90 @@
+"""The step in NumPy float64, by the book: slow, and right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings
+from swivel.objective import Loss, adagrad, loss_and_gradient
+
+
+class ReferenceBackend:
+    """Computes every cell densely in float64."""
+
+    name = "reference"
+
+    def __init__(self, settings: StepSettings) -> None:
+        self.settings = settings
+
+    def describe(self) -> str:
+        """Say what runs."""
+        return "reference, NumPy float64"
+
+    def put(self, array: NDArray[np.float32]) -> Any:
+        """Return a float64 copy."""
+        return array.astype(np.float64)
+
+    def fetch(self, array: Any) -> NDArray[np.float32]:
+        """Return a float32 copy."""
+        return np.asarray(array, np.float32)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+        """Run steps one after the other."""
+        losses: list[Loss] = []
+        for step in steps:
+            if should_stop():
+                break
+            losses.append(self._run_step(step))
+        return losses
+
+    def _run_step(self, step: Step) -> Loss:
+        cells, rows, columns = step.oriented()
+        loss, row_gradient, column_gradient = block_gradients(cells, rows, columns, self.settings, step.seed)
+        decay = self.settings.decay
+        row_gradient = row_gradient / len(columns.vectors) + decay * rows.vectors
+        column_gradient = column_gradient / len(rows.vectors) + decay * columns.vectors
+        adagrad(rows.vectors, rows.accumulators, row_gradient, step.rate)
+        adagrad(columns.vectors, columns.accumulators, column_gradient, step.rate)
+        return loss
+
+
+def block_gradients(
+    cells: ObservedCells, rows: Side, columns: Side, settings: StepSettings, seed: tuple[int, ...]
+) -> tuple[Loss, NDArray[np.float64], NDArray[np.float64]]:
+    """Return the loss of a block and its gradients with respect to both sides' vectors."""
+    W, C = np.asarray(rows.vectors, np.float64), np.asarray(columns.vectors, np.float64)
+    x = np.zeros((len(W), len(C)))
+    x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
+    offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
+    weights = np.empty_like(x)
+    for band in settings.zeros.bands(len(W), len(C), seed):
+        weights[band.start : band.stop] = _zero_weights(band, len(C))
+    weights[x > 0] = 1.0
+    _, gradient = loss_and_gradient(W @ C.T, x, offsets, settings.objective)
+    gradient *= weights
+    return _weighted_loss(W @ C.T, x, offsets, weights, settings), gradient @ C, gradient.T @ W
+
+
+def _zero_weights(band: Band, columns: int) -> NDArray[np.float64]:
+    if band.chosen is None:
+        return np.ones(columns)
+    weights = np.zeros(columns)
+    weights[band.chosen] = 1.0 if band.weights is None else band.weights
+    return weights
+
+
+def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, settings: StepSettings) -> Loss:
+    """Sum the loss row by row of equal weight: each distinct weight is one call of the oracle."""
+    total = Loss()
+    for weight in np.unique(weights):
+        mask = weights == weight
+        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], settings.objective)
+        total += Loss(part.observed, part.observed_cells, weight * part.unobserved, weight * part.unobserved_cells)
+    return total
