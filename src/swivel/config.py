@@ -190,9 +190,14 @@ class TrainConfig:
     )
     zeros: str = choice("all", "every unobserved cell in every step, or a sample without bias", "all", "sampled")
     common: float = knob(
-        0.1, "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken", FRACTION
+        0.05, "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken", FRACTION
     )
-    share: float = knob(0.125, "with sampled zeros: share of the rare columns taken in a step", FRACTION)
+    middle: float = knob(
+        0.3, "with sampled zeros: where the middling rows and columns end and the rare begin", FRACTION
+    )
+    share: float = knob(
+        0.0125, "with sampled zeros: share of the zeros taken between the very rarest; more for the others", FRACTION
+    )
     shift: float = knob(0.0, "log s, taken off every target", FINITE)
     confidence_base: float = knob(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = knob(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)

@@ -1,0 +1,101 @@
+"""Save and resume, exactly: parameters, Adagrad's accumulators, and where in the schedule a run is.
+
+Two slots take turns, so that a checkpoint being written never endangers the last good one. The plan of a run (what
+was chosen by measuring) is written before its first step, so that a resumed run never chooses again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import DamagedFolder, StorageError
+from swivel.objective import Loss
+from swivel.storage import create_folder, open_folder, write_file
+
+STAGE = "checkpoint"
+SLOTS = ("checkpoint-1", "checkpoint-2")
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the schedule a run is, and the losses so far."""
+
+    passes: int = 0  # complete passes
+    rounds: int = 0  # complete rounds of the next one
+    steps: int = 0  # steps run of the next round
+    saved: int = 0  # how many checkpoints came before
+    loss: Loss = field(default_factory=Loss)  # of the pass that is under way
+    history: tuple[Loss, ...] = ()  # of each complete pass
+    seconds: float = 0.0  # spent training
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved state."""
+
+    place: Place
+    arrays: Mapping[str, NDArray[np.float32]]
+
+
+def save_plan(folder: Path, identity: str, plan: Mapping[str, Any]) -> None:
+    """Write down what was chosen for a run."""
+    write_file(folder / PLAN, json.dumps({"identity": identity, "plan": dict(plan)}, indent=1).encode())
+
+
+def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
+    """Return what was chosen for the run of that identity, or None where it has not begun."""
+    try:
+        saved = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        return dict(saved["plan"]) if saved["identity"] == identity else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFolder(f"{folder / PLAN}: not a plan ({error}); remove {folder} to start again") from error
+
+
+def save_checkpoint(folder: Path, identity: str, place: Place, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write a checkpoint over the older of the two."""
+    slot = folder / SLOTS[place.saved % len(SLOTS)]
+    with create_folder(slot, STAGE, overwrite=True) as writer:
+        for name, array in arrays.items():
+            writer.write_array(f"{name}.npy", array)
+        writer.finish(config={}, inputs={"run": identity}, facts=asdict(place))
+
+
+def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
+    """Return the newest whole checkpoint of the run of that identity; a damaged one costs one interval."""
+    found: list[Checkpoint] = []
+    for name in SLOTS:
+        try:
+            slot = open_folder(folder / name, STAGE)
+            if slot.manifest.inputs.get("run") != identity:
+                continue
+            slot.verify()
+        except StorageError:
+            continue
+        arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts}
+        found.append(Checkpoint(_read_place(slot.manifest.facts), arrays))
+    return max(found, key=lambda checkpoint: checkpoint.place.saved, default=None)
+
+
+def _read_place(facts: Mapping[str, Any]) -> Place:
+    fields = dict(facts)
+    fields["loss"] = Loss(**fields["loss"])
+    fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
+    return Place(**fields)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the plan and both checkpoints of a run that has ended."""
+    for name in SLOTS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / PLAN).unlink(missing_ok=True)
