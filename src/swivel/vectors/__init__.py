@@ -1,0 +1,21 @@
+"""Trained vectors: looking up, searching, arithmetic, saving and loading.
+
+Receives what training hands over (rows, columns, their vocabularies and marginals), hands on a `Vectors` that
+answers questions, and the folder it is kept in. It trains nothing, reads no foreign formats, and loads nothing
+heavier than numpy.
+"""
+
+from swivel.vectors.combine import combine_vectors
+from swivel.vectors.files import Side
+from swivel.vectors.lookup import Expression, Neighbour, Vectors, load, parse_expression, write_vectors
+
+__all__ = [
+    "Expression",
+    "Neighbour",
+    "Side",
+    "Vectors",
+    "combine_vectors",
+    "load",
+    "parse_expression",
+    "write_vectors",
+]

@@ -1,0 +1,93 @@
+"""How trained rows and columns become the vectors that users get.
+
+Receives both sides as arrays, hands on one array. It knows no tokens and no files.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import VectorsConfig
+from swivel.errors import ConfigError
+from swivel.vectors.search import Floats, scale_to_unit
+
+# An SVD over the commonest rows keeps the figures of one over all rows, and rare rows are the noisier ones.
+SVD_ROWS = 30_000
+_CHUNK_ROWS = 8_192
+
+
+def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig) -> Floats:
+    """Return one vector a row.
+
+    Parameters
+    ----------
+    rows
+        (m, d), by falling frequency.
+    columns
+        (m * columns_per_row, d); column `row * columns_per_row + part` belongs to the row.
+    columns_per_row
+        How many columns a row has; 0 where rows and columns are different things.
+    config
+        Whether to take the rows alone, the sum, or the parts side by side.
+
+    >>> rows, columns = np.eye(2, dtype=np.float32), np.ones((4, 2), np.float32)
+    >>> combine_vectors(rows, columns, 2, VectorsConfig(combine="sum")).tolist()
+    [[3.0, 2.0], [2.0, 3.0]]
+    """
+    rows = np.asarray(rows, np.float32)
+    if config.combine == "rows":
+        return rows
+    parts = _split_parts(rows, columns, columns_per_row, config.combine)
+    if config.combine == "sum":
+        return np.asarray(rows + parts.sum(axis=1))
+    return _cut_parts(rows, parts, config.column_weight)
+
+
+def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, combine: str) -> Floats:
+    """Return the columns as (row, part, dimension)."""
+    if columns is None or columns_per_row == 0:
+        raise ConfigError(
+            f"combine={combine} needs columns that belong to the rows; these rows and columns are different "
+            "things: take combine=rows"
+        )
+    if len(columns) != len(rows) * columns_per_row:
+        raise ConfigError(
+            f"{len(rows):,} rows with {columns_per_row} columns each need {len(rows) * columns_per_row:,} columns, "
+            f"got {len(columns):,}"
+        )
+    return np.asarray(columns, np.float32).reshape(len(rows), columns_per_row, columns.shape[1])
+
+
+def _cut_parts(rows: Floats, parts: Floats, column_weight: float) -> Floats:
+    """Return rows and parts side by side, each of length 1, cut back to the rows' dimensions."""
+    dim = rows.shape[1]
+    common = min(SVD_ROWS, len(rows))
+    width = dim * (1 + parts.shape[1])
+    gram = np.zeros((width, width))
+    for start in range(0, common, _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, common)
+        chunk = _lay_side_by_side(rows[start:stop], parts[start:stop], column_weight).astype(np.float64)
+        gram += chunk.T @ chunk
+    axes = find_main_axes(gram, dim).astype(np.float32)
+    result = np.empty(rows.shape, np.float32)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        piece = slice(start, start + _CHUNK_ROWS)
+        np.matmul(_lay_side_by_side(rows[piece], parts[piece], column_weight), axes, out=result[piece])
+    return result
+
+
+def _lay_side_by_side(rows: Floats, parts: Floats, column_weight: float) -> Floats:
+    columns = scale_to_unit(parts.reshape(-1, parts.shape[2])) * np.float32(column_weight)
+    return np.concatenate([scale_to_unit(rows), columns.reshape(len(rows), -1)], axis=1)
+
+
+def find_main_axes(gram: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return the right singular vectors of X as columns, the strongest first, from the Gram matrix X'X.
+
+    A singular vector's sign is free; here its largest component is positive, so that equal input gives equal axes.
+    """
+    _, axes = np.linalg.eigh(gram)  # by rising eigenvalue
+    axes = axes[:, ::-1][:, :count]
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0)
+    return np.asarray(axes * np.where(largest < 0, -1.0, 1.0))

@@ -1,0 +1,160 @@
+"""The folder of vectors on disk.
+
+Receives the sides of a trained model and hands on a folder's parts, and the other way round, memory-mapped and
+with numpy alone. Parts: `vectors.safetensors` (float32 tensors `rows` (m, d), `columns` (n, d) where there are any,
+`vectors` (m, dim) where they are not the rows themselves), `rows.txt` and `columns.txt` (the vocabularies),
+`row_sums.npy` and `column_sums.npy` (float64, where known). Facts in the manifest: `rows` m, `columns` n (0: none),
+`dim`, `shift` and `columns_per_row` (0: rows and columns are different things).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
+from swivel.storage import Folder, FolderWriter, open_folder
+from swivel.vectors.search import Floats
+from swivel.vocabulary import Vocabulary
+
+STAGE = "vectors"
+TENSORS = "vectors.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows, or the columns, of a model: labels, one vector each, and their marginals where known."""
+
+    vocabulary: Vocabulary
+    values: Floats
+    sums: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.vocabulary)
+        if np.ndim(self.values) != 2 or len(self.values) != count:
+            raise ConfigError(
+                f"a vocabulary of {count:,} tokens needs vectors of shape ({count}, dim), got {np.shape(self.values)}"
+            )
+        if self.sums is not None and np.shape(self.sums) != (count,):
+            raise ConfigError(f"a vocabulary of {count:,} tokens needs {count:,} sums, got {np.shape(self.sums)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that a folder of vectors holds; `vectors` is `rows.values` itself where they are the same."""
+
+    rows: Side
+    columns: Side | None
+    vectors: Floats
+    shift: float = 0.0
+    columns_per_row: int = 0
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.vectors) != 2 or len(self.vectors) != len(self.rows.values):
+            raise ConfigError(f"{len(self.rows.values):,} rows need as many vectors, got {np.shape(self.vectors)}")
+        if self.columns is not None:
+            self._check_columns(self.columns)
+
+    def _check_columns(self, columns: Side) -> None:
+        if columns.values.shape[1] != self.rows.values.shape[1]:
+            raise ConfigError(
+                f"rows have {self.rows.values.shape[1]} dimensions and columns {columns.values.shape[1]}: "
+                "they come from different models"
+            )
+        expected = len(self.rows.values) * self.columns_per_row
+        if self.columns_per_row and len(columns.values) != expected:
+            raise ConfigError(
+                f"{len(self.rows.values):,} rows with {self.columns_per_row} columns each need {expected:,} columns, "
+                f"got {len(columns.values):,}"
+            )
+
+
+def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
+    """Write all parts; return the facts that the manifest must hold."""
+    rows, columns = contents.rows, contents.columns
+    tensors = {"rows": rows.values}
+    if contents.vectors is not rows.values:
+        tensors["vectors"] = contents.vectors
+    if columns is not None:
+        tensors["columns"] = columns.values
+        _write_labels(folder, "column", columns)
+    _write_labels(folder, "row", rows)
+    folder.write_tensors(TENSORS, tensors)
+    return {
+        "rows": len(rows.values),
+        "columns": 0 if columns is None else len(columns.values),
+        "dim": contents.vectors.shape[1],
+        "shift": contents.shift,
+        "columns_per_row": contents.columns_per_row,
+    }
+
+
+def _write_labels(folder: FolderWriter, name: str, side: Side) -> None:
+    folder.write_lines(f"{name}s.txt", side.vocabulary.to_lines())
+    if side.sums is not None:
+        folder.write_array(f"{name}_sums.npy", np.asarray(side.sums, np.float64))
+
+
+def read_contents(path: str | Path) -> Contents:
+    """Return what a finished folder of vectors holds, arrays mapped read-only."""
+    folder = open_folder(path, STAGE)
+    if TENSORS not in folder.manifest.parts:
+        raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; train again")
+    tensors = map_tensors(folder.path / TENSORS)
+    try:
+        rows = _read_side(folder, "row", tensors["rows"])
+        columns = _read_side(folder, "column", tensors["columns"]) if "columns" in tensors else None
+        facts = folder.manifest.facts
+        vectors = tensors.get("vectors", rows.values)
+        return Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
+    except KeyError as error:
+        raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; train again, or restore it") from error
+    except (ConfigError, VocabularyError, TypeError, ValueError) as error:
+        raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}") from error
+
+
+def _read_side(folder: Folder, name: str, values: Floats) -> Side:
+    sums = f"{name}_sums.npy"
+    return Side(
+        Vocabulary.from_lines(folder.lines(f"{name}s.txt")),
+        values,
+        np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,
+    )
+
+
+def map_tensors(file: Path) -> dict[str, Floats]:
+    """Return the float32 matrices of a safetensors file, mapped read-only.
+
+    The format: the header's length (8 bytes, little-endian), the header (JSON), the tensors' bytes.
+    """
+    try:
+        data = np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, np.uint8)
+    except OSError as error:
+        raise StorageError(f"{file}: {error.strerror or error}") from error
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    try:
+        if not 8 < start <= len(data):
+            raise ValueError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
+        header = json.loads(data[8:start].tobytes())
+        return {name: _view_tensor(data[start:], entry) for name, entry in header.items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); restore it") from error
+
+
+def _view_tensor(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> Floats:
+    shape = tuple(int(size) for size in entry["shape"])
+    start, stop = (int(offset) for offset in entry["data_offsets"])
+    if entry["dtype"] != "F32" or len(shape) != 2 or min(shape) < 0:
+        raise ValueError(f"{entry['dtype']} of shape {shape}")
+    if not 0 <= start <= stop <= len(data) or stop - start != 4 * math.prod(shape):
+        raise ValueError(f"shape {shape} at bytes {start} to {stop} of {len(data)}")
+    view = np.asarray(data[start:stop]).view("<f4").reshape(shape)
+    # The library pads its header to 8 bytes; another writer may not, and a product of odd addresses is slow.
+    return view if view.flags.aligned else view.copy()

@@ -1,0 +1,316 @@
+"""`Vectors`: what users ask questions of.
+
+Receives a trained model's sides, hands on vectors, neighbours, analogies and scores. It trains nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import ConfigError
+from swivel.storage import FolderWriter, create_folder
+from swivel.vectors.files import STAGE, Contents, Side, read_contents, write_contents
+from swivel.vectors.search import Floats, best_ids, scale_to_unit, score_3cosmul
+from swivel.vocabulary import Vocabulary
+
+METHODS = ("3cosadd", "3cosmul")
+Query = str | Sequence[str] | NDArray[Any]
+
+
+class Neighbour(NamedTuple):
+    """An answer: a token, and how near it is (a cosine, unless the question says otherwise)."""
+
+    token: str
+    similarity: float
+
+
+class Expression(NamedTuple):
+    """Arithmetic on words: the tokens added, and those taken away."""
+
+    plus: tuple[str, ...]
+    minus: tuple[str, ...]
+
+
+def parse_expression(text: str) -> Expression:
+    """Read `king - man + woman`; signs stand between spaces, so tokens may hold hyphens and spaces of their own.
+
+    >>> parse_expression("vice-president - man + woman")
+    Expression(plus=('vice-president', 'woman'), minus=('man',))
+    """
+    pieces = re.split(r"(?:^|\s+)([+-])(?=\s|$)", text.strip())
+    signs, tokens = pieces[1::2], [token.strip() for token in pieces[2::2]]
+    if pieces[0] or not signs:  # An expression may begin with a sign.
+        signs, tokens = ["+", *signs], [pieces[0], *tokens]
+    if "" in tokens:
+        raise ConfigError(f"{text!r} is no expression: write tokens with + or - between spaces, as king - man + woman")
+    chosen = {sign: tuple(token for mark, token in zip(signs, tokens, strict=True) if mark == sign) for sign in "+-"}
+    return Expression(chosen["+"], chosen["-"])
+
+
+class Vectors:
+    """One vector for each row of a table of counts, and the model behind them.
+
+    Parameters
+    ----------
+    rows
+        The trained rows: vocabulary, w, marginals.
+    columns
+        The trained columns, c; without them there are no scores.
+    vectors
+        What users get, from `combine_vectors`; the rows themselves by default.
+    shift
+        The log s that training took off its targets; scores add it again.
+    columns_per_row
+        Columns that belong to each row, side by side; 0 where rows and columns are different things.
+
+    >>> words = Vocabulary(["king", "queen", "pear"])
+    >>> vectors = Vectors(Side(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
+    >>> vectors.nearest("king", count=1)[0].token
+    'queen'
+    """
+
+    def __init__(
+        self,
+        rows: Side,
+        columns: Side | None = None,
+        *,
+        vectors: Floats | None = None,
+        shift: float = 0.0,
+        columns_per_row: int = 0,
+    ) -> None:
+        is_rows = vectors is None or vectors is rows.values
+        rows = _freeze_side(rows)
+        columns = None if columns is None else _freeze_side(columns)
+        combined = rows.values if vectors is None or is_rows else _freeze(vectors)
+        self.contents = Contents(rows, columns, combined, float(shift), int(columns_per_row))
+        self.rows: Floats = rows.values
+        self.columns: Floats | None = None if columns is None else columns.values
+        self.vectors: Floats = combined
+        self.vocabulary: Vocabulary = rows.vocabulary
+        self.column_vocabulary: Vocabulary | None = None if columns is None else columns.vocabulary
+        self.row_sums = rows.sums
+        self.column_sums = None if columns is None else columns.sums
+        self.shift = self.contents.shift
+        self.columns_per_row = self.contents.columns_per_row
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a vector."""
+        return int(self.vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self.vocabulary
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.vocabulary)
+
+    def __getitem__(self, token: str) -> Floats:
+        """Return a token's vector, or raise UnknownToken with close spellings."""
+        return np.asarray(self.vectors[self.vocabulary.id(token)])
+
+    def __repr__(self) -> str:
+        columns = "no columns" if self.columns is None else f"{len(self.columns):,} columns"
+        return f"<Vectors of {len(self):,} tokens, {self.dim} dimensions, {columns}>"
+
+    @cached_property
+    def unit_vectors(self) -> Floats:
+        """The vectors with length 1, computed once; a vector of zeros stays one."""
+        unit = scale_to_unit(self.vectors)
+        finite = np.isfinite(unit).all(axis=1)
+        if not finite.all():
+            token = self.vocabulary[int(np.argmin(finite))]
+            raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower rate")
+        return _freeze(unit)
+
+    @cached_property
+    def is_zero(self) -> NDArray[np.bool_]:
+        """Whether each vector is all zeros: its token never co-occurred, and is nobody's neighbour."""
+        return np.logical_not(self.unit_vectors.any(axis=1))
+
+    @cached_property
+    def _zero_columns(self) -> NDArray[np.bool_]:
+        return np.logical_not(self._need_columns().values.any(axis=1))
+
+    def vector(self, query: Query, *, minus: str | Sequence[str] = ()) -> Floats:
+        """Return arithmetic on words as a vector: the sum of the words' vectors, each of length 1.
+
+        `query` is a token, several tokens that are added, or a vector, taken as it is; `minus` is taken away.
+        """
+        plus = _as_tokens(query)
+        if plus is None:
+            total = self._check_vector(query)
+        else:
+            total = self.unit_vectors[self._ids(plus)].sum(axis=0)
+        return np.asarray(total - self.unit_vectors[self._ids(_need_tokens(minus))].sum(axis=0))
+
+    def nearest(
+        self, query: Query, *, minus: str | Sequence[str] = (), count: int = 10, among: str = "rows"
+    ) -> list[Neighbour]:
+        """Return the tokens nearest to a token, to a sum of tokens or to a vector, nearest first.
+
+        The query's own tokens are no answers. A query without direction (all zeros) has no neighbours.
+        With `among="columns"`, `query` is one row token and the answers are the columns it goes with most strongly:
+        their `similarity` is the `score`.
+
+        >>> words = Vocabulary(["king", "man", "woman", "queen"])
+        >>> table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
+        >>> Vectors(Side(words, table)).nearest(["king", "woman"], minus=["man"])[0].token
+        'queen'
+        """
+        _check_count(count)
+        if among == "columns":
+            return self._nearest_columns(query, minus, count)
+        if among != "rows":
+            raise ConfigError(f"among must be rows or columns, got {among!r}")
+        direction = scale_to_unit(self.vector(query, minus=minus)[None])[0]
+        own = self._ids([*(_as_tokens(query) or ()), *_need_tokens(minus)])
+        return self._best_rows(self.unit_vectors @ direction, own, count) if direction.any() else []
+
+    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbour]:
+        """Answer "a is to b as c is to ?"; a, b and c are no answers.
+
+        `3cosadd` ranks by the cosine with b - a + c; `3cosmul` by cos(b) cos(c) / (cos(a) + 0.001), each cosine
+        moved to 0 .. 1 (Levy and Goldberg, 2014): its `similarity` is that score.
+        """
+        if method not in METHODS:
+            raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if method == "3cosadd":
+            return self.nearest([b, c], minus=[a], count=count)
+        _check_count(count)
+        ids = self._ids([a, b, c])
+        return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
+
+    def similarity(self, a: Query, b: Query) -> float:
+        """Return the cosine between two tokens (or sums, or vectors); 0 where one is all zeros."""
+        first, second = scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
+        return float(np.clip(first @ second, -1, 1))
+
+    def score(self, row: str, column: str) -> float:
+        """Return the model's own output: the estimated PMI of a row and a column, w . c + shift.
+
+        Where a word has several columns (left and right, say), `column` may be one of them by its label, or the word:
+        then the estimate is that of its columns counted together.
+        """
+        columns, row_id = self._need_columns(), self.vocabulary.id(row)
+        is_word = self.columns_per_row > 1 and column not in columns.vocabulary and column in self.vocabulary
+        if not is_word:
+            column_id = columns.vocabulary.id(column)
+            return float(self._score_columns(row_id, slice(column_id, column_id + 1))[0])
+        first = self.vocabulary.id(column) * self.columns_per_row
+        parts = slice(first, first + self.columns_per_row)
+        weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
+        return _pool_scores(self._score_columns(row_id, parts), weights)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder that `load` reads."""
+        with create_folder(path, STAGE, overwrite=overwrite) as folder:
+            folder.finish(config={}, inputs={}, facts=write_vectors(folder, self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vectors:
+        """Open a folder of vectors, memory-mapped."""
+        read = read_contents(path)
+        vectors = None if read.vectors is read.rows.values else read.vectors
+        return cls(read.rows, read.columns, vectors=vectors, shift=read.shift, columns_per_row=read.columns_per_row)
+
+    def _check_vector(self, query: Query) -> Floats:
+        try:
+            vector = np.array(query, np.float32)
+        except ValueError as error:
+            raise ConfigError(f"a query is a token, several tokens or a vector: {error}") from error
+        if vector.shape != (self.dim,):
+            raise ConfigError(f"a query vector must have shape ({self.dim},), got {vector.shape}")
+        if not np.isfinite(vector).all():
+            raise ConfigError("a query vector must be finite")
+        return vector
+
+    def _ids(self, tokens: Sequence[str]) -> list[int]:
+        return [self.vocabulary.id(token) for token in tokens]
+
+    def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbour]:
+        scores[self.is_zero] = -np.inf
+        scores[own] = -np.inf
+        return [Neighbour(self.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
+
+    def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbour]:
+        columns, tokens = self._need_columns(), _as_tokens(query)
+        if tokens is None or len(tokens) != 1 or len(minus) > 0:
+            raise ConfigError("among=columns takes one token of the rows: a sum of words has no score")
+        row_id = self.vocabulary.id(tokens[0])
+        if not self.rows[row_id].any():
+            return []
+        scores = self._score_columns(row_id, slice(None))
+        scores[self._zero_columns] = -np.inf
+        return [Neighbour(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
+
+    def _score_columns(self, row_id: int, which: slice) -> Floats:
+        return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
+
+    def _need_columns(self) -> Side:
+        if self.contents.columns is None:
+            raise ConfigError("these vectors have no columns, so no scores: open the folder that training wrote")
+        return self.contents.columns
+
+
+def load(path: str | Path) -> Vectors:
+    """Open a folder of vectors, memory-mapped; numpy is all it needs."""
+    return Vectors.load(path)
+
+
+def write_vectors(folder: FolderWriter, vectors: Vectors) -> dict[str, Any]:
+    """Write the parts of `vectors` into a folder; return the facts that its manifest must hold for `load`."""
+    return write_contents(folder, vectors.contents)
+
+
+def _freeze(array: NDArray[Any]) -> Floats:
+    """Return a read-only float32 view, a copy only where it must be one."""
+    frozen = np.ascontiguousarray(array, np.float32).view()
+    frozen.flags.writeable = False
+    return frozen
+
+
+def _freeze_side(side: Side) -> Side:
+    sums = None if side.sums is None else np.asarray(side.sums, np.float64)
+    return Side(side.vocabulary, _freeze(side.values), sums)
+
+
+def _as_tokens(query: Query) -> tuple[str, ...] | None:
+    """Return a query's tokens, or None where it is a vector."""
+    if isinstance(query, str):
+        return (query,)
+    if not isinstance(query, np.ndarray) and all(isinstance(token, str) for token in query):
+        return tuple(query)
+    return None
+
+
+def _need_tokens(words: str | Sequence[str]) -> tuple[str, ...]:
+    tokens = _as_tokens(words)
+    if tokens is None:
+        raise ConfigError(f"minus takes tokens, got {words!r}: take a vector away before asking")
+    return tokens
+
+
+def _pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
+    """Return the PMI with several columns together: log of the mean of exp(PMI), weighted by the columns' sums.
+
+    Each estimates log(x_ip |D| / (x_i* x_*p)); adding up the x_ip and the x_*p gives that.
+    """
+    if weights.sum() == 0:
+        weights = np.ones(len(scores))
+    highest = float(scores.max())
+    return highest + float(np.log(np.average(np.exp(scores.astype(np.float64) - highest), weights=weights)))
+
+
+def _check_count(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise ConfigError(f"count must be a positive integer, got {count!r}")

@@ -1,0 +1,264 @@
+"""Lookup, search, arithmetic and scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import swivel.vectors
+from swivel.errors import ConfigError, UnknownToken
+from swivel.vectors import Side, Vectors, parse_expression
+from swivel.vectors.search import best_ids, scale_to_unit
+from swivel.vocabulary import Vocabulary
+
+WORDS = ["king", "man", "woman", "queen", "nothing", "vice-king"]
+TABLE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 2], [0, 0, 0], [1, 0, 0.9]], np.float32)
+
+
+def make_vectors(table: NDArray[np.float32] = TABLE, words: list[str] = WORDS) -> Vectors:
+    return Vectors(Side(Vocabulary(words), table))
+
+
+def make_model(rows: int = 6, parts: int = 2, *, shift: float = 0.0, seed: int = 0) -> Vectors:
+    """Return a model whose columns are each word's parts, with the last word all zeros."""
+    rng = np.random.default_rng(seed)
+    words = [f"word{n}" for n in range(rows)]
+    w = rng.standard_normal((rows, 4)).astype(np.float32)
+    c = rng.standard_normal((rows * parts, 4)).astype(np.float32)
+    w[-1], c[-parts:] = 0, 0
+    labels = [f"part{part}:{word}" for word in words for part in range(parts)]
+    row_side = Side(Vocabulary(words), w, rng.random(rows))
+    column_side = Side(Vocabulary(labels), c, rng.random(rows * parts))
+    return Vectors(row_side, column_side, vectors=w * 2, shift=shift, columns_per_row=parts)
+
+
+def test_a_token_gives_its_vector() -> None:
+    vectors = make_vectors()
+    assert vectors["queen"].tolist() == [0, 2, 2]
+    assert (len(vectors), vectors.dim, list(vectors)) == (6, 3, WORDS)
+    assert "king" in vectors and "prince" not in vectors
+    assert "6 tokens" in repr(vectors) and "12 columns" in repr(make_model())
+
+
+def test_an_unknown_token_is_answered_with_close_spellings() -> None:
+    with pytest.raises(UnknownToken, match=r"'quen' is not in .*'queen'"):
+        make_vectors()["quen"]
+
+
+def test_the_vectors_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        make_vectors()["king"][0] = 3
+
+
+def test_every_public_name_is_exported() -> None:
+    assert all(hasattr(swivel.vectors, name) for name in swivel.vectors.__all__)
+
+
+def test_nearest_puts_the_highest_cosine_first_and_never_the_query() -> None:
+    answers = make_vectors().nearest("king")
+    assert [answer.token for answer in answers] == ["vice-king", "man", "queen", "woman"]
+    assert answers[1].similarity == pytest.approx(0.5**0.5)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 10_000))
+def test_nearest_equals_a_full_sort(size: int, count: int, seed: int) -> None:
+    # Small integers give many equal cosines; rounding hides their last bits.
+    table = np.random.default_rng(seed).integers(-1, 2, (size, 3)).astype(np.float32)
+    table[0] = [1, 0, 0]
+    vectors = make_vectors(table, [str(n) for n in range(size)])
+    lengths = np.linalg.norm(table, axis=1)
+    cosines = sorted((table[n, 0] / lengths[n] for n in range(1, size) if lengths[n]), reverse=True)
+    answers = [answer.similarity for answer in vectors.nearest("0", count=count)]
+    assert answers == pytest.approx(cosines[:count])
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([-np.inf, 0.0, 1.0, 2.0]), max_size=30), st.integers(1, 40))
+def test_best_ids_are_the_first_of_a_stable_sort(scores: list[float], count: int) -> None:
+    expected = [n for n in sorted(range(len(scores)), key=lambda n: -scores[n]) if scores[n] > -np.inf][:count]
+    assert best_ids(np.array(scores, np.float32), count).tolist() == expected
+
+
+def test_arithmetic_on_words_finds_the_planted_answer() -> None:
+    vectors = make_vectors()
+    assert vectors.nearest(["king", "woman"], minus="man", count=1)[0].token == "queen"
+    assert vectors.nearest(("king", "woman"), minus=["man"], count=1)[0].token == "queen"
+    assert vectors.nearest(vectors["king"] * 9, count=1)[0].token == "king"
+    assert vectors.nearest([1.0, 0.0, 1.0], count=1)[0].token == "king"  # type: ignore[list-item]
+
+
+def test_words_count_alike_in_a_sum_however_long_their_vectors() -> None:
+    vectors = make_vectors()
+    assert vectors.vector(["man", "queen"]) == pytest.approx([1, 0.5**0.5, 0.5**0.5])
+    assert vectors.vector("queen", minus="queen") == pytest.approx([0, 0, 0])
+
+
+def test_a_query_without_direction_has_no_neighbours() -> None:
+    vectors = make_vectors()
+    assert vectors.nearest("nothing") == []
+    assert vectors.nearest(np.zeros(3)) == []
+    assert vectors.nearest("king", minus="king") == []
+    assert vectors.nearest([]) == []
+
+
+def test_a_vector_of_zeros_is_nobodys_neighbour_and_like_nothing() -> None:
+    vectors = make_vectors()
+    tokens = {answer.token for word in WORDS for answer in vectors.nearest(word, count=100)}
+    assert "nothing" not in tokens
+    assert all(vectors.similarity("nothing", word) == 0 for word in WORDS)
+    for method in ("3cosadd", "3cosmul"):
+        assert "nothing" not in {answer.token for answer in vectors.analogy("man", "king", "woman", method=method)}
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_lengths_far_from_one_neither_overflow_nor_vanish(scale: float) -> None:
+    unit = scale_to_unit(np.array([[3, 4]], np.float32) * np.float32(scale))
+    assert unit[0] == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_vector_that_is_not_finite_is_named(bad: float) -> None:
+    table = TABLE.copy()
+    table[2, 1] = bad
+    with pytest.raises(ConfigError, match="vector of 'woman' is not finite"):
+        make_vectors(table).nearest("king")
+
+
+def test_similarity_is_the_cosine() -> None:
+    vectors = make_vectors()
+    assert vectors.similarity("queen", "woman") == pytest.approx(0.5**0.5)
+    assert vectors.similarity("queen", "queen") <= 1
+    assert vectors.similarity("king", np.array([0, 0, 5])) == pytest.approx(0.5**0.5)
+
+
+@pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
+def test_analogy_equals_a_naive_loop(method: str) -> None:
+    rng = np.random.default_rng(3)
+    table = rng.standard_normal((40, 5)).astype(np.float32)
+    vectors = make_vectors(table, [str(n) for n in range(40)])
+    unit = table.astype(float) / np.linalg.norm(table.astype(float), axis=1, keepdims=True)
+    for a, b, c in rng.integers(0, 40, (20, 3)).tolist():
+        direction = unit[b] - unit[a] + unit[c]
+        scores = {}
+        for n in set(range(40)) - {a, b, c}:
+            to_a, to_b, to_c = ((unit[n] @ unit[i] + 1) / 2 for i in (a, b, c))
+            cosine = unit[n] @ direction / np.linalg.norm(direction)
+            scores[str(n)] = cosine if method == "3cosadd" else to_b * to_c / (to_a + 0.001)
+        answers = vectors.analogy(str(a), str(b), str(c), method=method, count=3)
+        assert [answer.token for answer in answers] == sorted(scores, key=lambda n: -scores[n])[:3]
+        assert answers[0].similarity == pytest.approx(scores[answers[0].token], rel=1e-4)
+
+
+def test_wrong_questions_are_told() -> None:
+    vectors = make_vectors()
+    with pytest.raises(ConfigError, match="count must be a positive integer, got 0"):
+        vectors.nearest("king", count=0)
+    with pytest.raises(ConfigError, match="count must be a positive integer"):
+        vectors.analogy("man", "king", "woman", method="3cosmul", count=-1)
+    with pytest.raises(ConfigError, match="method must be one of 3cosadd, 3cosmul, got 'add'"):
+        vectors.analogy("man", "king", "woman", method="add")
+    with pytest.raises(ConfigError, match="among must be rows or columns, got 'all'"):
+        vectors.nearest("king", among="all")
+    with pytest.raises(ConfigError, match=r"shape \(3,\), got \(2,\)"):
+        vectors.nearest(np.ones(2))
+    with pytest.raises(ConfigError, match="finite"):
+        vectors.nearest(np.array([np.nan, 0, 0]))
+    with pytest.raises(ConfigError, match="a token, several tokens or a vector"):
+        vectors.nearest(["king", 1.0])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="minus takes tokens"):
+        vectors.nearest("king", minus=np.ones(3))  # type: ignore[arg-type]
+
+
+def test_expressions_are_read_by_the_signs_between_spaces() -> None:
+    assert parse_expression("king - man + woman") == (("king", "woman"), ("man",))
+    assert parse_expression("  vice-king ") == (("vice-king",), ())
+    assert parse_expression("- man + c++") == (("c++",), ("man",))
+    assert parse_expression("red wine\t-  wine + beer") == (("red wine", "beer"), ("wine",))
+    assert parse_expression("king -man") == (("king -man",), ())
+
+
+@pytest.mark.parametrize("text", ["", "king -", "king - + man", "+"])
+def test_an_expression_with_a_gap_is_no_expression(text: str) -> None:
+    with pytest.raises(ConfigError, match="no expression"):
+        parse_expression(text)
+
+
+def test_a_score_is_the_product_plus_the_shift() -> None:
+    vectors = make_model(shift=0.7)
+    assert vectors.columns is not None
+    expected = float(vectors.rows[2] @ vectors.columns[3]) + 0.7
+    assert vectors.score("word2", "part1:word1") == pytest.approx(expected)
+
+
+def test_the_score_with_a_word_of_several_columns_is_that_of_their_counts_together() -> None:
+    """From counts with exact PMI: pooling the parts' estimates gives the PMI of the summed columns."""
+    counts = np.array([[4.0, 1, 2, 3], [2, 2, 1, 5]])
+    total, row_sums, column_sums = counts.sum(), counts.sum(1), counts.sum(0)
+    pmi = np.log(counts * total / np.outer(row_sums, column_sums)).astype(np.float32)
+    rows = Side(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32), row_sums)
+    labels = Vocabulary(["left:a", "right:a", "left:b", "right:b"])
+    vectors = Vectors(rows, Side(labels, np.ascontiguousarray(pmi.T), column_sums), columns_per_row=2)
+    expected = np.log((counts[0, 2] + counts[0, 3]) * total / (row_sums[0] * (column_sums[2] + column_sums[3])))
+    assert vectors.score("a", "b") == pytest.approx(expected, rel=1e-5)
+    assert vectors.score("b", "left:a") == pytest.approx(pmi[1, 0])
+
+
+def test_the_score_with_a_word_that_never_occurred_is_finite() -> None:
+    rows = Side(Vocabulary(["a"]), np.zeros((1, 2), np.float32))
+    columns = Side(Vocabulary(["l:a", "r:a"]), np.zeros((2, 2), np.float32), np.zeros(2))
+    assert Vectors(rows, columns, columns_per_row=2).score("a", "a") == 0
+    assert Vectors(rows, Side(columns.vocabulary, columns.values), columns_per_row=2).score("a", "a") == 0
+
+
+def test_an_unknown_row_or_column_has_no_score() -> None:
+    for row, column in (("wordX", "part0:word1"), ("word1", "part0:wordX"), ("word1", "wordX")):
+        with pytest.raises(UnknownToken):
+            make_model().score(row, column)
+
+
+def test_the_nearest_columns_are_those_of_the_highest_score() -> None:
+    vectors = make_model(shift=-0.5)
+    assert vectors.column_vocabulary is not None
+    labels = [label for label in vectors.column_vocabulary if not label.endswith("word5")]
+    expected = sorted(labels, key=lambda label: -vectors.score("word1", label))
+    answers = vectors.nearest("word1", among="columns", count=50)
+    assert [answer.token for answer in answers] == expected
+    assert answers[0].similarity == pytest.approx(vectors.score("word1", expected[0]))
+    assert vectors.nearest("word5", among="columns") == []
+
+
+def test_columns_may_be_other_things_than_rows() -> None:
+    rows = Side(Vocabulary(["anna", "ben"]), np.eye(2, dtype=np.float32))
+    columns = Side(Vocabulary(["tea", "jam", "rye"]), np.array([[1, 5], [2, 4], [3, 3]], np.float32))
+    vectors = Vectors(rows, columns)
+    assert [answer.token for answer in vectors.nearest("ben", among="columns")] == ["tea", "jam", "rye"]
+    assert vectors.score("anna", "rye") == 3
+    with pytest.raises(UnknownToken):
+        vectors.score("anna", "ben")
+
+
+def test_columns_answer_for_one_token_only_and_only_where_there_are_any() -> None:
+    with pytest.raises(ConfigError, match="no columns"):
+        make_vectors().nearest("king", among="columns")
+    with pytest.raises(ConfigError, match="no columns"):
+        make_vectors().score("king", "man")
+    for query, minus in ((["word1", "word2"], ()), ("word1", "word2"), (np.ones(4), ())):
+        with pytest.raises(ConfigError, match="one token of the rows"):
+            make_model().nearest(query, minus=minus, among="columns")
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    words, table = Vocabulary(["a", "b"]), np.ones((2, 3), np.float32)
+    for build, message in (
+        (lambda: Side(words, table[:1]), r"needs vectors of shape \(2, dim\), got \(1, 3\)"),
+        (lambda: Side(words, table, np.ones(3)), "needs 2 sums"),
+        (lambda: Vectors(Side(words, table), vectors=table[:1]), "2 rows need as many vectors"),
+        (lambda: Vectors(Side(words, table), Side(words, table[:, :2])), "different models"),
+        (lambda: Vectors(Side(words, table), Side(words, table), columns_per_row=2), "need 4 columns, got 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build()

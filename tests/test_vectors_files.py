@@ -1,0 +1,286 @@
+"""Combining the sides of a model, and the folder of vectors on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from swivel.config import VectorsConfig
+from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
+from swivel.storage import create_folder
+from swivel.vectors import Side, Vectors, combine_vectors, load, write_vectors
+from swivel.vectors.combine import find_main_axes
+from swivel.vectors.files import TENSORS, map_tensors
+from swivel.vectors.search import scale_to_unit
+from swivel.vocabulary import Vocabulary
+
+
+def make_sides(rows: int = 7, parts: int = 2, dim: int = 5) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    rng = np.random.default_rng(rows)
+    w = rng.standard_normal((rows, dim)).astype(np.float32)
+    c = rng.standard_normal((rows * parts, dim)).astype(np.float32)
+    w[3], c[3 * parts : 4 * parts] = 0, 0
+    return w, c
+
+
+def make_model() -> Vectors:
+    w, c = make_sides()
+    words = Vocabulary(["the", "tab\there", "naïve", "d", "e", "f", "g"], [70, 60, 50, 40, 30, 20, 10])
+    labels = Vocabulary([f"{side}:{word}" for word in words for side in ("left", "right")], range(14))
+    combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts"))
+    rows, columns = Side(words, w, np.arange(7) / 3), Side(labels, c, np.arange(14) / 7)
+    return Vectors(rows, columns, vectors=combined, shift=0.25, columns_per_row=2)
+
+
+def test_rows_alone_are_the_rows_themselves() -> None:
+    w, c = make_sides()
+    assert combine_vectors(w, c, 2, VectorsConfig(combine="rows")) is w
+    assert combine_vectors(w, None, 0, VectorsConfig(combine="rows")) is w
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_the_sum_adds_every_part_of_a_word(parts: int) -> None:
+    w, c = make_sides(parts=parts)
+    expected = [w[n] + sum(c[n * parts + part] for part in range(parts)) for n in range(len(w))]
+    combined = combine_vectors(w, c, parts, VectorsConfig(combine="sum"))
+    assert combined.dtype == np.float32
+    assert combined == pytest.approx(np.array(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_parts_side_by_side_are_cut_as_an_svd_cuts_them(parts: int) -> None:
+    w, c = make_sides(rows=60, parts=parts)
+    sides = [scale_to_unit(w), *(0.5 * scale_to_unit(c[part::parts]) for part in range(parts))]
+    wide = np.concatenate(sides, axis=1).astype(np.float64)
+    left, values, _ = np.linalg.svd(wide, full_matrices=False)
+    best = left[:, :5] * values[:5]
+    combined = combine_vectors(w, c, parts, VectorsConfig(combine="parts", column_weight=0.5))
+    assert combined.shape == w.shape and combined.dtype == np.float32
+    assert combined @ combined.T == pytest.approx(best @ best.T, abs=1e-5)
+    assert np.linalg.norm(combined, axis=0) == pytest.approx(values[:5], rel=1e-5)
+
+
+def test_a_column_weight_of_zero_leaves_the_rows_cosines() -> None:
+    w, c = make_sides(rows=20)
+    combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts", column_weight=0.0))
+    assert combined @ combined.T == pytest.approx(scale_to_unit(w) @ scale_to_unit(w).T, abs=1e-5)
+
+
+@pytest.mark.parametrize("combine", ["rows", "sum", "parts"])
+def test_a_word_of_zeros_stays_zeros(combine: str) -> None:
+    w, c = make_sides()
+    assert not combine_vectors(w, c, 2, VectorsConfig(combine=combine))[3].any()
+
+
+def test_the_cut_learns_from_the_commonest_rows_and_is_made_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, c = make_sides(rows=50)
+    config = VectorsConfig(combine="parts")
+    whole = combine_vectors(w, c, 2, config)
+    monkeypatch.setattr("swivel.vectors.combine._CHUNK_ROWS", 7)
+    assert combine_vectors(w, c, 2, config) == pytest.approx(whole, abs=1e-5)
+    monkeypatch.setattr("swivel.vectors.combine.SVD_ROWS", 20)
+    first = combine_vectors(w[:20], c[:40], 2, config)
+    assert combine_vectors(w, c, 2, config)[:20] == pytest.approx(first, abs=1e-5)
+
+
+def test_the_largest_component_of_every_axis_is_positive() -> None:
+    table = np.random.default_rng(1).standard_normal((30, 6))
+    axes = find_main_axes(table.T @ table, 4)
+    assert axes.shape == (6, 4)
+    assert all(axis[np.abs(axis).argmax()] > 0 for axis in axes.T)
+    assert find_main_axes(table.T @ table, 4) == pytest.approx(axes)
+
+
+@pytest.mark.parametrize("combine", ["sum", "parts"])
+def test_columns_that_are_other_things_than_rows_cannot_be_added(combine: str) -> None:
+    w, c = make_sides()
+    with pytest.raises(ConfigError, match=f"combine={combine} needs columns that belong to the rows"):
+        combine_vectors(w, c, 0, VectorsConfig(combine=combine))
+    with pytest.raises(ConfigError, match="take combine=rows"):
+        combine_vectors(w, None, 1, VectorsConfig(combine=combine))
+    with pytest.raises(ConfigError, match="need 21 columns, got 14"):
+        combine_vectors(w, c, 3, VectorsConfig(combine=combine))
+
+
+def assert_same(first: Vectors, second: Vectors) -> None:
+    for name in ("rows", "columns", "vectors", "row_sums", "column_sums"):
+        a, b = getattr(first, name), getattr(second, name)
+        assert (a is None and b is None) or (a.dtype == b.dtype and np.array_equal(a, b)), name
+    for name in ("vocabulary", "column_vocabulary", "shift", "columns_per_row"):
+        assert getattr(first, name) == getattr(second, name), name
+
+
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
+    vectors = make_model()
+    vectors.save(tmp_path / "vectors")
+    loaded = load(tmp_path / "vectors")
+    assert_same(loaded, vectors)
+    assert loaded.nearest("the") == vectors.nearest("the")
+
+
+def test_vectors_without_columns_are_stored_once(tmp_path: Path) -> None:
+    w, _ = make_sides()
+    vectors = Vectors(Side(Vocabulary("abcdefg"), w), vectors=w)
+    vectors.save(tmp_path)
+    assert list(map_tensors(tmp_path / TENSORS)) == ["rows"]
+    loaded = load(tmp_path)
+    assert_same(loaded, vectors)
+    assert loaded.vectors is loaded.rows
+
+
+def test_loaded_values_are_mapped_not_read(tmp_path: Path) -> None:
+    make_model().save(tmp_path)
+    loaded = load(tmp_path)
+    for array in (loaded.rows, loaded.columns, loaded.vectors):
+        base: Any = array
+        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+            base = base.base
+        assert isinstance(base, np.memmap)
+
+
+def test_loading_and_asking_imports_nothing_heavier_than_numpy(tmp_path: Path) -> None:
+    make_model().save(tmp_path)
+    program = (
+        "import sys, swivel.vectors; v = swivel.vectors.load(sys.argv[1]); v.nearest('the'); v.score('the', 'd');"
+        "print([m for m in ('torch', 'numba', 'scipy', 'safetensors') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_safetensors_own_library_reads_the_file(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    vectors = make_model()
+    vectors.save(tmp_path)
+    tensors = load_file(tmp_path / TENSORS)
+    assert np.array_equal(tensors["vectors"], vectors.vectors) and np.array_equal(tensors["rows"], vectors.rows)
+
+
+def test_another_stage_may_write_vectors_with_its_own_manifest(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "vectors") as folder:
+        facts = write_vectors(folder, make_model())
+        folder.finish(config={"dim": 5}, inputs={"matrix": "abc"}, facts={**facts, "loss": 0.1})
+    assert facts == {"rows": 7, "columns": 14, "dim": 5, "shift": 0.25, "columns_per_row": 2}
+    assert_same(load(tmp_path), make_model())
+
+
+def test_a_finished_folder_is_overwritten_only_when_asked(tmp_path: Path) -> None:
+    make_model().save(tmp_path)
+    with pytest.raises(FolderExists):
+        make_model().save(tmp_path)
+    load(tmp_path).save(tmp_path, overwrite=True)  # even from its own mapped arrays
+    assert_same(load(tmp_path), make_model())
+
+
+def test_a_folder_that_is_missing_unfinished_or_of_another_stage_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no such folder"):
+        load(tmp_path / "none")
+    with pytest.raises(UnfinishedFolder):
+        load(tmp_path)
+    with create_folder(tmp_path / "matrix", "matrix") as folder:
+        folder.finish(config={}, inputs={}, facts={})
+    with pytest.raises(StorageError, match="a folder of matrix, not of vectors"):
+        load(tmp_path / "matrix")
+    with create_folder(tmp_path / "bare", "vectors") as folder:
+        folder.finish(config={}, inputs={}, facts={})
+    with pytest.raises(DamagedFolder, match=r"no vectors\.safetensors"):
+        load(tmp_path / "bare")
+
+
+def save_with(path: Path, *, facts: dict[str, Any] | None = None, **parts: Any) -> None:
+    """Save the model with some parts replaced: bytes, arrays or lines."""
+    with create_folder(path, "vectors") as folder:
+        real = write_vectors(folder, make_model())
+        for name, value in parts.items():
+            if isinstance(value, bytes):
+                folder.write_bytes(name, value)
+            elif isinstance(value, np.ndarray):
+                folder.write_array(name, value)
+            else:
+                folder.write_lines(name, value)
+        folder.finish(config={}, inputs={}, facts=real if facts is None else facts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"rows.txt": ["a\t1"]}, "a vocabulary of 1 tokens needs vectors"),
+        ({"columns.txt": ["a\t1"]}, "a vocabulary of 1 tokens needs vectors"),
+        ({"rows.txt": ["no count"] * 7}, "expected a token, a tab and a count"),
+        ({"row_sums.npy": np.ones(3)}, "needs 7 sums"),
+        ({"facts": {"shift": 0.0}}, "'columns_per_row' is missing"),
+        ({"facts": {"shift": "x", "columns_per_row": 2}}, "do not fit together"),
+        ({"facts": {"shift": 0.0, "columns_per_row": 5}}, "need 35 columns, got 14"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_damage(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
+    save_with(tmp_path, **parts)
+    with pytest.raises(DamagedFolder, match=message):
+        load(tmp_path)
+
+
+def tensor_file(header: Any, data: bytes = b"\0" * 24) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> dict[str, Any]:
+    return {"rows": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"abc",
+        b"\xff" * 40,
+        tensor_file(b"not json"),
+        tensor_file([1]),
+        tensor_file({"rows": 3}),
+        tensor_file(entry(dtype="F16")),
+        tensor_file(entry(shape=[6])),
+        tensor_file(entry(shape=[-2, -3])),
+        tensor_file(entry(shape=None)),
+        tensor_file(entry(offsets=[0, 20])),
+        tensor_file(entry(offsets=[24, 48])),
+        tensor_file(entry(offsets=[-24, 0])),
+        tensor_file({"rows": {"dtype": "F32"}}),
+    ],
+)
+def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
+    save_with(tmp_path, **{TENSORS: data})
+    with pytest.raises(DamagedFolder, match=r"vectors\.safetensors: not a safetensors file"):
+        load(tmp_path)
+
+
+def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
+    save_with(tmp_path, **{TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
+    with pytest.raises(DamagedFolder, match="'rows' is missing"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("padding", range(4))
+def test_tensors_at_odd_addresses_are_read_too(tmp_path: Path, padding: int) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    header = json.dumps(entry()).encode() + b" " * padding
+    (tmp_path / "file").write_bytes(tensor_file(header, values.tobytes()))
+    rows = map_tensors(tmp_path / "file")["rows"]
+    assert rows.flags.aligned and np.array_equal(rows, values)
+
+
+def test_a_tensor_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        map_tensors(tmp_path / "none")
+
+
+def test_tensors_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "vectors") as folder, pytest.raises(StorageError, match="none"):
+        folder.write_tensors("none/file", {"rows": np.ones((2, 2), np.float32)})
