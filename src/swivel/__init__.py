@@ -1,5 +1,70 @@
-"""Swivel: text, or any table of co-occurrence counts, in; vectors out."""
+"""Swivel: text, or any table of co-occurrence counts, in; vectors out.
+
+>>> import swivel
+>>> matrix = swivel.count(["the cat sat", "the dog sat"], min_count=1)
+>>> vectors = swivel.train(matrix, dim=4)
+>>> len(vectors)
+4
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from swivel._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from swivel.errors import SwivelError
+    from swivel.evaluation import evaluate
+    from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+    from swivel.pipeline import Means, count, run, train
+    from swivel.sample import open_sample
+    from swivel.vectors import Vectors, load
+    from swivel.vocabulary import Vocabulary
+
+# Loaded when first asked for, so that `import swivel` stays light.
+_HOMES = {
+    "Matrix": "swivel.matrix",
+    "MatrixBuilder": "swivel.matrix",
+    "MatrixSpec": "swivel.matrix",
+    "Means": "swivel.pipeline",
+    "SwivelError": "swivel.errors",
+    "Vectors": "swivel.vectors",
+    "Vocabulary": "swivel.vocabulary",
+    "count": "swivel.pipeline",
+    "evaluate": "swivel.evaluation",
+    "load": "swivel.vectors",
+    "open_matrix": "swivel.matrix",
+    "open_sample": "swivel.sample",
+    "run": "swivel.pipeline",
+    "train": "swivel.pipeline",
+}
+
+__all__ = [
+    "Matrix",
+    "MatrixBuilder",
+    "MatrixSpec",
+    "Means",
+    "SwivelError",
+    "Vectors",
+    "Vocabulary",
+    "__version__",
+    "count",
+    "evaluate",
+    "load",
+    "open_matrix",
+    "open_sample",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'swivel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

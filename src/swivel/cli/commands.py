@@ -1,0 +1,348 @@
+"""The command line: flags from the configurations, bars from the progress events, no logic of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swivel._version import __version__
+from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.errors import ConfigError, SwivelError
+
+if TYPE_CHECKING:
+    from swivel.pipeline import Means
+    from swivel.vectors import Vectors
+
+RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="swivel")
+@click.option("--traceback", is_flag=True, help="Show where an error came from.")
+def cli(traceback: bool) -> None:
+    """Swivel: text, or any table of co-occurrence counts, in; vectors out.
+
+    Try `swivel demo` first.
+    """
+
+
+def show(data: Any, as_json: bool, draw: Callable[[], None]) -> None:
+    """Print a result for programs or for people."""
+    if as_json:
+        click.echo(json.dumps(data, ensure_ascii=False))
+    else:
+        draw()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns, numbers to the right."""
+    widths = [max(len(str(row[n])) for row in [header, *rows]) for n in range(len(header))]
+    for row in [header, *rows]:
+        cells = [
+            str(cell).ljust(width) if n == 0 else str(cell).rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def text_arguments(texts: tuple[str, ...]) -> Any:
+    """Return what the corpus room takes: one path as it is, several as Paths in order."""
+    if len(texts) == 1:
+        return texts[0]
+    from swivel.corpus import list_files
+
+    return [file for text in texts for file in list_files(text)]
+
+
+def read_tokens(file: str | None) -> list[str] | None:
+    """Return one's own list of tokens: the first tab-separated field of every line."""
+    if file is None:
+        return None
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not valid UTF-8") from error
+    return [line.split("\t")[0] for line in lines if line.strip()]
+
+
+vocabulary_option = click.option("--vocabulary", metavar="FILE", help="one's own list of tokens, one a line")
+recipe_option = click.option(
+    "--recipe", type=click.Choice(list(RECIPES)), default="default", show_default=True, help=RECIPE_HELP
+)
+
+
+@cli.command(cls=Command)
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
+@recipe_option
+@vocabulary_option
+@config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
+@means_options
+@output_options
+def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
+    """Text to vectors: every stage; finished ones are not done again, an interrupted one goes on.
+
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    """
+    from swivel import pipeline
+
+    means, as_json, settings = take_means(rest)
+    vectors = pipeline.run(
+        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), means=means, **settings
+    )
+    report_vectors(vectors, Path(output) / "vectors", as_json)
+
+
+@cli.command(cls=Command)
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix")
+@recipe_option
+@vocabulary_option
+@config_options(CorpusConfig, VocabularyConfig, CountConfig)
+@means_options
+@output_options
+def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
+    """Text to a matrix of counts.
+
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    """
+    from swivel import pipeline
+
+    means, as_json, settings = take_means(rest)
+    matrix = pipeline.count(
+        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), means=means, **settings
+    )
+    rows, columns = matrix.shape
+    data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+    show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+
+
+@cli.command(cls=Command)
+@click.argument("matrix", metavar="MATRIX")
+@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
+@recipe_option
+@config_options(TrainConfig, VectorsConfig)
+@means_options
+@output_options
+def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
+    """A matrix to vectors; killed or interrupted, the same command goes on where it was."""
+    from swivel import pipeline
+    from swivel.matrix import open_matrix
+
+    means, as_json, settings = take_means(rest)
+    vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, means=means, **settings)
+    report_vectors(vectors, Path(output), as_json)
+
+
+@cli.command(cls=Command)
+@click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
+@means_options
+@output_options
+def demo(output: str | None, **rest: Any) -> None:
+    """Train the bundled matrix of common English words and look at what came out: the first thing to try."""
+    from swivel import sample
+
+    means, as_json, _ = take_means(rest)
+    result = sample.run_demo(output, means)
+    show(result.to_dict(), as_json, lambda: draw_demo(result, output))
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("sets", nargs=-1, required=True, metavar="FOLDER_OR_FILE...")
+@click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
+@click.option(
+    "--unknown",
+    type=click.Choice(["wrong", "skip"]),
+    default="wrong",
+    show_default=True,
+    help="questions with an unknown word count as wrong (the paper's rule) or are left out",
+)
+@click.option("--sections", is_flag=True, help="show analogies by section, too")
+@output_options
+def evaluate(vectors: str, sets: tuple[str, ...], method: str, unknown: str, sections: bool, **rest: Any) -> None:
+    """Word similarity and analogies, from a folder of test sets or from files of your own.
+
+    A set is text: two words and a score a line, or four words (and a section) a line.
+    """
+    from swivel import evaluation
+
+    means, as_json, _ = take_means(rest)
+    places = Path(sets[0]) if len(sets) == 1 else [Path(name) for name in sets]
+    report = evaluation.evaluate(open_vectors(vectors), places, method=method, unknown=unknown, progress=means.progress)
+    show(report.to_dict(), as_json, lambda: table(evaluation.TABLE_HEADER, report.table(sections=sections)))
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("words", nargs=-1, required=True, metavar="WORD...")
+@click.option("-n", "--count", default=10, show_default=True, help="how many")
+@click.option("--among", type=click.Choice(["rows", "columns"]), default="rows", show_default=True)
+@output_options
+def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest: Any) -> None:
+    """The nearest neighbours of words, or of arithmetic on words.
+
+    \b
+    swivel nearest work/vectors tuxedo chigger
+    swivel nearest work/vectors "king - man + woman"
+    """
+    from swivel.vectors import parse_expression
+
+    _, as_json, _ = take_means(rest)
+    loaded = open_vectors(vectors)
+    answers = {}
+    for word in words:
+        expression = parse_expression(word) if word not in loaded and " " in word else None
+        query, minus = (expression.plus, expression.minus) if expression else (word, ())
+        answers[word] = loaded.nearest(query, minus=minus, count=count, among=among)
+    data = {word: [neighbour._asdict() for neighbour in found] for word, found in answers.items()}
+    show(data, as_json, lambda: draw_neighbours(answers))
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("a")
+@click.argument("b")
+@click.argument("c")
+@click.option("-n", "--count", default=5, show_default=True, help="how many answers")
+@click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
+@output_options
+def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, **rest: Any) -> None:
+    """A is to B as C is to ... ?"""
+    _, as_json, _ = take_means(rest)
+    found = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
+    title = f"{a} : {b} = {c} : ?"
+    show([answer._asdict() for answer in found], as_json, lambda: draw_neighbours({title: found}))
+
+
+@cli.command(cls=Command)
+@click.argument("path", required=False)
+@click.option("--verify", is_flag=True, help="read every part and compare its checksum")
+@output_options
+def info(path: str | None, verify: bool, **rest: Any) -> None:
+    """What a folder holds and how it was made; without a folder, what this machine offers."""
+    from swivel import describe
+
+    _, as_json, _ = take_means(rest)
+    data = describe.describe_folder(Path(path), verify=verify) if path else describe.describe_machine()
+    show(data, as_json, lambda: draw_tree(data))
+
+
+@cli.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell's completion script: add `eval "$(swivel completion bash)"` to ~/.bashrc."""
+    from click.shell_completion import get_completion_class
+
+    maker = get_completion_class(shell)
+    if maker is None:
+        raise ConfigError(f"no completion for {shell}")
+    click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
+
+
+def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
+    """Part what a command was given into means, the --json flag and settings."""
+    from swivel.cli.bars import BarProgress
+    from swivel.pipeline import Means
+    from swivel.progress import SILENT
+
+    quiet, as_json = rest.pop("quiet"), rest.pop("json")
+    means = Means(
+        threads=rest.pop("threads", None),
+        memory=rest.pop("memory", None),
+        overwrite=rest.pop("overwrite", False),
+        progress=SILENT if quiet else BarProgress(),
+    )
+    return means, as_json, rest
+
+
+def open_vectors(path: str) -> Vectors:
+    """Load the folder of vectors, also when given the folder of a whole run."""
+    from swivel.vectors import load
+
+    inside = Path(path) / "vectors"
+    return load(inside if (inside / "manifest.json").exists() else path)
+
+
+def report_vectors(vectors: Vectors, path: Path, as_json: bool) -> None:
+    """Say where the vectors are and what to do with them."""
+    data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
+    word = vectors.vocabulary[min(len(vectors) - 1, 300)]
+
+    def draw() -> None:
+        click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions")
+        click.echo(f"next: swivel nearest {path} {word!r}", err=True)
+
+    show(data, as_json, draw)
+
+
+def draw_neighbours(answers: dict[str, Any]) -> None:
+    """Print answers under their questions."""
+    for question, found in answers.items():
+        click.echo(question)
+        if not found:
+            click.echo("  (no neighbours: it never co-occurred with anything)")
+        for neighbour in found:
+            click.echo(f"  {neighbour.similarity:6.3f}  {neighbour.token}")
+
+
+def draw_tree(data: dict[str, Any], indent: str = "") -> None:
+    """Print nested facts, one a line."""
+    for name, value in data.items():
+        if isinstance(value, dict):
+            click.echo(f"{indent}{name}:")
+            draw_tree(value, indent + "  ")
+        else:
+            click.echo(f"{indent}{name}: {value:,}" if type(value) is int else f"{indent}{name}: {value}")
+
+
+def draw_demo(result: Any, output: str | None) -> None:
+    """Print what the demo found."""
+    click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells, trained in {result.seconds:.0f} s\n")
+    for word, found in result.neighbours.items():
+        click.echo(f"{word:>12}  " + ", ".join(neighbour.token for neighbour in found))
+    click.echo()
+    for question, answer in result.analogies.items():
+        click.echo(f"{question:>28} = {answer}")
+    click.echo()
+    table(("analogies", "right", "of"), [(name, str(right), str(of)) for name, right, of in result.sections])
+    if output:
+        click.echo(f"\nnext: swivel nearest {Path(output) / 'vectors'} music")
+    else:
+        click.echo("\nnext: swivel demo -o demo && swivel nearest demo/vectors music")
+
+
+def main() -> None:
+    """Run the command line; every error is one line and an exit status."""
+    wants_traceback = "--traceback" in sys.argv
+    try:
+        cli.main(standalone_mode=False, prog_name="swivel")
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SwivelError as error:
+        if wants_traceback:
+            traceback.print_exc()
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(error.exit_status)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the same command goes on from what was saved", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except MemoryError:
+        click.echo("MemoryError: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
+        sys.exit(1)

@@ -1,0 +1,94 @@
+"""Flags of the command line, made from the configurations: their help, their choices, their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import click
+
+from swivel.config import RECIPES, STAGES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose help shows its options by stage."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write options in groups, in the order of the data's way."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(parameter, "stage", "options"), []).append(record)
+        for name in sorted(groups, key=["options", *STAGES, "machine", "output"].index):
+            with formatter.section(name.capitalize()):
+                formatter.write_dl(groups[name])
+
+
+class StageOption(click.Option):
+    """An option that knows its stage."""
+
+    def __init__(self, *args: Any, stage: str = "options", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stage = stage
+
+
+def config_options(*configs: type[Any]) -> Callable[[Function], Function]:
+    """Return a decorator that adds a flag for every field of the configurations."""
+
+    def decorate(function: Function) -> Function:
+        for config in reversed(configs):
+            for field in reversed(dataclasses.fields(config)):
+                function = _field_option(config, field)(function)
+        return function
+
+    return decorate
+
+
+def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Callable[[Function], Function]:
+    stage = next(name for name, kind in STAGES.items() if kind is config)
+    hint = get_type_hints(config)[field.name]
+    kind = next((part for part in get_args(hint) if part is not type(None)), hint)
+    flag = "--" + field.name.replace("_", "-")
+    keywords: dict[str, Any] = {"default": None, "help": _help(stage, field), "stage": stage, "cls": StageOption}
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", **keywords)
+    choices = field.metadata["choices"]
+    keywords["type"] = click.Choice(choices) if choices else kind
+    return click.option(flag, **keywords)
+
+
+def _help(stage: str, field: dataclasses.Field[Any]) -> str:
+    """Return help text and default; where recipes differ, each one's."""
+    values = {name: recipe.get(stage, {}).get(field.name, field.default) for name, recipe in RECIPES.items()}
+    text = str(field.metadata["help"])
+    if len({repr(value) for value in values.values()}) > 1:
+        return f"{text}  [{', '.join(f'{name}: {_shown(value)}' for name, value in values.items())}]"
+    return text if field.default is None else f"{text}  [default: {_shown(field.default)}]"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "auto"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _flag(stage: str, name: str, help: str, **keywords: Any) -> Callable[[Function], Function]:
+    return click.option(name, cls=StageOption, stage=stage, help=help, **keywords)
+
+
+def means_options(function: Function) -> Function:
+    """Add the flags that say what a job may use."""
+    function = _flag("machine", "--overwrite", "make finished folders again", is_flag=True)(function)
+    memory = "memory to stay inside when counting, such as 1GiB  [default: half of what is free]"
+    function = _flag("machine", "--memory", memory)(function)
+    return _flag("machine", "--threads", "threads to use  [default: all cores]", type=int)(function)
+
+
+def output_options(function: Function) -> Function:
+    """Add --quiet and --json."""
+    function = _flag("output", "--json", "print the result as JSON", is_flag=True)(function)
+    return _flag("output", "--quiet", "no bars and no remarks", is_flag=True)(function)

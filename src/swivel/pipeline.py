@@ -1,0 +1,347 @@
+"""Text to vectors in one call; what is finished already is not done again.
+
+The faces (Python API, command line) call these functions. Each stage writes a folder; a folder whose manifest says
+that it was made from the same inputs with the same settings is opened instead of made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from swivel.config import (
+    STAGES,
+    CorpusConfig,
+    CountConfig,
+    TrainConfig,
+    VectorsConfig,
+    VocabularyConfig,
+    stage_config,
+)
+from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
+from swivel.progress import SILENT, Progress
+from swivel.resources import count_cores, free_memory, parse_bytes
+from swivel.storage import MANIFEST, create_folder, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.vocabulary import Vocabulary, choose_tokens, from_list
+
+if TYPE_CHECKING:
+    from swivel.corpus import EncodedCorpus, Texts
+    from swivel.matrix import Matrix
+    from swivel.training import Trained
+    from swivel.vectors import Vectors
+
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a job may use and how it reports; none of it changes the result."""
+
+    threads: int | None = None  # None: every core
+    memory: int | str | None = None  # bytes, or a text such as 1GiB; None: half of what is free
+    overwrite: bool = False
+    progress: Progress = SILENT
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be a positive integer, got {self.threads}")
+
+    @property
+    def thread_count(self) -> int:
+        """Number of threads to use."""
+        return self.threads or count_cores()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory to stay inside."""
+        if self.memory is None:
+            return max(free_memory() // 2, 256 * 2**20)
+        return self.memory if isinstance(self.memory, int) else parse_bytes(self.memory)
+
+
+def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
+    """Return the configuration of each stage from one flat set of settings."""
+    names = {stage: {field.name for field in dataclasses.fields(stage)} for stage in stages}
+    for setting in settings:
+        if not any(setting in known for known in names.values()):
+            all_names = sorted(set().union(*names.values()))
+            raise ConfigError(f"{setting!r} is not a setting here; known are {', '.join(all_names)}")
+    return [
+        stage_config(stage, recipe, **{name: value for name, value in settings.items() if name in names[stage]})
+        for stage in stages
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of a result."""
+
+    path: Path
+    is_temporary: bool
+
+    def keep(self, result: Kept) -> Kept:
+        """Return a result that lives in the folder; a temporary folder goes when the result does."""
+        if self.is_temporary:
+            weakref.finalize(result, remove_tree, self.path)
+        return result
+
+
+@contextmanager
+def folder_or_temporary(out: str | Path | None) -> Iterator[Home]:
+    """Yield the folder to write, or a temporary one; a temporary one is gone if the block fails."""
+    if out is not None:
+        yield Home(Path(out), is_temporary=False)
+        return
+    path = Path(tempfile.mkdtemp(prefix="swivel-"))
+    try:
+        yield Home(path, is_temporary=True)
+    except BaseException:
+        remove_tree(path)
+        raise
+
+
+def _is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: Means) -> bool:
+    """Return whether a folder was made from exactly this; raise where it was made from something else."""
+    if means.overwrite or not (path / MANIFEST).exists():
+        return False
+    manifest = read_manifest(path)
+    if manifest.stage != stage:
+        raise FolderExists(f"{path}: holds {manifest.stage} already; choose another folder or pass --overwrite")
+    if {"config": manifest.config, "inputs": manifest.inputs} == made_from:
+        means.progress.say(f"{path}: finished already, nothing to do")
+        return True
+    differing = [
+        f"{stage}.{name}"
+        for stage, values in made_from["config"].items()
+        for name, value in values.items()
+        if value != manifest.config.get(stage, {}).get(name)
+    ]
+    what = f"with other settings ({', '.join(differing)})" if differing else "from other inputs"
+    raise FolderExists(f"{path}: finished already {what}; choose another folder or pass --overwrite")
+
+
+def count(
+    texts: Texts,
+    out: str | Path | None = None,
+    *,
+    recipe: str = "default",
+    vocabulary: Vocabulary | Iterable[str] | None = None,
+    means: Means | None = None,
+    **settings: Any,
+) -> Matrix:
+    """Count co-occurrences in text and return the matrix, kept in the folder `out` or in a temporary one.
+
+    Parameters
+    ----------
+    texts
+        A path (also of a folder, a glob, or ``-``), several Paths, an iterable of texts, or one of lists of tokens.
+    vocabulary
+        One's own list of tokens; by default the commonest ones are chosen by `min_count` and `max_size`.
+    settings
+        Fields of CorpusConfig, VocabularyConfig and CountConfig.
+
+    Examples
+    --------
+    >>> matrix = count(["a b a", "b a"], min_count=1, columns="symmetric", window=2)
+    >>> matrix.count("a", "b")
+    3.0
+    """
+    from swivel.corpus import fingerprint_sources
+    from swivel.matrix import open_matrix
+
+    means = means or Means()
+    corpus_config, vocabulary_config, count_config = split_settings(
+        recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
+    )
+    if vocabulary is not None:
+        vocabulary = tuple(vocabulary)
+    configs = {
+        "corpus": asdict(corpus_config),
+        "vocabulary": asdict(vocabulary_config),
+        "count": asdict(count_config),
+    }
+    inputs = fingerprint_sources(texts, corpus_config)
+    if vocabulary is not None:
+        inputs["vocabulary"] = fingerprint(list(vocabulary))
+    with folder_or_temporary(out) as home:
+        is_repeatable = "iterable" not in inputs and "-" not in inputs
+        if is_repeatable and _is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
+            return open_matrix(home.path)
+        _refuse_finished(home.path, means)
+        return home.keep(_count(texts, home.path, vocabulary, configs, inputs, means))
+
+
+def _refuse_finished(path: Path, means: Means) -> None:
+    """Say at once, not after minutes of reading, that a folder is finished already."""
+    if (path / MANIFEST).exists() and not means.overwrite:
+        raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
+
+
+def _count(
+    texts: Texts,
+    path: Path,
+    listed: tuple[str, ...] | None,
+    configs: Mapping[str, Mapping[str, Any]],
+    inputs: Mapping[str, str],
+    means: Means,
+) -> Matrix:
+    from swivel.corpus import encode_corpus
+    from swivel.counting import CountJob, count_tokens
+
+    corpus_config, vocabulary_config, count_config = (
+        STAGES[name](**configs[name]) for name in ("corpus", "vocabulary", "count")
+    )
+    with scratch_folder(path) as scratch:
+        encoded = encode_corpus(
+            texts, corpus_config, scratch=scratch, threads=means.thread_count, progress=means.progress
+        )
+        vocabulary = _choose_vocabulary(encoded, vocabulary_config, listed, corpus_config)
+        means.progress.say(
+            f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {corpus_config.unit}s; "
+            f"vocabulary of {len(vocabulary):,}"
+        )
+        ids = encoded.write_ids(
+            vocabulary,
+            keep_gaps=count_config.oov == "gap",
+            path=scratch / "ids.npy",
+            threads=means.thread_count,
+        )
+        job = CountJob(
+            path=path,
+            memory_bytes=means.memory_bytes,
+            threads=means.thread_count,
+            overwrite=means.overwrite,
+            inputs=inputs,
+            settings=configs,
+        )
+        return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
+
+
+def _choose_vocabulary(
+    encoded: EncodedCorpus, config: VocabularyConfig, listed: tuple[str, ...] | None, corpus: CorpusConfig
+) -> Vocabulary:
+    if encoded.token_count == 0:
+        raise VocabularyError("the text has no tokens")
+    if listed is None:
+        return choose_tokens(encoded.counts(config.min_count) or encoded.counts(), config)
+    vocabulary = from_list(listed, encoded.counts())
+    if vocabulary.counts[0] == 0:
+        lower = "; the text is lower-cased, the list should be too" if corpus.lowercase else ""
+        raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{lower}")
+    return vocabulary
+
+
+def train(
+    matrix: Matrix,
+    out: str | Path | None = None,
+    *,
+    recipe: str = "default",
+    means: Means | None = None,
+    **settings: Any,
+) -> Vectors:
+    """Train vectors for a matrix and return them, kept in the folder `out` where one is given.
+
+    A run that was killed goes on from its last checkpoint when it is called again with the same arguments; Ctrl-C
+    saves one first.
+
+    Parameters
+    ----------
+    settings
+        Fields of TrainConfig and VectorsConfig.
+    """
+    from swivel import vectors
+
+    means = means or Means()
+    train_config, vectors_config = _training_settings(matrix, recipe, settings)
+    configs = {"train": asdict(train_config), "vectors": asdict(vectors_config)}
+    inputs = {"matrix": matrix.fingerprint}
+    with folder_or_temporary(out) as home:
+        if _is_done(home.path, "vectors", {"config": configs, "inputs": inputs}, means):
+            return vectors.load(home.path)
+        return home.keep(_train(matrix, home.path, train_config, vectors_config, means))
+
+
+def _training_settings(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
+    train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
+    if not matrix.columns_per_row and vectors_config.combine != "rows":
+        if settings.get("combine") is not None:
+            raise ConfigError(
+                f"combine must be rows for a matrix whose columns are not its rows' words, got {settings['combine']!r}"
+            )
+        vectors_config = dataclasses.replace(vectors_config, combine="rows")
+    return train_config, vectors_config
+
+
+def _train(
+    matrix: Matrix, path: Path, train_config: TrainConfig, vectors_config: VectorsConfig, means: Means
+) -> Vectors:
+    from swivel import vectors
+    from swivel.checkpoint import remove_checkpoints
+    from swivel.training import train_matrix
+
+    matrix.verify()
+    with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
+        trained = train_matrix(matrix, train_config, folder=path, threads=means.thread_count, progress=means.progress)
+        result = _make_vectors(matrix, trained, train_config, vectors_config)
+        facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}
+        configs = {"train": asdict(train_config), "vectors": asdict(vectors_config)}
+        folder.finish(config=configs, inputs={"matrix": matrix.fingerprint}, facts=facts)
+        remove_checkpoints(path)
+    return vectors.load(path)
+
+
+def _make_vectors(matrix: Matrix, trained: Trained, train_config: TrainConfig, config: VectorsConfig) -> Vectors:
+    from swivel import vectors
+
+    parts = matrix.columns_per_row
+    return vectors.Vectors(
+        vectors.Side(matrix.rows, trained.rows, matrix.row_sums),
+        vectors.Side(matrix.columns, trained.columns, matrix.column_sums),
+        vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, config),
+        shift=train_config.shift,
+        columns_per_row=parts,
+    )
+
+
+def _training_facts(trained: Trained) -> dict[str, Any]:
+    return {
+        "plan": asdict(trained.plan),
+        "losses": [
+            {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
+            for loss in trained.history
+        ],
+        "training_seconds": round(trained.seconds, 3),
+    }
+
+
+def run(
+    texts: Texts,
+    out: str | Path,
+    *,
+    recipe: str = "default",
+    vocabulary: Vocabulary | Iterable[str] | None = None,
+    means: Means | None = None,
+    **settings: Any,
+) -> Vectors:
+    """Go from text to vectors: `out/matrix`, then `out/vectors`; finished stages are not done again.
+
+    Parameters
+    ----------
+    settings
+        Fields of every stage's configuration.
+    """
+    split_settings(recipe, settings, *STAGES.values())
+    train_names = {field.name for stage in (TrainConfig, VectorsConfig) for field in dataclasses.fields(stage)}
+    to_train = {name: value for name, value in settings.items() if name in train_names}
+    to_count = {name: value for name, value in settings.items() if name not in train_names}
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise StorageError(f"{path}: not a folder")
+    matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=means, **to_count)
+    return train(matrix, path / "vectors", recipe=recipe, means=means, **to_train)

@@ -1,0 +1,81 @@
+"""What the machine has: cores and memory that this process may use."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from swivel.errors import ConfigError
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no affinity to ask for.
+        return os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Return bytes of memory that can be taken without pushing anyone out, a container's limit included."""
+    free = _free_of_machine()
+    for limit_file, used_file in _CGROUPS:
+        limit, used = _read_number(limit_file), _read_number(used_file)
+        if limit is not None and used is not None:
+            free = min(free, max(limit - used, 0))
+    return free
+
+
+def _free_of_machine() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return 4 * 2**30
+
+
+def _read_number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # No such file, or "max".
+        return None
+
+
+def parse_bytes(text: str) -> int:
+    """Return a number of bytes written as 1GiB, 500MB or 123456.
+
+    >>> parse_bytes("1GiB"), parse_bytes("1.5 GB"), parse_bytes("4096")
+    (1073741824, 1500000000, 4096)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ConfigError(f"memory must be a number of bytes such as 1GiB or 500MB, got {text!r}")
+    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size <= 0:
+        raise ConfigError(f"memory must be more than 0 bytes, got {text!r}")
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """Return a number of bytes for people.
+
+    >>> format_bytes(1073741824), format_bytes(12)
+    ('1.0 GiB', '12 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
