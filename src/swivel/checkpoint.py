@@ -7,7 +7,6 @@ was chosen by measuring) is written before its first step, so that a resumed run
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import DamagedFolder, StorageError
 from swivel.objective import Loss
-from swivel.storage import create_folder, open_folder, write_file
+from swivel.storage import create_folder, open_folder, remove_tree, write_file
 
 STAGE = "checkpoint"
 SLOTS = ("checkpoint-1", "checkpoint-2")
@@ -58,6 +57,8 @@ def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
         return dict(saved["plan"]) if saved["identity"] == identity else None
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StorageError(f"{folder / PLAN}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFolder(f"{folder / PLAN}: not a plan ({error}); remove {folder} to start again") from error
 
@@ -80,10 +81,10 @@ def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
             if slot.manifest.inputs.get("run") != identity:
                 continue
             slot.verify()
-        except StorageError:
+            arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts}
+            found.append(Checkpoint(_read_place(slot.manifest.facts), arrays))
+        except (StorageError, OSError, KeyError, TypeError):  # The last two: facts that are not a place.
             continue
-        arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts}
-        found.append(Checkpoint(_read_place(slot.manifest.facts), arrays))
     return max(found, key=lambda checkpoint: checkpoint.place.saved, default=None)
 
 
@@ -96,6 +97,5 @@ def _read_place(facts: Mapping[str, Any]) -> Place:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the plan and both checkpoints of a run that has ended."""
-    for name in SLOTS:
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / PLAN).unlink(missing_ok=True)
+    for name in (*SLOTS, PLAN):
+        remove_tree(folder / name)

@@ -23,59 +23,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from swivel._version import __version__
-from swivel.errors import DamagedFolder, FolderExists, FolderLocked, StorageError, UnfinishedFolder
+from swivel.errors import FolderExists, FolderLocked, StorageError
+from swivel.folders import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Folder,
+    Manifest,
+    Part,
+    checksum,
+    fingerprint,
+    open_array,
+    open_folder,
+    read_manifest,
+    told_apart,
+)
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+__all__ = [
+    "FORMAT_VERSION",
+    "LOCK",
+    "MANIFEST",
+    "ArrayAppender",
+    "Folder",
+    "FolderLock",
+    "FolderWriter",
+    "Manifest",
+    "Part",
+    "checksum",
+    "create_array",
+    "create_folder",
+    "fingerprint",
+    "flush",
+    "open_array",
+    "open_folder",
+    "read_manifest",
+    "remove_file",
+    "remove_tree",
+    "scratch_folder",
+    "write_file",
+]
+
 LOCK = "lock"
 _TEMPORARY = ".part"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Size and checksum of one file of a folder."""
-
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a finished folder says of itself."""
-
-    stage: str
-    config: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    facts: Mapping[str, Any]
-    parts: Mapping[str, Part]
-    format: int = FORMAT_VERSION
-    library: str = __version__
-
-
-def checksum(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def fingerprint(value: Any) -> str:
-    """Return a short digest of a configuration or of any JSON value.
-
-    >>> fingerprint({"window": 10}) == fingerprint({"window": 10})
-    True
-    """
-    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _told_apart(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into one clear line."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
+_HEADER_BYTES = 128  # of an .npy file; leaves room for any length
 
 
 def flush(path: Path) -> None:
@@ -95,53 +84,110 @@ def flush(path: Path) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a whole file under a temporary name, flush it and rename it into place."""
-    with _told_apart(path):
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with told_apart(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + _TEMPORARY)
-        temporary.write_bytes(data)
-        flush(temporary)
-        temporary.replace(path)
+        try:
+            temporary.write_bytes(data)
+            flush(temporary)
+            temporary.replace(path)
+        except BaseException:
+            remove_file(temporary)
+            raise
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file; one that is not there, or cannot go, is no error."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all that is in it, or a file; what is not there, or cannot go, is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove_file(path)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder inside `parent` that is gone when the block ends."""
-    with _told_apart(parent):
+    """Yield a folder inside `parent` that is gone when the block ends; those of killed processes go first."""
+    mine = f"scratch-{fingerprint(socket.gethostname())[:8]}-"
+    with told_apart(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix="scratch-", dir=parent))
+        for other in parent.glob(f"{mine}*"):
+            pid = other.name.removeprefix(mine).partition("-")[0]
+            if pid.isdecimal() and not _process_is_alive(int(pid)):
+                remove_tree(other)
+        path = Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-", dir=parent))
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
 
 
 def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a new memory-mapped array that fills the `.npy` file at `path`."""
-    with _told_apart(path):
+    with told_apart(path):
         if 0 in shape:  # An empty file cannot be mapped.
-            np.save(path, np.empty(shape, dtype))
+            with path.open("wb") as file:  # np.save would put .npy after the name that a path has.
+                np.save(file, np.empty(shape, dtype))
             return np.empty(shape, dtype)
         return np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
 
 
-def open_array(path: Path) -> NDArray[Any]:
-    """Return the array in a `.npy` file, mapped read-only."""
-    with _told_apart(path):
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except ValueError:
-            try:  # An empty array cannot be mapped.
-                return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-            except (ValueError, EOFError) as error:
-                raise DamagedFolder(f"{path}: not an array file ({error})") from error
+class ArrayAppender:
+    """A one-dimensional `.npy` file whose length is known only at the end.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     appender = ArrayAppender(Path(parent) / "numbers.npy", np.int64)
+    ...     appender.append(np.arange(2))
+    ...     appender.append(np.arange(3))
+    ...     appender.close()
+    ...     np.load(Path(parent) / "numbers.npy").tolist()
+    [0, 1, 0, 1, 2]
+    """
+
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.length = 0
+        with told_apart(path):
+            self._file = path.open("wb")
+            self._file.write(bytes(_HEADER_BYTES))
+
+    def append(self, array: NDArray[Any]) -> None:
+        """Write the array's values after those that are there."""
+        with told_apart(self.path):
+            self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
+        self.length += array.size
+
+    def close(self) -> None:
+        """Write the header, which holds the length, and close the file. A second call does nothing."""
+        if self._file.closed:
+            return
+        fields = f"{{'descr': '{self.dtype.str}', 'fortran_order': False, 'shape': ({self.length},), }}"
+        magic = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
+        with told_apart(self.path), self._file:
+            self._file.seek(0)
+            self._file.write(magic + fields.ljust(_HEADER_BYTES - 11).encode() + b"\n")
 
 
 def _process_is_alive(pid: int) -> bool:
+    """Return whether a process of this machine exists; True where that cannot be known.
+
+    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a lock is then kept
+    too long, never given up too soon.
+    """
+    if os.name == "nt":
+        return True  # There, signal 0 is a Ctrl-C.
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
-    except (PermissionError, OSError):
+    except OSError:
         return True
     return True
 
@@ -184,7 +230,7 @@ class FolderLock:
 
     def release(self) -> None:
         """Give the lock back."""
-        self.path.unlink(missing_ok=True)
+        remove_file(self.path)
 
 
 @dataclass(slots=True)
@@ -204,6 +250,7 @@ class FolderWriter:
     stage: str
     flush_seconds: float = 0.0
     _parts: dict[str, Part] = field(default_factory=dict)
+    _temporaries: set[Path] = field(default_factory=set)
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write one part."""
@@ -221,24 +268,47 @@ class FolderWriter:
             target[...] = array
         self.close_array(name, target)
 
+    def write_tensors(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Write arrays as one safetensors part."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import save_file
+
+        file = self._temporary(name)
+        with told_apart(file):
+            try:
+                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, file)
+            except SafetensorError as error:
+                raise StorageError(f"{file}: {error}") from error
+        self.adopt(name, file)
+
     def create_array(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a mapped array to fill; `close_array` makes it a part."""
-        return create_array(self.path / (name + _TEMPORARY), dtype, shape)
+        return create_array(self._temporary(name), dtype, shape)
 
     def close_array(self, name: str, array: NDArray[Any]) -> None:
         """Flush a filled array and give it its name."""
         if isinstance(array, np.memmap):
             array.flush()
-        self.adopt(name, self.path / (name + _TEMPORARY))
+        self.adopt(name, self._temporary(name))
 
     def adopt(self, name: str, file: Path) -> None:
         """Make a complete file on the same disk a part of the folder."""
-        with _told_apart(file):
+        with told_apart(file):
             started = time.perf_counter()
             flush(file)
             self.flush_seconds += time.perf_counter() - started
             self._parts[name] = Part(file.stat().st_size, checksum(file))
             file.replace(self.path / name)
+
+    def _temporary(self, name: str) -> Path:
+        file = self.path / (name + _TEMPORARY)
+        self._temporaries.add(file)
+        return file
+
+    def discard_temporaries(self) -> None:
+        """Remove the arrays that were begun and never became parts."""
+        for file in self._temporaries:
+            remove_file(file)
 
     def finish(self, *, config: Any, inputs: Mapping[str, str], facts: Mapping[str, Any]) -> None:
         """Write the manifest: from now on the folder counts as finished."""
@@ -254,17 +324,19 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     """Open a folder for writing, locked against other processes.
 
     A finished folder is refused unless `overwrite`; then its manifest goes first. Files that are not parts of
-    what was there are left alone.
+    what was there are left alone. What was begun and not ended is gone when the block ends, however it does.
     """
     path = Path(path)
-    with _told_apart(path):
+    with told_apart(path):
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
+    writer = FolderWriter(path, stage)
     try:
         _clear_finished(path, overwrite)
-        yield FolderWriter(path, stage)
+        yield writer
     finally:
+        writer.discard_temporaries()
         lock.release()
 
 
@@ -273,7 +345,7 @@ def _clear_finished(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
-    with _told_apart(path):
+    with told_apart(path):
         try:
             parts = list(read_manifest(path).parts)
         except StorageError:
@@ -281,78 +353,3 @@ def _clear_finished(path: Path, overwrite: bool) -> None:
         (path / MANIFEST).unlink()
         for name in parts:
             (path / name).unlink(missing_ok=True)
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Return a folder's manifest, or raise the error that says why there is none."""
-    file = path / MANIFEST
-    if not file.exists():
-        if not path.exists():
-            raise StorageError(f"{path}: no such folder")
-        raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
-    try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-        parts = {name: Part(int(part["bytes"]), str(part["sha256"])) for name, part in fields.pop("parts").items()}
-        manifest = Manifest(parts=parts, **fields)
-    except OSError as error:
-        raise StorageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFolder(f"{file}: not a manifest ({error}); run the stage that writes it again") from error
-    if manifest.format != FORMAT_VERSION:
-        raise StorageError(
-            f"{file}: format {manifest.format}, this version of Swivel reads {FORMAT_VERSION}; "
-            f"it was written by {manifest.library}"
-        )
-    return manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A finished folder, open for reading."""
-
-    path: Path
-    manifest: Manifest
-
-    def array(self, name: str) -> NDArray[Any]:
-        """Return an array part, mapped read-only."""
-        return open_array(self._part(name))
-
-    def lines(self, name: str) -> list[str]:
-        """Return a text part's lines."""
-        try:
-            text = self._part(name).read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DamagedFolder(f"{self.path / name}: not valid UTF-8; restore the file") from error
-        return text.split("\n")[:-1]
-
-    def verify(self) -> None:
-        """Raise DamagedFolder for the first part whose checksum is not the manifest's."""
-        for name, part in self.manifest.parts.items():
-            if checksum(self._part(name)) != part.sha256:
-                raise DamagedFolder(
-                    f"{self.path / name}: checksum differs from the manifest's; make the folder again, "
-                    "or restore the file"
-                )
-
-    def _part(self, name: str) -> Path:
-        if name not in self.manifest.parts:
-            raise DamagedFolder(f"{self.path / MANIFEST}: names no part {name}; make the folder again")
-        return self.path / name
-
-
-def open_folder(path: str | Path, stage: str) -> Folder:
-    """Open a finished folder of a stage; every part is there and has the size that the manifest says."""
-    path = Path(path)
-    manifest = read_manifest(path)
-    if manifest.stage != stage:
-        raise StorageError(f"{path}: a folder of {manifest.stage}, not of {stage}")
-    for name, part in manifest.parts.items():
-        file = path / name
-        if not file.exists():
-            raise DamagedFolder(f"{file}: missing; make the folder again, or restore the file")
-        if file.stat().st_size != part.bytes:
-            raise DamagedFolder(
-                f"{file}: {file.stat().st_size:,} bytes, the manifest says {part.bytes:,}; "
-                "make the folder again, or restore the file"
-            )
-    return Folder(path, manifest)

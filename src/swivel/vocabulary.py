@@ -31,7 +31,7 @@ class Vocabulary(Sequence[str]):
 
     def __init__(self, tokens: Iterable[str], counts: Iterable[int] | None = None) -> None:
         self.tokens: tuple[str, ...] = tuple(tokens)
-        values = np.zeros(len(self.tokens), np.int64) if counts is None else np.asarray(counts, np.int64)
+        values = np.zeros(len(self.tokens), np.int64) if counts is None else np.array(list(counts), np.int64)
         if len(values) != len(self.tokens):
             raise VocabularyError(f"{len(self.tokens)} tokens but {len(values)} counts")
         self.counts: NDArray[np.int64] = values
@@ -132,8 +132,7 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
             if counts
             else "the text has no tokens"
         )
-    kept.sort()
-    del kept[config.max_size :]
+    kept = sorted(kept)[: config.max_size]
     return Vocabulary([token for _, token in kept], [-negative for negative, _ in kept])
 
 

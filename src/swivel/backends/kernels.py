@@ -144,7 +144,7 @@ def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -
     as_zeros = 0.0
     for n in range(len(margins)):
         log_count = _log(counts[n])
-        confidence = base + scale * _exp2(min(power * log_count * LOG2E, F(120.0)))
+        confidence = base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0)))
         distance = margins[n] - log_count
         gradient = confidence * distance
         observed += F(0.5) * gradient * distance
@@ -201,7 +201,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
             product += w[t] * c[t]
         log_count = _log(counts[n])
         distance = product - (row_offsets[i] + column_offsets[j]) - log_count
-        g = distance * (base + scale * _exp2(min(power * log_count * LOG2E, F(120.0))))
+        g = distance * (base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))))
         loss += F(0.5) * g * distance
         for t in range(len(w)):
             dw[t] += g * c[t]

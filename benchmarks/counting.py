@@ -1,0 +1,96 @@
+"""Raw text to matrix, and tokenised text to matrix: seconds, with the flush to disk apart, and memory.
+
+Goals, on 2 cores: 30 s and 15 s for 65 M words; with a budget of 1 GiB at most 1.5 GiB of private memory, and the
+same matrix, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import swivel
+from common import WORK, PrivateMemory, keep, parse_arguments, plain_corpus
+from swivel.config import CorpusConfig
+from swivel.corpus import split_units
+from swivel.pipeline import Means
+from swivel.storage import read_manifest, remove_tree
+
+SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}
+
+
+def count_once(files: list[Path], memory: str | None, tokenizer: str, threads: int) -> dict[str, Any]:
+    """Count in this process: seconds, of which flushing, peak memory and the checksums of the parts."""
+    out = WORK / "matrix"
+    remove_tree(out)
+    with PrivateMemory() as watched:
+        started = time.perf_counter()
+        matrix = swivel.count(files, out, tokenizer=tokenizer, means=Means(memory=memory, threads=threads), **SETTINGS)
+        seconds = time.perf_counter() - started
+    manifest = read_manifest(out)
+    return {
+        "seconds": seconds,
+        "flush_seconds": manifest.facts["flush_seconds"],
+        "private_memory_gib": watched.peak / 2**30,
+        "cells": matrix.cell_count,
+        "rows": matrix.shape[0],
+        "parts": {name: part.sha256 for name, part in manifest.parts.items()},
+    }
+
+
+def count_apart(files: list[Path], memory: str | None, tokenizer: str, threads: int) -> dict[str, Any]:
+    """Count in a fresh process, so that its memory is its own."""
+    call = (
+        "import json, sys; from pathlib import Path; import counting; a = json.loads(sys.argv[1]);"
+        "a[0] = [Path(file) for file in a[0]]; print(json.dumps(counting.count_once(*a)))"
+    )
+    arguments = json.dumps([[str(file) for file in files], memory, tokenizer, threads])
+    done = subprocess.run(
+        [sys.executable, "-c", call, arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def tokenise(files: list[Path]) -> list[Path]:
+    """Write the corpus as tokens between spaces, a line a line: what other tools start from."""
+    config = CorpusConfig()
+    made = []
+    for file in files:
+        target = WORK / "tokens" / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            units = split_units(file.read_text(encoding="utf-8"), config)
+            target.write_text("".join(" ".join(unit) + "\n" for unit in units), encoding="utf-8")
+        made.append(target)
+    return made
+
+
+def main() -> None:
+    arguments = parse_arguments(__doc__)
+    files = plain_corpus(arguments.corpus)
+    tokens = tokenise(files)
+    count_apart(files, None, "words", arguments.threads)  # Compiles, and warms the page cache.
+    raw, tokenised = (
+        [count_apart(texts, None, tokenizer, arguments.threads) for _ in range(arguments.repeats)]
+        for texts, tokenizer in ((files, "words"), (tokens, "whitespace"))
+    )
+    small = count_apart(files, "1GiB", "words", arguments.threads)
+    result = {
+        name: {
+            "seconds": statistics.median(run["seconds"] - run["flush_seconds"] for run in runs),
+            "flush_seconds": statistics.median(run["flush_seconds"] for run in runs),
+            "private_memory_gib": max(run["private_memory_gib"] for run in runs),
+        }
+        for name, runs in (("raw_text", raw), ("tokenised_text", tokenised), ("budget_1GiB", [small]))
+    }
+    same = all(run["parts"] == raw[0]["parts"] for run in [*raw, small])
+    keep("counting", {**result, "same_matrix_bit_for_bit": same, "rows": raw[0]["rows"], "cells": raw[0]["cells"]})
+
+
+if __name__ == "__main__":
+    main()

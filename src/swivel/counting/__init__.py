@@ -1,0 +1,22 @@
+"""Tokens to a matrix of co-occurrence counts, exactly, inside a memory budget, on every core.
+
+Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the builder of `swivel.matrix`. It does not
+read text.
+"""
+
+from swivel.counting.count import CountJob, count_tokens, forecast
+from swivel.counting.planning import BREAK, GAP, Forecast
+from swivel.counting.windows import WindowWeights, column_vocabulary, part_names, window_weights
+
+__all__ = [
+    "BREAK",
+    "GAP",
+    "CountJob",
+    "Forecast",
+    "WindowWeights",
+    "column_vocabulary",
+    "count_tokens",
+    "forecast",
+    "part_names",
+    "window_weights",
+]

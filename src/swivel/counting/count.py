@@ -1,0 +1,167 @@
+"""Tokens to a matrix: plan, count chunk by chunk, build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CountConfig
+from swivel.counting.planning import (
+    Forecast,
+    Plan,
+    Survey,
+    check_disk,
+    forecast_count,
+    make_plan,
+    sample_cells,
+    survey_corpus,
+)
+from swivel.counting.windows import column_vocabulary, is_symmetric, part_names, window_weights
+from swivel.errors import CountsError
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.matrix.layout import Layout
+from swivel.matrix.ordered import map_in_order
+from swivel.progress import SILENT, Progress, Task, track
+from swivel.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from swivel.counting.rows import ChunkCounter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountJob:
+    """Where the counts go and what counting may use.
+
+    Attributes
+    ----------
+    path
+        Folder of the matrix.
+    memory_bytes
+        What counting may take, mapped files and the interpreter itself apart.
+    threads
+        How many work at a time.
+    inputs
+        Fingerprints of what the ids were made from, for the manifest.
+    settings
+        The whole configuration of the job, for the manifest; by default that of the counting alone.
+    """
+
+    path: Path
+    memory_bytes: int = 1 << 30
+    threads: int = 1
+    overwrite: bool = False
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def count_tokens(
+    ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, job: CountJob, *, progress: Progress = SILENT
+) -> Matrix:
+    """Count co-occurrences and return the matrix, which is the same whatever memory and threads.
+
+    Parameters
+    ----------
+    ids
+        The corpus, uint32: positions in `vocabulary`; 0xFFFFFFFF between two units, which no window crosses; 0xFFFFFFFE
+        for a token that keeps its place and is nobody.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> ids = np.array([0, 1, 0, 0xFFFFFFFF, 1], np.uint32)
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     job = CountJob(path=Path(parent) / "matrix")
+    ...     matrix = count_tokens(ids, Vocabulary(["a", "b"], [2, 2]), CountConfig(window=2), job)
+    ...     matrix.count("a", "b"), matrix.count("a", "a")
+    (2.0, 1.0)
+    """
+    ids = _check_ids(ids)
+    spec = make_spec(vocabulary, config)
+    prepared = _prepare(ids, spec.layout(), config, threads=job.threads, memory_bytes=job.memory_bytes)
+    check_disk(job.path, prepared.forecast)
+    progress.say(str(prepared.forecast))
+    with track(progress, "counting", prepared.survey.tokens, "tokens") as task:
+        return count_with_plan(ids, spec, config, job, plan=prepared.plan, task=task)
+
+
+def forecast(
+    ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, *, memory_bytes: int, threads: int = 1
+) -> Forecast:
+    """Return what counting would take: cells, disk, memory, seconds."""
+    layout = make_spec(vocabulary, config).layout()
+    return _prepare(_check_ids(ids), layout, config, threads=threads, memory_bytes=memory_bytes).forecast
+
+
+def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
+    """Return what the matrix is of: vocabularies, unit, parts of the columns."""
+    return MatrixSpec(
+        rows=vocabulary,
+        columns=column_vocabulary(vocabulary, config),
+        unit=window_weights(config).unit,
+        symmetric=is_symmetric(config),
+        column_parts=part_names(config),
+    )
+
+
+def _check_ids(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    if ids.dtype != np.uint32 or ids.ndim != 1:
+        raise CountsError(f"ids must be a list of uint32, got {ids.dtype} of {ids.ndim} dimensions")
+    return np.asarray(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    survey: Survey
+    plan: Plan
+    forecast: Forecast
+
+
+def _prepare(
+    ids: NDArray[np.uint32], layout: Layout, config: CountConfig, *, threads: int, memory_bytes: int
+) -> _Prepared:
+    survey = survey_corpus(ids, layout.rows, threads=threads)
+    cells = sample_cells(ids, layout.rows, config, survey)
+    plan = make_plan(layout, config, survey, cells, threads=threads, memory=memory_bytes)
+    return _Prepared(survey, plan, forecast_count(layout, config, survey, cells, plan))
+
+
+def count_with_plan(
+    ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, *, plan: Plan, task: Task
+) -> Matrix:
+    """Count chunk by chunk as planned, each a run of the builder."""
+    from swivel.counting.rows import ChunkCounter
+
+    builder = MatrixBuilder(
+        job.path, spec, memory_bytes=job.memory_bytes, threads=plan.threads, overwrite=job.overwrite
+    )
+    with builder:
+        counter = ChunkCounter(ids, builder.layout, config, plan)
+        for first, last in _split_places(ids.size, plan.chunk_places):
+            _count_chunk(counter, builder, first, last, task)
+        del counter
+        return builder.finish(config=job.settings or config, inputs=job.inputs)
+
+
+def _split_places(places: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the fewest ranges of at most `most` places, about equal."""
+    chunks = -(-places // most)
+    for number in range(chunks):
+        yield places * number // chunks, places * (number + 1) // chunks
+
+
+def _count_chunk(counter: ChunkCounter, builder: MatrixBuilder, first: int, last: int, task: Task) -> None:
+    index = counter.make_index(first, last)
+    stride = counter.shape.stride
+    tokens = np.diff(index.starts[::stride])
+    with builder.begin_run() as run:
+        blocks = range(counter.layout.row_blocks)
+        pieces = map_in_order(partial(counter.count_block, index), blocks, threads=counter.plan.threads)
+        for block, piece in zip(blocks, pieces, strict=True):
+            run.append(piece)
+            task.advance(int(tokens[block]))

@@ -1,0 +1,160 @@
+"""Finished folders, open for reading: their manifests, checksums and parts.
+
+Receives a path, hands on a `Folder` whose parts are all there and of the size that its manifest says. Nothing here
+writes: that is `storage`, through which everyone uses this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel._version import __version__
+from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Size and checksum of one file of a folder."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a finished folder says of itself."""
+
+    stage: str
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    facts: Mapping[str, Any]
+    parts: Mapping[str, Part]
+    format: int = FORMAT_VERSION
+    library: str = __version__
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Return a short digest of a configuration or of any JSON value.
+
+    >>> fingerprint({"window": 10}) == fingerprint({"window": 10})
+    True
+    """
+    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def told_apart(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """Return the array in a `.npy` file, mapped read-only."""
+    with told_apart(path):
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except (ValueError, EOFError):
+            try:  # An empty array cannot be mapped.
+                return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+            except (ValueError, EOFError) as error:
+                raise DamagedFolder(f"{path}: not an array file ({error})") from error
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return a folder's manifest, or raise the error that says why there is none."""
+    file = path / MANIFEST
+    if not file.exists():
+        if not path.exists():
+            raise StorageError(f"{path}: no such folder")
+        raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        _check_format(file, fields)  # first: a later format may have other fields
+        parts = {name: Part(int(part["bytes"]), str(part["sha256"])) for name, part in fields.pop("parts").items()}
+        return Manifest(parts=parts, **fields)
+    except OSError as error:
+        raise StorageError(f"{file}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFolder(f"{file}: not a manifest ({error}); run the stage that writes it again") from error
+
+
+def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
+    if fields["format"] != FORMAT_VERSION:
+        raise StorageError(
+            f"{file}: format {fields['format']}, this version of Swivel reads {FORMAT_VERSION}; "
+            f"it was written by {fields.get('library', 'another version')}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A finished folder, open for reading."""
+
+    path: Path
+    manifest: Manifest
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Return an array part, mapped read-only."""
+        return open_array(self._part(name))
+
+    def lines(self, name: str) -> list[str]:
+        """Return a text part's lines."""
+        try:
+            text = self._part(name).read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DamagedFolder(f"{self.path / name}: not valid UTF-8; restore the file") from error
+        return text.split("\n")[:-1]
+
+    def verify(self) -> None:
+        """Raise DamagedFolder for the first part whose checksum is not the manifest's."""
+        for name, part in self.manifest.parts.items():
+            if checksum(self._part(name)) != part.sha256:
+                raise DamagedFolder(
+                    f"{self.path / name}: checksum differs from the manifest's; make the folder again, "
+                    "or restore the file"
+                )
+
+    def _part(self, name: str) -> Path:
+        if name not in self.manifest.parts:
+            raise DamagedFolder(f"{self.path / MANIFEST}: names no part {name}; make the folder again")
+        return self.path / name
+
+
+def open_folder(path: str | Path, stage: str) -> Folder:
+    """Open a finished folder of a stage; every part is there and has the size that the manifest says."""
+    path = Path(path)
+    manifest = read_manifest(path)
+    if manifest.stage != stage:
+        raise StorageError(f"{path}: a folder of {manifest.stage}, not of {stage}")
+    for name, part in manifest.parts.items():
+        file = path / name
+        if not file.exists():
+            raise DamagedFolder(f"{file}: missing; make the folder again, or restore the file")
+        if file.stat().st_size != part.bytes:
+            raise DamagedFolder(
+                f"{file}: {file.stat().st_size:,} bytes, the manifest says {part.bytes:,}; "
+                "make the folder again, or restore the file"
+            )
+    return Folder(path, manifest)

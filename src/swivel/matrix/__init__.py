@@ -1,0 +1,11 @@
+"""The counts on disk: vocabularies, marginals and cells by block, memory-mapped; and their builder.
+
+Receives counts (from `counting`, `importers` or anyone); hands on a `Matrix` that opens in milliseconds and gives one
+block at a time. It does not know where counts come from, nor what is done with them.
+"""
+
+from swivel.matrix.builder import MatrixBuilder, MatrixSpec, to_units
+from swivel.matrix.layout import block_count_for
+from swivel.matrix.matrix import Cells, Matrix, open_matrix
+
+__all__ = ["Cells", "Matrix", "MatrixBuilder", "MatrixSpec", "block_count_for", "open_matrix", "to_units"]

@@ -1,0 +1,252 @@
+"""A finished matrix of counts: opens in milliseconds, hands out one block at a time.
+
+Receives a folder that `MatrixBuilder` wrote; hands on blocks of observed cells, sums and vocabularies. Everything is
+mapped, nothing is read before it is asked for. It does not change anything.
+
+The folder (stage "matrix"): `rows.txt` and `columns.txt` (token TAB count; no `columns.txt`: the rows' vocabulary);
+`row_sums.npy`, `column_sums.npy` (int64 units); `offsets.npy` (int64, row_blocks x column_blocks + 1: where each shard
+begins in the next two, row block by row block; in a symmetric matrix the shards below the diagonal are empty);
+`positions.npy` (uint32, local row << 16 | local column, ascending inside a shard); `counts.npy` (uint32 units, at most
+2^32 - 1); `large_cells.npy`, `large_counts.npy` (int64: indexes of the cells that hold 2^32 - 1, and their true units).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import DamagedFolder
+from swivel.matrix.layout import Layout, block_length
+from swivel.matrix.shards import CellArrays
+from swivel.storage import Folder, fingerprint, open_folder
+from swivel.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The observed cells of one block.
+
+    Attributes
+    ----------
+    positions
+        local row << 16 | local column, ascending; where `mirrored`, local column << 16 | local row.
+    counts
+        float32, above 0.
+    mirrored
+        The block is the mirror of the one that is stored: swap the sides instead of transposing.
+    """
+
+    positions: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    mirrored: bool
+
+
+class Matrix:
+    """Counts of m row features with n column features. Threads may read it at the same time.
+
+    Attributes
+    ----------
+    path, unit, layout, column_parts
+        Folder; counts are whole numbers of 1 / unit; blocks; names of the columns of a word, () where columns are not
+        made of the rows.
+    """
+
+    def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
+        facts = folder.manifest.facts
+        self.path: Path = folder.path
+        self.layout = layout
+        self.unit: int = facts["unit"]
+        self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
+        self.facts = facts
+        self._folder = folder
+        self._arrays = arrays
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.layout.rows, self.layout.columns
+
+    @property
+    def row_blocks(self) -> int:
+        """Number of row blocks; row r is in block r % row_blocks, at r // row_blocks."""
+        return self.layout.row_blocks
+
+    @property
+    def column_blocks(self) -> int:
+        """Number of column blocks."""
+        return self.layout.column_blocks
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether x_ij = x_ji and half of the shards are stored."""
+        return self.layout.symmetric
+
+    @cached_property
+    def cell_count(self) -> int:
+        """Observed cells of the whole matrix, both mirrors."""
+        stored = len(self._arrays.counts)
+        if not self.is_symmetric:
+            return stored
+        diagonal = np.arange(self.row_blocks) * (self.column_blocks + 1)
+        offsets = self._arrays.offsets[0]
+        return 2 * stored - int((offsets[diagonal + 1] - offsets[diagonal]).sum())
+
+    @cached_property
+    def total(self) -> float:
+        """Sum of all counts."""
+        return float(self.facts["total_units"] / self.unit)
+
+    @cached_property
+    def row_sums_units(self) -> NDArray[np.int64]:
+        """Exact sums of the rows, in units."""
+        return self._folder.array("row_sums.npy")
+
+    @cached_property
+    def column_sums_units(self) -> NDArray[np.int64]:
+        """Exact sums of the columns, in units."""
+        return self._folder.array("column_sums.npy")
+
+    @cached_property
+    def row_sums(self) -> NDArray[np.float64]:
+        """Sums of the rows."""
+        return self.row_sums_units / self.unit
+
+    @cached_property
+    def column_sums(self) -> NDArray[np.float64]:
+        """Sums of the columns."""
+        return self.column_sums_units / self.unit
+
+    @cached_property
+    def rows(self) -> Vocabulary:
+        """What the rows are."""
+        return Vocabulary.from_lines(self._folder.lines("rows.txt"))
+
+    @cached_property
+    def columns(self) -> Vocabulary:
+        """What the columns are; the rows' own vocabulary where they are the same."""
+        if "columns.txt" not in self._folder.manifest.parts:
+            return self.rows
+        return Vocabulary.from_lines(self._folder.lines("columns.txt"))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the manifest: two matrices that share it are the same."""
+        return fingerprint(asdict(self._folder.manifest))
+
+    @property
+    def config(self) -> Any:
+        """The configuration that the matrix was made with."""
+        return self._folder.manifest.config
+
+    @property
+    def columns_per_row(self) -> int:
+        """How many columns each row's feature has: 1 where columns are the rows, 0 where they are something else."""
+        if self.column_parts:
+            return len(self.column_parts)
+        return int("columns.txt" not in self._folder.manifest.parts)
+
+    def verify(self) -> None:
+        """Raise DamagedFolder for the first file whose checksum is not the manifest's."""
+        self._folder.verify()
+
+    def block_rows(self, block: int) -> int:
+        """Return the number of rows in a row block."""
+        return block_length(self.layout.rows, self.row_blocks, block)
+
+    def block_columns(self, block: int) -> int:
+        """Return the number of columns in a column block."""
+        return block_length(self.layout.columns, self.column_blocks, block)
+
+    def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
+        mirrored = self.is_symmetric and row_block > column_block
+        shard = self.layout.shard(*((column_block, row_block) if mirrored else (row_block, column_block)))
+        first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
+        return first, last, mirrored
+
+    def cells(self, row_block: int, column_block: int) -> Cells:
+        """Return the observed cells of a block, counts as float32."""
+        first, last, mirrored = self._range(row_block, column_block)
+        counts = np.divide(self._arrays.counts[first:last], self.unit, dtype=np.float64).astype(np.float32)
+        begin, end = np.searchsorted(self._arrays.large_cells, (first, last))
+        if begin < end:
+            large = self._arrays.large_cells[begin:end] - first
+            counts[large] = self._arrays.large_counts[begin:end] / self.unit
+        return Cells(self._arrays.positions[first:last], counts, mirrored)
+
+    def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return positions and exact units of a block as it is stored (see `Cells.mirrored`)."""
+        first, last, _ = self._range(row_block, column_block)
+        return self._arrays.positions[first:last], self._arrays.units(first, last)
+
+    def count(self, row: str, column: str) -> float:
+        """Return the count of a row feature with a column feature."""
+        r, c = self.rows.id(row), self.columns.id(column)
+        row_block, column_block = r % self.row_blocks, c % self.column_blocks
+        first, last, mirrored = self._range(row_block, column_block)
+        sides = r // self.row_blocks, c // self.column_blocks
+        position = (sides[1] << 16 | sides[0]) if mirrored else (sides[0] << 16 | sides[1])
+        cell = first + int(np.searchsorted(self._arrays.positions[first:last], np.uint32(position)))
+        if cell == last or self._arrays.positions[cell] != position:
+            return 0.0
+        return float(self._arrays.units(cell, cell + 1)[0] / self.unit)
+
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """Return the whole matrix, both mirrors, as float64 in memory."""
+        import scipy.sparse
+
+        arrays = self._arrays
+        shards = np.repeat(np.arange(self.layout.shards), np.diff(arrays.offsets[0]))
+        rows, columns = self.layout.find_cells(shards, arrays.positions)
+        counts = arrays.units(0, len(arrays.counts)) / self.unit
+        if self.is_symmetric:
+            once = rows % self.row_blocks != columns % self.column_blocks
+            rows, columns = np.concatenate([rows, columns[once]]), np.concatenate([columns, rows[once]])
+            counts = np.concatenate([counts, counts[once]])
+        return scipy.sparse.csr_matrix((counts, (rows, columns)), shape=self.shape)
+
+    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int = 1) -> Matrix:
+        """Return the same matrix in other blocks; its cells go to files in `scratch`, which must outlive it.
+
+        A symmetric matrix stays so where both numbers are equal, and is laid out whole where they are not.
+        """
+        if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
+            return self
+        from swivel.matrix.reblocking import reblock
+
+        symmetric = self.is_symmetric and row_blocks == column_blocks
+        layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
+        return Matrix(self._folder, layout, reblock(self._arrays, self.layout, layout, scratch, threads=threads))
+
+    def __repr__(self) -> str:
+        return f"<Matrix of {self.shape[0]:,} x {self.shape[1]:,}, {self.cell_count:,} cells: {self.path}>"
+
+
+def open_matrix(path: str | Path) -> Matrix:
+    """Open the folder of a matrix.
+
+    >>> open_matrix("nowhere")
+    Traceback (most recent call last):
+    swivel.errors.StorageError: nowhere: no such folder
+    """
+    folder = open_folder(path, "matrix")
+    facts = folder.manifest.facts
+    try:
+        rows, columns = facts["shape"]
+        layout = Layout(rows, columns, facts["row_blocks"], facts["column_blocks"], facts["symmetric"])
+        _ = facts["unit"], facts["column_parts"], facts["total_units"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); count again") from error
+    names = ("positions", "counts", "large_cells", "large_counts")
+    offsets = folder.array("offsets.npy")
+    arrays = CellArrays(offsets.reshape(1, -1), *(folder.array(f"{name}.npy") for name in names))
+    if len(offsets) != layout.shards + 1 or int(offsets[-1]) != len(arrays.counts):
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; count again")
+    return Matrix(folder, layout, arrays)

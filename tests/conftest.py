@@ -1,0 +1,51 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.vocabulary import Vocabulary
+
+GROUPS, WORDS = 6, 60
+
+
+def build_planted(path: Path) -> Matrix:
+    """Build 60 words in 6 groups that co-occur inside their groups, and two that occur with nobody.
+
+    Word n is of group n % 6. Common words come first, as everywhere.
+    """
+    rng = np.random.default_rng(11)
+    frequency = 40 / np.sqrt(1 + np.arange(WORDS))
+    mean = np.outer(frequency, frequency) / 40
+    same = np.arange(WORDS)[:, None] % GROUPS == np.arange(WORDS) % GROUPS
+    counts = np.triu(rng.poisson(np.where(same, 4 * mean, 0.05 * mean)))
+    counts = counts + np.triu(counts, 1).T
+    rows, columns = np.nonzero(counts)
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(WORDS + 2)]), symmetric=True)
+    with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
+        builder.add(rows, columns, counts[rows, columns])
+        return builder.finish()
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    return build_planted(tmp_path_factory.mktemp("planted") / "matrix")
+
+
+@pytest.fixture(scope="session")
+def share_of_own_group() -> Callable[[np.ndarray], float]:
+    """A function that gives the share of words' 5 nearest neighbours that are of the word's own group."""
+
+    def share(vectors: np.ndarray) -> float:
+        unit = vectors[:WORDS] / np.linalg.norm(vectors[:WORDS], axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        np.fill_diagonal(cosines, -2)
+        nearest = np.argsort(-cosines, axis=1)[:, :5]
+        return float((nearest % GROUPS == np.arange(WORDS)[:, None] % GROUPS).mean())
+
+    return share

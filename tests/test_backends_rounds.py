@@ -1,0 +1,247 @@
+"""Rounds of steps: threads, stopping, and which backend and dtype are chosen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from swivel.backends import (
+    Backend,
+    Side,
+    Step,
+    StepSettings,
+    Zeros,
+    choice,
+    choose_backend,
+    choose_dtype,
+    create_backend,
+)
+from swivel.config import TrainConfig
+from swivel.errors import TrainingError
+from swivel.objective import Loss, Objective
+
+SAMPLED = StepSettings(Objective(), Zeros(common=0.1, middle=0.4, share=0.05), decay=1e-4)
+BLOCKS, SIZE, DIM = 7, 60, 16
+
+
+@dataclass(frozen=True)
+class Cells:
+    positions: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    mirrored: bool
+
+
+def make_cells(number: int) -> Cells:
+    rng = np.random.default_rng((9, number))
+    positions = np.flatnonzero(rng.random(SIZE * SIZE) < 0.3)
+    positions = (positions // SIZE << 16 | positions % SIZE).astype(np.uint32)
+    return Cells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), number % 2 == 1)
+
+
+def make_round(backend: Backend) -> list[Step]:
+    """Blocks on a diagonal, of two large sides."""
+    rng = np.random.default_rng(8)
+    shape = BLOCKS * SIZE, DIM
+    sides = [
+        Side(
+            backend.put(rng.normal(0, 0.3, shape).astype(np.float32)),
+            backend.put(np.full(shape, 1e-6, np.float32)),
+            backend.put(rng.normal(0, 1, shape[0]).astype(np.float32)),
+        )
+        for _ in range(2)
+    ]
+    parts = [[side.part(n * SIZE, (n + 1) * SIZE) for n in range(BLOCKS)] for side in sides]
+    return [
+        Step(row, column, lambda n=n: make_cells(n), 0.1, (1, n))  # type: ignore[misc]
+        for n, (row, column) in enumerate(zip(*parts, strict=True))
+    ]
+
+
+def state(backend: Backend, steps: list[Step]) -> list[bytes]:
+    sides = [side for step in steps for side in (step.rows, step.columns)]
+    return [backend.fetch(array).tobytes() for side in sides for array in (side.vectors, side.accumulators)]
+
+
+def run_rounds(name: str, threads: int, rounds: int) -> tuple[list[bytes], list[Loss]]:
+    backend = create_backend(name, SAMPLED, device="cpu", dtype="float32", threads=threads)
+    steps, losses = make_round(backend), []
+    for _ in range(rounds):
+        losses += backend.run(steps, lambda: False)
+    found = state(backend, steps)
+    backend.close()
+    return found, losses
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    one, three = run_rounds("cpu", 1, 3), run_rounds("cpu", 3, 3)
+    assert one == three
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
+    assert run_rounds(name, 2, 2) == run_rounds(name, 2, 2)
+
+
+def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
+    """Return how many steps were run, having checked that they are the first ones, and run whole."""
+    backend = create_backend(name, SAMPLED, device="cpu", dtype="float32", threads=threads)
+    steps = make_round(backend)
+    before = state(backend, steps)
+    losses = backend.run(steps, should_stop)
+    after = state(backend, steps)
+    backend.close()
+    whole, all_losses = run_rounds(name, 1, 1)
+    done = 4 * len(losses)
+    assert losses == all_losses[: len(losses)]
+    assert after[:done] == whole[:done]
+    assert after[done:] == before[done:]
+    return len(losses)
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("calls", [0, 1, 4, 100])
+def test_asked_to_stop_a_backend_leaves_a_prefix(name: str, calls: int) -> None:
+    asked = itertools.count()
+    ran = run_until(name, lambda: next(asked) >= calls)
+    assert ran == min(calls, BLOCKS)
+
+
+def test_hole_left_by_a_thread_that_saw_the_request_first_is_filled() -> None:
+    answers = iter([False, True, True, False, *[True] * BLOCKS])
+    assert run_until("cpu", lambda: next(answers), threads=1) == 4
+
+
+def test_error_while_loading_a_block_is_not_swallowed() -> None:
+    backend = create_backend("cpu", SAMPLED, device="cpu", dtype="float32", threads=2)
+
+    def fail() -> Any:
+        raise OSError("the disk is gone")
+
+    step = make_round(backend)[0]
+    broken = Step(step.rows, step.columns, fail, step.rate, step.seed)
+    with pytest.raises(OSError, match="the disk is gone"):
+        backend.run([broken], lambda: False)
+    backend.close()
+
+
+def test_cpu_backend_gives_torch_its_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    backend = create_backend("cpu", SAMPLED, device="cpu", dtype="float32", threads=2)
+    assert torch.get_num_threads() == 1
+    backend.close()
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def forbid(*_: object) -> float:
+    raise AssertionError("nothing is to be measured")
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "expected"),
+    [
+        ("cpu", "auto", ("cpu", "cpu")),
+        ("reference", "auto", ("reference", "cpu")),
+        ("torch", "cpu", ("torch", "cpu")),
+        ("auto", "cpu", ("cpu", "cpu")),
+    ],
+)
+def test_backend_and_device_follow_the_configuration(backend: str, device: str, expected: tuple[str, str]) -> None:
+    assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
+
+
+@pytest.mark.parametrize(("best", "expected"), [("cpu", ("cpu", "cpu")), ("meta", ("torch", "meta"))])
+def test_auto_takes_the_best_device_there_is(
+    monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(choice, "_best_device", lambda: best)
+    assert choose_backend(TrainConfig()) == expected
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_absent_device_is_one_line_that_says_what_to_do() -> None:
+    with pytest.raises(TrainingError, match=r"device 'cuda' cannot be used: .*; use --device auto or cpu") as caught:
+        choose_backend(TrainConfig(device="cuda"))
+    assert "\n" not in str(caught.value)
+
+
+def test_device_that_torch_does_not_know_is_one_line() -> None:
+    with pytest.raises(TrainingError, match="device 'abacus' cannot be used") as caught:
+        choose_backend(TrainConfig(device="abacus"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_cpu_backends_refuse_another_device(backend: str) -> None:
+    with pytest.raises(TrainingError, match=f"the {backend} backend runs on the CPU, not on 'meta'"):
+        choose_backend(TrainConfig(backend=backend, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "device", "cells", "expected"),
+    [
+        ("auto", "reference", "cpu", 1e15, "float64"),
+        ("auto", "cpu", "cpu", 1e6, "float32"),
+        ("auto", "torch", "cuda:1", 1e6, "bfloat16"),
+        ("auto", "torch", "mps", 1e15, "float32"),
+        ("float32", "cpu", "cpu", 1e15, "float32"),
+        ("bfloat16", "torch", "cuda", 1e6, "bfloat16"),
+    ],
+)
+def test_dtype_is_chosen_without_measuring_where_that_is_no_use(
+    monkeypatch: pytest.MonkeyPatch, asked: str, backend: str, device: str, cells: float, expected: str
+) -> None:
+    monkeypatch.setattr(choice, "measure_products", forbid)
+    assert choose_dtype(TrainConfig(dtype=asked), backend, device, cells) == expected
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "expected"), [(2.0, "bfloat16"), (1.1, "float32"), (0.5, "float32"), (None, "float32")]
+)
+def test_long_runs_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
+) -> None:
+    speeds = {"float32": 1.0, "bfloat16": bfloat16}
+    monkeypatch.setattr(choice, "measure_products", speeds.get)
+    assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
+
+
+def test_dtype_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "measure_products", lambda dtype: None)
+    with pytest.raises(TrainingError, match="bfloat16 matrix products do not run on this machine; use --dtype float32"):
+        choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e12)
+
+
+def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "measure_products", lambda dtype: 1.0)
+    assert choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e6) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "probe",
+    ["import os, signal; os.kill(os.getpid(), signal.SIGILL)", "import sys; sys.exit(3)", "raise RuntimeError"],
+    ids=["illegal instruction", "exit status", "exception"],
+)
+def test_probe_that_dies_measures_nothing(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
+    monkeypatch.setattr(choice, "_PROBE", probe)
+    assert choice.measure_products("bfloat16") is None
+
+
+def test_probe_that_hangs_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(choice, "_PROBE_SECONDS", 0.2)
+    assert choice.measure_products("bfloat16") is None
+
+
+def test_probe_measures_float32() -> None:
+    speed = choice.measure_products("float32")
+    assert speed is not None
+    assert speed > 1e5

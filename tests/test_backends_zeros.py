@@ -1,0 +1,143 @@
+"""Sampled zeros: without bias, and never at the expense of an observed cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from swivel.backends import Side, StepSettings, Zeros
+from swivel.backends.reference import block_gradients
+from swivel.objective import Objective, column_offsets, row_offsets
+
+SAMPLED = Zeros(common=0.1, middle=0.4, share=0.05)
+shares = st.floats(1e-4, 1.0)
+sizes = st.integers(1, 80)
+
+
+@dataclass(frozen=True)
+class Cells:
+    positions: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    mirrored: bool = False
+
+
+def weights_of(zeros: Zeros, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
+    """How often each zero of a block counts in one step."""
+    weights = np.full(shape, np.nan)
+    for band in zeros.bands(*shape, seed):
+        weights[band.start : band.stop] = 0
+        columns = np.arange(shape[1]) if band.chosen is None else band.chosen
+        weights[band.start : band.stop, columns] = 1 if band.weights is None else band.weights
+    return weights
+
+
+@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_bands_meet_every_row_once(
+    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+) -> None:
+    bands = list(Zeros(common, middle, share).bands(rows, columns, (seed,)))
+    assert [row for band in bands for row in range(band.start, band.stop)] == list(range(rows))
+
+
+@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_chosen_columns_are_distinct_ascending_and_weighted(
+    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+) -> None:
+    for band in Zeros(common, middle, share).bands(rows, columns, (seed,)):
+        if band.chosen is None:
+            assert band.weights is None
+            continue
+        assert band.weights is not None
+        assert len(band.weights) == len(band.chosen) < columns
+        assert np.all(np.diff(band.chosen) > 0)
+        assert 0 <= band.chosen[0] <= band.chosen[-1] < columns
+        assert band.weights.dtype == np.float32
+
+
+@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_zeros_of_common_rows_and_columns_count_once_always(
+    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+) -> None:
+    weights = weights_of(Zeros(common, middle, share), (rows, columns), (seed,))
+    assert np.all(weights[: round(rows * common)] == 1)
+    assert np.all(weights[:, : round(columns * common)] == 1)
+
+
+@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_weights_of_a_row_sum_to_its_columns_level_by_level(
+    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+) -> None:
+    """A level's columns are chosen evenly and weigh size / taken: together they weigh what all of them would."""
+    weights = weights_of(Zeros(common, middle, share), (rows, columns), (seed,))
+    edges = [0, round(columns * common), round(columns * max(common, middle)), columns]
+    for start, stop in pairwise(edges):
+        np.testing.assert_allclose(weights[:, start:stop].sum(1), stop - start, rtol=1e-6)
+
+
+def test_every_zero_has_an_expected_weight_of_one() -> None:
+    shape, seeds = (30, 40), 4000
+    total, squares = np.zeros(shape), np.zeros(shape)
+    for seed in range(seeds):
+        weights = weights_of(SAMPLED, shape, (seed,))
+        total += weights
+        squares += weights**2
+    mean = total / seeds
+    error = np.sqrt((squares / seeds - mean**2) / seeds)
+    assert squares.max() > 2 * seeds, "nothing was sampled"
+    assert np.all(np.abs(mean - 1) <= 5 * error + 1e-6)
+
+
+def test_rarer_levels_are_sampled_more_thinly() -> None:
+    weights = weights_of(Zeros(common=0.05, middle=0.3, share=0.0125), (1000, 1000), (1,))
+    heaviest = [[weights[r, c].max() for c in (slice(50, 300), slice(300, None))] for r in (100, 900)]
+    assert heaviest[0][0] < heaviest[0][1] < heaviest[1][1]
+    assert (weights > 0).mean() < 0.25
+
+
+def test_the_same_seed_takes_the_same_columns_and_another_seed_others() -> None:
+    first, again, other = (weights_of(SAMPLED, (50, 60), seed) for seed in ((1, 2), (1, 2), (1, 3)))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+
+
+def test_all_zeros_are_one_band_without_weights() -> None:
+    bands = list(Zeros().bands(7, 5, (1,)))
+    assert [(band.start, band.stop, band.chosen, band.weights) for band in bands] == [(0, 7, None, None)]
+
+
+@pytest.fixture(scope="module")
+def block() -> tuple[Cells, Side, Side]:
+    rng = np.random.default_rng(5)
+    x = np.where(rng.random((24, 30)) < 0.2, rng.lognormal(0, 1, (24, 30)), 0.0)
+    i, j = np.nonzero(x)
+    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0))
+    sides = [Side(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
+    return Cells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32)), sides[0], sides[1]
+
+
+def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[Cells, Side, Side]) -> None:
+    seeds = 400
+    full_loss, *full = block_gradients(*block, StepSettings(Objective(), Zeros(), 0.0), (0,))
+    found = [block_gradients(*block, StepSettings(Objective(), SAMPLED, 0.0), (seed,)) for seed in range(seeds)]
+    for side in (0, 1):
+        samples = np.array([gradients[side] for _, *gradients in found])
+        error = samples.std(0) / np.sqrt(seeds)
+        assert error.max() > 1e-3, "nothing was sampled"
+        z = (samples.mean(0) - full[side]) / np.maximum(error, 1e-9)
+        assert np.abs(z).max() < 5
+        assert np.sqrt((z**2).mean()) < 1.5
+    unobserved = np.array([loss.unobserved for loss, *_ in found])
+    assert unobserved.mean() == pytest.approx(full_loss.unobserved, abs=5 * unobserved.std() / np.sqrt(seeds))
+    assert {loss.observed_cells for loss, *_ in found} == {full_loss.observed_cells}
+    for loss, *_ in found:
+        assert loss.observed == pytest.approx(full_loss.observed, rel=1e-12)

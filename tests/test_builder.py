@@ -1,0 +1,183 @@
+"""The builder: any order, any memory, the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swivel import storage
+from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
+from swivel.matrix import MatrixBuilder, MatrixSpec, open_matrix, to_units
+from swivel.matrix import layout as matrix_layout
+from swivel.storage import ArrayAppender
+from swivel.vocabulary import Vocabulary
+
+ROWS, COLUMNS = 9, 7
+LEAST = 1_024 * 80
+
+
+def make_spec(*, symmetric=False, unit=1):
+    rows = Vocabulary([f"r{number}" for number in range(ROWS)])
+    return MatrixSpec(
+        rows=rows,
+        columns=None if symmetric else Vocabulary([f"c{number}" for number in range(COLUMNS)]),
+        symmetric=symmetric,
+        unit=unit,
+    )
+
+
+def build(path, additions, *, symmetric=False, capacity=10**6, threads=1):
+    with MatrixBuilder(path, make_spec(symmetric=symmetric), memory_bytes=LEAST, threads=threads) as builder:
+        builder._capacity = capacity
+        for rows, columns, units in additions:
+            builder.add(rows, columns, units)
+        return builder.finish()
+
+
+def digest(path):
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path(path).iterdir() if file.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(storage, "flush", lambda path: None)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
+
+
+cells = st.tuples(st.integers(0, ROWS - 1), st.integers(0, COLUMNS - 1), st.integers(0, 1 << 33))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    added=st.lists(cells, min_size=1, max_size=60), capacity=st.integers(1, 40), symmetric=st.booleans(), data=st.data()
+)
+def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
+    small_blocks, tmp_path_factory, added, capacity, symmetric, data
+):
+    folder = tmp_path_factory.mktemp("build")
+    if symmetric:
+        added = [cell for row, column, units in added for cell in ((row, column, units), (column, row, units))]
+    dense = np.zeros((ROWS, ROWS if symmetric else COLUMNS), np.int64)
+    np.add.at(dense, tuple(np.array(added).T[:2]), np.array(added).T[2])
+    if not dense.any():
+        return
+    one = build(folder / "one", [np.array(added).T], symmetric=symmetric)
+    shuffled = data.draw(st.permutations(added))
+    halves = [np.array(half).T for half in (shuffled[::2], shuffled[1::2]) if half]
+    many = build(folder / "many", halves, symmetric=symmetric, capacity=capacity, threads=2)
+    assert np.array_equal(one.to_scipy().toarray(), dense)
+    assert digest(one.path) == digest(many.path)
+    assert np.array_equal(many.row_sums_units, dense.sum(axis=1))
+    assert np.array_equal(many.column_sums_units, dense.sum(axis=0))
+
+
+def test_zeros_are_not_stored(tmp_path):
+    matrix = build(tmp_path / "m", [([0, 1], [0, 1], [0, 3])])
+    assert matrix.cell_count == 1
+
+
+def test_rows_and_columns_without_counts_are_no_error(tmp_path):
+    matrix = build(tmp_path / "m", [([0], [0], [3])])
+    assert matrix.row_sums.tolist() == [3.0] + [0.0] * (ROWS - 1)
+
+
+def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path):
+    with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST) as builder:
+        builder.add([0], [0], [-1])
+    assert list((tmp_path / "m").iterdir()) == []
+    with pytest.raises(UnfinishedFolder):
+        open_matrix(tmp_path / "m")
+
+
+def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path):
+    build(tmp_path / "m", [([0], [0], [3])])
+    with pytest.raises(FolderExists), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST):
+        pass
+    with MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST, overwrite=True) as builder:
+        builder.add([1], [1], [4])
+        assert builder.finish().count("r1", "c1") == 4.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "units", "message"),
+    [
+        ([0, ROWS], [0, 0], [1, 1], "row 9 at index 1: there are 9 rows"),
+        ([0], [-1], [1], "column -1 at index 0: there are 7 columns"),
+        ([0], [0], [-5], "count -5 at index 0 is negative"),
+        ([0], [0, 1], [1], "must have the same length, got 1, 2, 1"),
+        ([0], [0], [0.5], "must be integers, got float64; see to_units"),
+        ([0], [0], np.array([1 << 63], np.uint64), "does not fit in 63 bits"),
+        ([0, 0], [0, 0], [1 << 61, 1 << 61], "more than 2\\^62 units"),
+    ],
+)
+def test_wrong_additions_are_refused(tmp_path, rows, columns, units, message):
+    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
+    with builder, pytest.raises(CountsError, match=message):
+        builder.add(rows, columns, units)
+
+
+def test_an_empty_matrix_is_refused(tmp_path):
+    with pytest.raises(CountsError, match="no counts at all"):
+        build(tmp_path / "m", [([0], [0], [0])])
+    with pytest.raises(CountsError, match="no counts at all"):
+        build(tmp_path / "n", [])
+
+
+def test_counts_said_to_be_symmetric_that_are_not_are_refused(tmp_path):
+    with pytest.raises(CountsError, match="not symmetric"):
+        build(tmp_path / "m", [([0, 1], [1, 0], [2, 3])], symmetric=True)
+    with pytest.raises(CountsError, match="not symmetric"):
+        build(tmp_path / "n", [([0, 2], [1, 0], [2, 2])], symmetric=True)
+
+
+def test_too_little_memory_is_refused_with_what_is_needed(tmp_path):
+    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=1_000)
+    with pytest.raises(MemoryBudgetError, match="needs 81,920 bytes of memory or more, got 1,000"), builder:
+        pass
+
+
+def test_specs_that_do_not_fit_are_refused():
+    rows, columns = Vocabulary(["a", "b"]), Vocabulary(["x", "y", "z"])
+    with pytest.raises(CountsError, match="unit must be 1 or more, got 0"):
+        MatrixSpec(rows=rows, unit=0)
+    with pytest.raises(CountsError, match="leave columns out"):
+        MatrixSpec(rows=rows, columns=columns, symmetric=True)
+    with pytest.raises(CountsError, match="2 rows in 2 column parts make 4 columns, not 3"):
+        MatrixSpec(rows=rows, columns=columns, column_parts=("left", "right"))
+    with pytest.raises(CountsError, match="0 x 3 has no cells"):
+        MatrixSpec(rows=Vocabulary([]), columns=columns).layout()
+
+
+def test_to_units_rounds_and_refuses_what_is_no_count():
+    assert to_units([0.0, 1.0, 0.3334, 1e-9], 3).tolist() == [0, 3, 1, 1]
+    for value, what in ((-1.0, "negative"), (np.nan, "not finite"), (np.inf, "not finite"), (1e30, "too large")):
+        with pytest.raises(CountsError, match=f"at index 1 is {what}"):
+            to_units([1.0, value], 1)
+
+
+def test_a_run_that_misses_shards_is_a_bug_that_is_told(tmp_path):
+    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
+    with builder, pytest.raises(AssertionError, match="a run of 0 shards, not of 1"), builder.begin_run():
+        pass
+
+
+@pytest.mark.parametrize("pieces", [[], [3], [2, 0, 5]])
+def test_appended_arrays_are_what_numpy_reads(tmp_path, pieces):
+    appender = ArrayAppender(tmp_path / "a.npy", np.uint32)
+    for size in pieces:
+        appender.append(np.arange(size, dtype=np.uint32))
+    appender.close()
+    appender.close()
+    expected = np.concatenate([np.arange(size) for size in pieces]) if pieces else np.empty(0)
+    assert np.array_equal(np.load(tmp_path / "a.npy"), expected)
+    assert np.load(tmp_path / "a.npy").dtype == np.uint32
+    assert (tmp_path / "a.npy").stat().st_size == 128 + 4 * sum(pieces)

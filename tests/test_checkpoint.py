@@ -1,0 +1,138 @@
+"""Checkpoints: what was saved comes back, and a damaged one costs one interval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from swivel.checkpoint import (
+    PLAN,
+    SLOTS,
+    Place,
+    load_checkpoint,
+    load_plan,
+    remove_checkpoints,
+    save_checkpoint,
+    save_plan,
+)
+from swivel.errors import DamagedFolder, FolderLocked, StorageError
+from swivel.objective import Loss
+from swivel.storage import FolderLock
+
+
+def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
+    return {"rows": np.full((3, 2), value, np.float32), "columns": np.full((4, 2), -value, np.float32)}
+
+
+def save_two(folder: Path) -> None:
+    for saved in (0, 1):
+        save_checkpoint(folder, "run", Place(passes=saved, saved=saved), make_arrays(saved))
+
+
+def value_of(folder: Path) -> float | None:
+    found = load_checkpoint(folder, "run")
+    return None if found is None else float(found.arrays["rows"][0, 0])
+
+
+def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+    place = Place(2, 3, 4, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
+    arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
+    save_checkpoint(tmp_path, "run", place, arrays)
+    found = load_checkpoint(tmp_path, "run")
+    assert found is not None
+    assert found.place == place
+    assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
+
+
+def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path / "new", "run") is None
+    assert load_plan(tmp_path / "new", "run") is None
+
+
+def test_newest_checkpoint_wins(tmp_path: Path) -> None:
+    for saved in range(5):
+        save_checkpoint(tmp_path, "run", Place(saved=saved), make_arrays(saved))
+        assert value_of(tmp_path) == saved
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SLOTS)
+
+
+@pytest.mark.parametrize("damage", ["byte", "shorter", "missing", "no manifest", "half a manifest", "other fields"])
+def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str) -> None:
+    save_two(tmp_path)
+    slot = tmp_path / SLOTS[1]
+    part, manifest = slot / "rows.npy", slot / "manifest.json"
+    data = part.read_bytes()
+    if damage == "byte":
+        part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    elif damage == "shorter":
+        part.write_bytes(data[:-1])
+    elif damage == "missing":
+        part.unlink()
+    elif damage == "no manifest":
+        manifest.unlink()
+    elif damage == "half a manifest":
+        manifest.write_bytes(manifest.read_bytes()[:40])
+    else:
+        manifest.write_text(manifest.read_text().replace('"rounds"', '"turns"'))
+    assert value_of(tmp_path) == 0
+
+
+def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    broken = {**make_arrays(2), "columns": np.array([object()])}
+    with pytest.raises(ValueError, match="Python objects"):
+        save_checkpoint(tmp_path, "run", Place(saved=2), broken)
+    assert value_of(tmp_path) == 1
+
+
+def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    assert load_checkpoint(tmp_path, "another") is None
+    save_checkpoint(tmp_path, "another", Place(saved=0), make_arrays(7))
+    assert value_of(tmp_path) == 1
+
+
+def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    lock = FolderLock(tmp_path / SLOTS[0])
+    lock.acquire()
+    with pytest.raises(FolderLocked):
+        save_checkpoint(tmp_path, "run", Place(saved=2), make_arrays(2))
+    lock.release()
+
+
+def test_plan_comes_back_for_its_run_only(tmp_path: Path) -> None:
+    save_plan(tmp_path, "run", {"passes": 3, "backend": "cpu"})
+    assert load_plan(tmp_path, "run") == {"passes": 3, "backend": "cpu"}
+    assert load_plan(tmp_path, "another") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"identity": "run"}', '{"identity": "run", "plan": 5}', "\xff"])
+def test_damaged_plan_is_said_to_be_damaged(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLAN).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedFolder, match=r"plan\.json: not a plan .*; remove .* to start again"):
+        load_plan(tmp_path, "run")
+
+
+def test_plan_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / PLAN).mkdir()
+    with pytest.raises(StorageError, match=r"plan\.json: Is a directory"):
+        load_plan(tmp_path, "run")
+
+
+def test_plan_is_plain_json(tmp_path: Path) -> None:
+    save_plan(tmp_path, "run", {"passes": 3})
+    assert json.loads((tmp_path / PLAN).read_text()) == {"identity": "run", "plan": {"passes": 3}}
+
+
+def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    save_plan(tmp_path, "run", {})
+    (tmp_path / "notes.txt").write_text("mine")
+    remove_checkpoints(tmp_path)
+    remove_checkpoints(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -1,0 +1,231 @@
+"""Files, folders, globs, compressed files, standard input, iterables; and what is said of those that cannot be read."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from swivel.config import CorpusConfig
+from swivel.corpus import encode_corpus, fingerprint_sources, list_files
+from swivel.corpus.encode import encode_corpus as encode_pieces
+from swivel.errors import ConfigError, CorpusError, MissingExtra
+
+TEXT = "Ünïcode words\nand more\r\n" * 50
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+}
+
+
+def count(texts, folder, config=CorpusConfig(), **settings):  # noqa: B008 (frozen)
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    return encode_corpus(texts, config, scratch=scratch, threads=2, **settings)
+
+
+def fail(texts, folder, config=CorpusConfig()):  # noqa: B008 (frozen)
+    with pytest.raises(CorpusError) as caught:
+        count(texts, folder, config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_folders_are_read_whole_in_sorted_order_without_hidden_files(tmp_path):
+    for name in ("b.txt", "a/z.txt", "a/y.txt", ".hidden", ".git/config"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(name)
+    names = [file.relative_to(tmp_path / "in").as_posix() for file in list_files(tmp_path / "in")]
+    assert names == ["a/y.txt", "a/z.txt", "b.txt"]
+    assert count(tmp_path / "in", tmp_path).token_count == 8
+
+
+def test_globs_match_files_and_folders_in_sorted_order(tmp_path):
+    for name in ("2.txt", "1.txt", "3.md", "sub/4.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert [file.name for file in list_files(str(tmp_path / "*.txt"))] == ["1.txt", "2.txt"]
+    assert [file.name for file in list_files(str(tmp_path / "**" / "*.txt"))] == ["1.txt", "2.txt", "4.txt"]
+    assert [file.name for file in list_files([tmp_path / "su?", tmp_path / "3.md"])] == ["4.txt", "3.md"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
+    (tmp_path / "a[1].txt").write_text("x")
+    assert list_files(tmp_path / "a[1].txt") == [tmp_path / "a[1].txt"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_read_like_plain_ones(tmp_path, suffix):
+    data = TEXT.encode()
+    half = len(data) // 2
+    file = tmp_path / f"text{suffix}"
+    file.write_bytes(COMPRESS[suffix](data[:half]) + COMPRESS[suffix](data[half:]))  # two members in one file
+    plain = tmp_path / "text"
+    plain.write_bytes(data)
+    assert count(file, tmp_path).counts() == count(plain, tmp_path).counts()
+    assert count(file, tmp_path).unit_count == 100
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
+    file = tmp_path / f"text{suffix}"
+    file.write_bytes(COMPRESS[suffix](TEXT.encode())[:-12])
+    assert f"text{suffix}: not a " in fail(file, tmp_path)
+    file.write_bytes(b"this was never compressed")
+    assert "or damaged" in fail(file, tmp_path)
+
+
+def test_zst_without_its_library_names_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "a.zst").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"\.zst files need zstandard: pip install .*\[zstd\]"):
+        count(tmp_path / "a.zst", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["-", Path("-")])
+def test_standard_input_is_a_dash(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\nc"), encoding="utf-8"))
+    assert count(name, tmp_path).unit_count == 2
+    assert fingerprint_sources(name, CorpusConfig()) == {"-": "standard input"}
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\0\0", b"\r\n\r\n"])
+def test_files_without_words_are_no_error(tmp_path, data):
+    (tmp_path / "empty").write_bytes(data)
+    encoded = count(tmp_path / "empty", tmp_path)
+    assert (encoded.token_count, encoded.unit_count, encoded.counts()) == (0, 0, {})
+    assert count([], tmp_path).token_count == 0
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    config = CorpusConfig(tokenizer="whitespace")
+    (tmp_path / "bom").write_bytes(b"\xef\xbb\xbfa b")
+    assert count(tmp_path / "bom", tmp_path, config).counts() == {"a": 1, "b": 1}
+    (tmp_path / "bom").write_bytes("\ufeffa b".encode("utf-16-le"))
+    config = CorpusConfig(tokenizer="whitespace", encoding="utf-16-le")
+    assert count(tmp_path / "bom", tmp_path, config).counts() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-32-be", "cp1252", "UTF8", "utf-8-sig"])
+def test_other_encodings_read_the_same(tmp_path, encoding):
+    (tmp_path / "text").write_bytes(TEXT.encode(encoding))
+    encoded = count(tmp_path / "text", tmp_path, CorpusConfig(encoding=encoding))
+    assert encoded.counts() == {"ünïcode": 50, "words": 50, "and": 50, "more": 50}
+
+
+def test_bytes_that_are_not_in_another_encoding_are_an_error_or_separate(tmp_path):
+    (tmp_path / "text").write_bytes(b"ab\r\nc\xe9d")
+    message = fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="ascii"))
+    assert message.endswith(
+        "text, line 2: not valid ascii (byte 0xe9 at column 2); pass --encoding or --errors replace"
+    )
+    config = CorpusConfig(encoding="ascii", errors="replace")
+    assert count(tmp_path / "text", tmp_path, config).counts() == {"ab": 1, "c": 1, "d": 1}
+    (tmp_path / "text").write_bytes(b"a\0b")
+    assert "not valid utf-16" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "rot13", "a\0b"])
+def test_an_unknown_encoding_is_a_wrong_setting(tmp_path, encoding):
+    with pytest.raises(ConfigError, match="encoding must be one"):
+        count(["a"], tmp_path, CorpusConfig(encoding=encoding))
+
+
+@pytest.mark.parametrize("piece_bytes", [8, 64, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        (b"fine\nfine\r\nfine\rab\xff\n" + b"x" * 99 + b"\xff", "line 4: not valid UTF-8 (byte 0xff at column 3)"),
+        (b"y" * 300 + b"\xe2\x82", "line 1: not valid UTF-8 (byte 0xe2 at column 301)"),
+        (b"\xed\xa0\x80", "line 1: not valid UTF-8 (byte 0xed at column 1)"),
+    ],
+)
+def test_bad_utf8_is_an_error_that_says_where(tmp_path, data, place, piece_bytes):
+    (tmp_path / "bad.txt").write_bytes(data)
+    with pytest.raises(CorpusError) as caught:
+        encode_pieces(tmp_path / "bad.txt", CorpusConfig(), scratch=tmp_path, threads=2, piece_bytes=piece_bytes)
+    assert str(caught.value) == f"{tmp_path / 'bad.txt'}, {place}; pass --encoding or --errors replace"
+
+
+def test_an_error_in_the_text_comes_before_a_later_one_of_the_file(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    (tmp_path / "b.gz").write_bytes(b"never compressed")
+    assert "a.txt, line 1: not valid UTF-8" in fail([tmp_path / "a.txt", tmp_path / "b.gz"], tmp_path)
+
+
+def test_paths_that_lead_nowhere_are_named(tmp_path):
+    assert "missing.txt': no such file or folder" in fail(str(tmp_path / "missing.txt"), tmp_path)
+    assert "missing.gz': no such file or folder" in fail([tmp_path / "missing.gz"], tmp_path)
+    assert "*.txt: no file matches" in fail(str(tmp_path / "*.txt"), tmp_path)
+    (tmp_path / "hollow").mkdir()
+    assert "hollow: the folder has no files" in fail(tmp_path / "hollow", tmp_path)
+    assert "no such file or folder (texts themselves" in fail("some text\n" * 1000, tmp_path)
+    assert "no such file or folder" in fail("a\0b", tmp_path)
+
+
+def test_files_and_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "secret").write_text("x")
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "in"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(CorpusError, match="secret: Permission denied"):
+            list(swivel_blocks(tmp_path / "in" / "secret"))
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(CorpusError, match="in: Permission denied"):
+        list_files(tmp_path / "in")
+
+
+def swivel_blocks(file):
+    from swivel.corpus.sources import open_streams
+
+    return open_streams(file, CorpusConfig())[0].blocks()
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", 1], "item 2: expected a string, as before, got int"),
+        (["a", ["b"]], "item 2: expected a string, as before, got list"),
+        ([["a"], "b"], "item 2: expected a list of tokens, got str"),
+        ([["a"], 3], "item 2: expected a list of tokens, got int"),
+        ([["a", 3]], "item 1: expected tokens that are strings"),
+        ([b"a"], "item 1: expected tokens that are strings"),
+        (5, "texts: expected a path, or texts to iterate over, got int"),
+        ([Path("-"), "a"], "item 2: expected a path, as before, got str"),
+        (["a", "b\ud800"], "item 2: a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"),
+        ([["a"], ["\ud800"]], "item 2: a token has a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"),
+    ],
+)
+def test_items_that_are_no_text_are_numbered(tmp_path, texts, message):
+    assert fail(texts, tmp_path) == message
+
+
+def test_lone_surrogates_are_replaced_when_asked(tmp_path):
+    config = CorpusConfig(errors="replace")
+    assert count(["a\ud800b"], tmp_path, config).counts() == {"a": 1, "b": 1}
+    assert count([["a\ud800b"]], tmp_path, config).counts() == {"a?b": 1}
+
+
+def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("x")
+    os.utime(file, ns=(1, 1))
+    before = fingerprint_sources(file, CorpusConfig())
+    assert before == fingerprint_sources([file], CorpusConfig())
+    assert before != fingerprint_sources(file, CorpusConfig(lowercase=False))
+    os.utime(file, ns=(2, 2))
+    assert before != fingerprint_sources(file, CorpusConfig())
+    items = iter(["a"])
+    assert fingerprint_sources(items, CorpusConfig()) == {"iterable": "iterable"}
+    assert next(items) == "a"

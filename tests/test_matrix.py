@@ -1,0 +1,234 @@
+"""Blocks, re-blocking, opening and damage."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel import storage
+from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
+from swivel.matrix import MatrixBuilder, MatrixSpec, block_count_for, open_matrix
+from swivel.matrix import layout as matrix_layout
+from swivel.matrix.layout import Layout, block_length, choose_layout
+from swivel.vocabulary import Vocabulary
+
+
+def make_vocabulary(size, letter="w"):
+    return Vocabulary([f"{letter}{number}" for number in range(size)], range(size, 0, -1))
+
+
+def make_dense(rows, columns, *, symmetric=False, seed=1, large=False):
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(1, 9, (rows, columns)) * (rng.random((rows, columns)) < 0.4)
+    if large:
+        dense[:3, :4] += (1 << 32) - 3
+        dense[-1, -1] = 5 << 40
+    return dense + dense.T if symmetric else dense
+
+
+def build(path, dense, *, symmetric=False, unit=1, memory_bytes=1 << 20):
+    rows, columns = dense.shape
+    labels = None if symmetric else make_vocabulary(columns, "c")
+    spec = MatrixSpec(rows=make_vocabulary(rows), columns=labels, unit=unit, symmetric=symmetric)
+    with MatrixBuilder(path, spec, memory_bytes=memory_bytes) as builder:
+        builder.add(*np.nonzero(dense), dense[np.nonzero(dense)])
+        return builder.finish(config={"made": "here"})
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(storage, "flush", lambda path: None)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 4)
+
+
+@given(size=st.integers(1, 10_000), blocks=st.integers(1, 300))
+@settings(deadline=None)
+def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size, blocks):
+    blocks = min(size, blocks)
+    sizes = [block_length(size, blocks, block) for block in range(blocks)]
+    assert sizes == np.bincount(np.arange(size) % blocks, minlength=blocks).tolist()
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(rows=st.integers(1, 5_000_000), columns=st.integers(1, 5_000_000), parts=st.integers(1, 4))
+@settings(deadline=None)
+def test_a_chosen_layout_has_at_most_a_million_shards_of_at_most_65536_rows(rows, columns, parts):
+    layout = choose_layout(rows, columns * parts, parts=parts)
+    assert layout.shards <= 1 << 20
+    assert layout.largest_rows <= 1 << 16
+    assert layout.column_blocks % parts == 0
+
+
+def test_stored_blocks_have_about_1024_rows():
+    layout = choose_layout(98_305, 98_305)
+    assert (layout.row_blocks, layout.column_blocks) == (97, 97)
+    assert block_count_for(98_304, 1_024) == 96
+
+
+def test_blocks_that_positions_cannot_hold_are_refused():
+    with pytest.raises(CountsError, match="at most 65,536 rows; ask for 2 blocks or more"):
+        Layout(65_537, 10, 1, 1, False)
+    with pytest.raises(CountsError, match="column blocks must be 1 to 10"):
+        Layout(10, 10, 1, 11, False)
+
+
+def test_positions_and_keys_are_each_others_inverse():
+    layout = Layout(23, 31, 3, 5, False)
+    rows, columns = (ids.ravel() for ids in np.indices((23, 31)))
+    keys = layout.keys(rows, columns)
+    assert len(set(keys.tolist())) == rows.size
+    back = layout.find_cells((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32))
+    assert np.array_equal(back[0], rows) and np.array_equal(back[1], columns)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_blocks_hold_every_cell_at_its_place(tmp_path, small_blocks, symmetric):
+    dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            cells = matrix.cells(i, j)
+            block = np.zeros((matrix.block_rows(i), matrix.block_columns(j)), np.float32)
+            sides = cells.positions >> 16, cells.positions & 0xFFFF
+            block[sides[::-1] if cells.mirrored else sides] = cells.counts
+            expected = dense[i :: matrix.row_blocks, j :: matrix.column_blocks]
+            assert np.array_equal(block, (expected / 3).astype(np.float32))
+            assert np.all(np.diff(cells.positions.astype(np.int64)) > 0)
+            assert cells.mirrored == (symmetric and i > j)
+    assert matrix.is_symmetric == symmetric
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_sums_cells_and_total_are_those_of_the_counts(tmp_path, small_blocks, symmetric):
+    dense = make_dense(13, 13, symmetric=symmetric, large=True)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=2)
+    assert np.array_equal(matrix.row_sums_units, dense.sum(axis=1))
+    assert np.array_equal(matrix.column_sums_units, dense.sum(axis=0))
+    assert np.array_equal(matrix.row_sums, dense.sum(axis=1) / 2)
+    assert np.array_equal(matrix.column_sums, dense.sum(axis=0) / 2)
+    assert matrix.total == dense.sum() / 2
+    assert matrix.cell_count == np.count_nonzero(dense)
+    assert matrix.shape == (13, 13)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_counts_past_32_bits_are_exact(tmp_path, small_blocks, symmetric):
+    dense = make_dense(9, 9, symmetric=symmetric, large=True)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric)
+    assert np.array_equal(matrix.to_scipy().toarray(), dense)
+    assert matrix.count("w8", "w8" if symmetric else "c8") == dense[8, 8]
+    block = matrix.units(0, 0)[1]
+    assert block.max() == dense[:: matrix.row_blocks, :: matrix.column_blocks].max()
+    assert matrix.cells(0, 0).counts.max() == np.float32(block.max())
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("blocks", [(6, 6), (1, 1), (2, 5), (5, 2), (12, 9), (3, 3)])
+def test_reblocked_is_the_same_matrix(tmp_path, small_blocks, symmetric, blocks):
+    dense = make_dense(12, 12, symmetric=symmetric, large=True)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric)
+    other = matrix.reblocked(*blocks, scratch=tmp_path / "scratch", threads=2)
+    assert (other.row_blocks, other.column_blocks) == blocks
+    assert (other.to_scipy() != matrix.to_scipy()).nnz == 0
+    assert np.array_equal(other.to_scipy().toarray(), dense)
+    assert other.cell_count == matrix.cell_count
+    assert other.rows is not None and np.array_equal(other.row_sums, matrix.row_sums)
+    for i in range(blocks[0]):
+        for j in range(blocks[1]):
+            assert np.all(np.diff(other.cells(i, j).positions.astype(np.int64)) > 0)
+
+
+def test_reblocked_to_its_own_blocks_is_itself(tmp_path):
+    matrix = build(tmp_path / "m", make_dense(5, 6))
+    assert matrix.reblocked(1, 1, scratch=tmp_path / "scratch") is matrix
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_symmetric_matrix_stores_half_of_its_shards(tmp_path, small_blocks):
+    matrix = build(tmp_path / "m", make_dense(40, 40, symmetric=True), symmetric=True)
+    assert matrix.facts["stored_cells"] < 0.6 * matrix.cell_count
+
+
+def test_count_finds_cells_from_both_sides(tmp_path, small_blocks):
+    dense = make_dense(10, 10, symmetric=True)
+    matrix = build(tmp_path / "m", dense, symmetric=True)
+    counts = [[matrix.count(row, column) for column in matrix.columns] for row in matrix.rows]
+    assert np.array_equal(counts, dense)
+    with pytest.raises(UnknownToken, match="'w99' is not in the vocabulary"):
+        matrix.count("w99", "w0")
+
+
+def test_blocks_out_of_range_are_refused(tmp_path):
+    matrix = build(tmp_path / "m", make_dense(5, 6))
+    with pytest.raises(IndexError, match=r"block \(0, 1\) of a matrix of 1 x 1 blocks"):
+        matrix.cells(0, 1)
+
+
+def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path):
+    build(tmp_path / "m", make_dense(50, 60))
+    started = time.perf_counter()
+    matrix = open_matrix(tmp_path / "m")
+    assert time.perf_counter() - started < 0.1
+    assert "rows" not in vars(matrix)
+    assert "50 x 60" in repr(matrix)
+    assert matrix.config == {"made": "here"}
+
+
+def test_fingerprints_tell_matrices_apart(tmp_path):
+    first, again = build(tmp_path / "a", make_dense(5, 6)), build(tmp_path / "b", make_dense(5, 6))
+    other = build(tmp_path / "c", make_dense(5, 6, seed=2))
+    assert first.fingerprint == again.fingerprint == open_matrix(tmp_path / "a").fingerprint
+    assert first.fingerprint != other.fingerprint
+
+
+def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path):
+    sparse = build(tmp_path / "m", make_dense(5, 6), unit=4).to_scipy()
+    assert isinstance(sparse, scipy.sparse.csr_matrix)
+    assert sparse.dtype == np.float64
+    assert np.array_equal(sparse.toarray(), make_dense(5, 6) / 4)
+
+
+def test_damage_is_told(tmp_path):
+    path = tmp_path / "m"
+    matrix = build(path, make_dense(5, 6))
+    matrix.verify()
+    data = bytearray((path / "counts.npy").read_bytes())
+    data[-1] ^= 1
+    (path / "counts.npy").write_bytes(data)
+    with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
+        open_matrix(path).verify()
+    (path / "counts.npy").write_bytes(data[:-4])
+    with pytest.raises(DamagedFolder, match=r"counts\.npy: .* bytes, the manifest says"):
+        open_matrix(path)
+    (path / "counts.npy").unlink()
+    with pytest.raises(DamagedFolder, match=r"counts\.npy: missing"):
+        open_matrix(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(UnfinishedFolder):
+        open_matrix(path)
+    with pytest.raises(StorageError, match="no such folder"):
+        open_matrix(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "message"),
+    [("row_blocks", 3, "does not fit"), ("shape", [5], "not that of a matrix"), ("shape", [0, 6], "not that")],
+)
+def test_a_manifest_that_does_not_fit_is_told(tmp_path, fact, value, message):
+    path = tmp_path / "m"
+    build(path, make_dense(5, 6))
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["facts"][fact] = value
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DamagedFolder, match=message):
+        open_matrix(path)

@@ -1,0 +1,116 @@
+"""The order of blocks, their number, the number of passes, the rate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.schedule import (
+    FEWEST_PASSES,
+    LARGEST_BLOCK,
+    SMALLEST_BLOCK,
+    UPDATES_PER_VECTOR,
+    default_block_size,
+    default_passes,
+    falling_rate,
+    nested_block_count,
+    rounds_without_conflict,
+)
+
+blocks = st.integers(1, 24)
+seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
+sizes = st.integers(1, 10**7)
+
+
+@given(blocks, blocks, seeds)
+@settings(deadline=None)
+def test_every_block_comes_once_a_pass(rows: int, columns: int, seed: tuple[int, int]) -> None:
+    order = [block for round in rounds_without_conflict(rows, columns, seed) for block in round]
+    assert sorted(order) == [(i, j) for i in range(rows) for j in range(columns)]
+
+
+@given(blocks, blocks, seeds)
+@settings(deadline=None)
+def test_no_row_block_and_no_column_block_comes_twice_in_a_round(
+    rows: int, columns: int, seed: tuple[int, int]
+) -> None:
+    for round in rounds_without_conflict(rows, columns, seed):
+        assert len({i for i, _ in round}) == len({j for _, j in round}) == len(round)
+
+
+@given(blocks, blocks, seeds)
+@settings(deadline=None)
+def test_there_are_as_few_rounds_as_can_be_all_of_one_length(rows: int, columns: int, seed: tuple[int, int]) -> None:
+    rounds = rounds_without_conflict(rows, columns, seed)
+    assert len(rounds) == max(rows, columns)
+    assert {len(round) for round in rounds} == {min(rows, columns)}
+
+
+@given(blocks, blocks, seeds)
+@settings(deadline=None)
+def test_the_same_seed_gives_the_same_order(rows: int, columns: int, seed: tuple[int, int]) -> None:
+    assert rounds_without_conflict(rows, columns, seed) == rounds_without_conflict(rows, columns, seed)
+
+
+def test_passes_differ_in_their_order() -> None:
+    orders = {str(rounds_without_conflict(8, 8, (1, 1, number))) for number in range(20)}
+    assert len(orders) == 20
+
+
+def test_blocks_are_plain_integers() -> None:
+    block = rounds_without_conflict(2, 3, (1,))[0][0]
+    assert [type(number) for number in block] == [int, int]
+
+
+@given(sizes, sizes)
+@settings(deadline=None)
+def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, columns: int) -> None:
+    size = default_block_size(rows, columns)
+    assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK
+    assert size == default_block_size(columns, rows)
+    assert size <= default_block_size(2 * rows, 2 * columns)
+
+
+@given(st.integers(1, 10**6), st.integers(2, 5000), st.data())
+@settings(deadline=None)
+def test_nested_blocks_divide_the_stored_ones_or_are_coarser(size: int, block_size: int, data: st.DataObject) -> None:
+    stored = data.draw(st.integers(1, size))
+    count = nested_block_count(size, block_size, stored)
+    assert 1 <= count <= size
+    assert count < stored or count % stored == 0
+
+
+@given(st.integers(1, 10**6), st.integers(1, 5000), st.data())
+@settings(deadline=None)
+def test_nested_blocks_are_about_as_large_as_asked(size: int, block_size: int, data: st.DataObject) -> None:
+    stored = data.draw(st.integers(1, size))
+    count = nested_block_count(size, block_size, stored)
+    wanted = -(-size // block_size)
+    assert 1 <= count <= size
+    assert wanted / 1.5 <= count <= 4 / 3 * wanted
+
+
+@given(st.integers(1, 10**4), st.integers(1, 10**4))
+@settings(deadline=None)
+def test_default_passes_give_every_vector_enough_updates(rows: int, columns: int) -> None:
+    passes = default_passes(rows, columns)
+    assert passes >= FEWEST_PASSES
+    shorter = min(rows, columns)
+    if passes > FEWEST_PASSES:
+        assert abs(passes * shorter - UPDATES_PER_VECTOR) <= shorter / 2
+    assert passes == default_passes(columns, rows)
+
+
+@given(st.floats(1e-3, 10), st.integers(1, 1000))
+@settings(deadline=None)
+def test_rate_falls_in_a_line_from_the_full_one_to_zero(rate: float, total: int) -> None:
+    rates = [falling_rate(rate, done, total) for done in range(total + 1)]
+    assert rates[0] == rate
+    assert rates[-1] == 0
+    assert rates == sorted(rates, reverse=True)
+    assert falling_rate(rate, total / 2, total) == pytest.approx(rate / 2)
+
+
+def test_rate_is_never_negative() -> None:
+    assert falling_rate(0.1, 11, 10) == 0

@@ -1,0 +1,395 @@
+"""Folders with a manifest last: whole or not there; locks, leftovers, damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from swivel import storage
+from swivel.config import TrainConfig
+from swivel.errors import DamagedFolder, FolderExists, FolderLocked, StorageError, UnfinishedFolder
+from swivel.storage import (
+    LOCK,
+    MANIFEST,
+    ArrayAppender,
+    FolderLock,
+    create_array,
+    create_folder,
+    fingerprint,
+    open_array,
+    open_folder,
+    remove_file,
+    remove_tree,
+    scratch_folder,
+    write_file,
+)
+
+
+def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
+    with create_folder(path, "example", overwrite=overwrite) as folder:
+        folder.write_array("numbers.npy", np.full(4, value))
+        folder.write_lines("words.txt", ["one", "two"])
+        folder.finish(config={"knob": value}, inputs={"from": "abc"}, facts={"size": 4})
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def write_lock(folder: Path, pid: object, host: str | None = None) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / LOCK).write_text(json.dumps({"pid": pid, "host": host or socket.gethostname()}))
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    folder = open_folder(make_folder(tmp_path / "new"), "example")
+    assert folder.array("numbers.npy").tolist() == [1, 1, 1, 1]
+    assert folder.lines("words.txt") == ["one", "two"]
+    manifest = folder.manifest
+    assert (manifest.stage, manifest.config, manifest.inputs, manifest.facts) == (
+        "example",
+        {"knob": 1},
+        {"from": "abc"},
+        {"size": 4},
+    )
+    assert names(folder.path) == [MANIFEST, "numbers.npy", "words.txt"]
+    folder.verify()
+
+
+def test_configuration_classes_are_kept_as_their_fields(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "example") as folder:
+        folder.finish(config=TrainConfig(dim=7), inputs={}, facts={})
+    assert open_folder(tmp_path, "example").manifest.config["dim"] == 7
+
+
+def test_tensors_are_one_part(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "example") as folder:
+        folder.write_tensors("all.safetensors", {"a": np.arange(6.0).reshape(2, 3).T})
+        folder.finish(config={}, inputs={}, facts={})
+    open_folder(tmp_path, "example").verify()
+    np.testing.assert_array_equal(load_file(tmp_path / "all.safetensors")["a"], np.arange(6.0).reshape(2, 3).T)
+
+
+def test_tensors_that_cannot_be_written_are_a_storage_error(tmp_path: Path) -> None:
+    with create_folder(tmp_path / "new", "example") as folder:
+        remove_tree(tmp_path / "new")
+        with pytest.raises(StorageError, match=r"all\.safetensors\.part: "):
+            folder.write_tensors("all.safetensors", {"a": np.arange(3)})
+
+
+def test_empty_arrays_come_back_empty(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "example") as folder:
+        folder.write_array("none.npy", np.empty((0, 3), np.float32))
+        folder.finish(config={}, inputs={}, facts={})
+    found = open_folder(tmp_path, "example").array("none.npy")
+    assert (found.shape, found.dtype) == ((0, 3), np.float32)
+
+
+def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
+    array = open_folder(make_folder(tmp_path), "example").array("numbers.npy")
+    assert isinstance(array, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 5
+
+
+def test_finished_folder_is_refused_unless_overwritten(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    with pytest.raises(FolderExists, match="already finished; choose another folder or pass --overwrite"):
+        make_folder(tmp_path)
+    assert open_folder(tmp_path, "example").manifest.config == {"knob": 1}
+    make_folder(tmp_path, overwrite=True, value=2)
+    assert open_folder(tmp_path, "example").array("numbers.npy").tolist() == [2, 2, 2, 2]
+
+
+def test_overwriting_removes_the_old_parts_and_nothing_else(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    with create_folder(tmp_path, "example", overwrite=True) as folder:
+        assert names(tmp_path) == [LOCK, "notes.txt"]
+        folder.finish(config={}, inputs={}, facts={})
+    assert names(tmp_path) == [MANIFEST, "notes.txt"]
+
+
+def test_overwriting_a_damaged_manifest_works(tmp_path: Path) -> None:
+    (make_folder(tmp_path) / MANIFEST).write_text("{")
+    make_folder(tmp_path, overwrite=True, value=3)
+    assert open_folder(tmp_path, "example").manifest.config == {"knob": 3}
+
+
+def test_overwriting_that_fails_leaves_an_unfinished_folder(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    with pytest.raises(RuntimeError), create_folder(tmp_path, "example", overwrite=True):
+        raise RuntimeError
+    with pytest.raises(UnfinishedFolder):
+        open_folder(tmp_path, "example")
+
+
+def test_unfinished_folder_may_be_written_again(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "example") as folder:
+        folder.write_array("numbers.npy", np.arange(100))
+    with pytest.raises(UnfinishedFolder, match=r"no manifest\.json; the stage that writes it did not end"):
+        open_folder(tmp_path, "example")
+    make_folder(tmp_path)
+    open_folder(tmp_path, "example").verify()
+
+
+def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), create_folder(tmp_path, "example") as folder:
+        folder.write_array("whole.npy", np.arange(3))
+        half = folder.create_array("half.npy", np.int64, (3,))
+        half[0] = 1
+        raise KeyboardInterrupt
+    assert names(tmp_path) == ["whole.npy"]
+
+
+def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(tmp_path / "file", b"old")
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(storage, "flush", fail)
+    with pytest.raises(StorageError, match=r"file\.part: No space left on device"):
+        write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_manifest_comes_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(storage, "flush", lambda path: flushed.append(path.name))
+    make_folder(tmp_path / "new")
+    assert flushed == ["numbers.npy.part", "words.txt.part", "new", "manifest.json.part", "new"]
+
+
+def damage_missing(path: Path) -> None:
+    (path / "words.txt").unlink()
+
+
+def damage_size(path: Path) -> None:
+    (path / "words.txt").write_text("one\n")
+
+
+def damage_manifest(path: Path) -> None:
+    (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-9])
+
+
+def damage_list(path: Path) -> None:
+    (path / MANIFEST).write_text("[]")
+
+
+def damage_fields(path: Path) -> None:
+    (path / MANIFEST).write_text((path / MANIFEST).read_text().replace('"facts"', '"fiction"'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_missing, r"words\.txt: missing; make the folder again, or restore the file"),
+        (damage_size, r"words\.txt: 4 bytes, the manifest says 8"),
+        (damage_manifest, r"manifest\.json: not a manifest .*; run the stage that writes it again"),
+        (damage_list, r"manifest\.json: not a manifest"),
+        (damage_fields, r"manifest\.json: not a manifest"),
+    ],
+)
+def test_damage_is_found_on_opening(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(make_folder(tmp_path))
+    with pytest.raises(DamagedFolder, match=message):
+        open_folder(tmp_path, "example")
+
+
+def test_changed_byte_is_found_on_verifying(tmp_path: Path) -> None:
+    (make_folder(tmp_path) / "words.txt").write_text("one\ntoo\n")
+    folder = open_folder(tmp_path, "example")
+    with pytest.raises(DamagedFolder, match=r"words\.txt: checksum differs from the manifest's"):
+        folder.verify()
+
+
+def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    (make_folder(tmp_path) / "words.txt").write_bytes(b"\xff\xfe\xfd\n\n\n\n\n")
+    with pytest.raises(DamagedFolder, match=r"words\.txt: not valid UTF-8"):
+        open_folder(tmp_path, "example").lines("words.txt")
+
+
+def test_part_that_the_manifest_does_not_name_is_damage(tmp_path: Path) -> None:
+    folder = open_folder(make_folder(tmp_path), "example")
+    with pytest.raises(DamagedFolder, match=r"names no part other\.npy"):
+        folder.array("other.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"\x93NUMPY\x01\x00"])
+def test_file_that_is_no_array_is_damage(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(DamagedFolder, match=r"x\.npy: not an array file"):
+        open_array(tmp_path / "x.npy")
+
+
+def test_other_stage_and_no_folder_are_said_plainly(tmp_path: Path) -> None:
+    make_folder(tmp_path / "new")
+    with pytest.raises(StorageError, match="new: a folder of example, not of matrix"):
+        open_folder(tmp_path / "new", "matrix")
+    with pytest.raises(StorageError, match="nowhere: no such folder"):
+        open_folder(tmp_path / "nowhere", "matrix")
+    with pytest.raises(StorageError, match=r"array\.npy: No such file"):
+        open_array(tmp_path / "array.npy")
+
+
+def test_manifest_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).mkdir()
+    with pytest.raises(StorageError, match=r"manifest\.json: Is a directory"):
+        open_folder(tmp_path, "example")
+
+
+def test_later_format_is_refused_by_its_number_even_with_unknown_fields(tmp_path: Path) -> None:
+    file = make_folder(tmp_path) / MANIFEST
+    fields = {**json.loads(file.read_text()), "format": 2, "library": "9.0", "novelty": True}
+    file.write_text(json.dumps(fields))
+    with pytest.raises(
+        StorageError, match=r"format 2, this version of Swivel reads 1; it was written by 9\.0"
+    ) as caught:
+        open_folder(tmp_path, "example")
+    assert not isinstance(caught.value, DamagedFolder)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: make_folder(path),
+        lambda path: write_file(path, b""),
+        lambda path: create_array(path, np.int64, (3,)),
+        lambda path: ArrayAppender(path, np.int64),
+        lambda path: scratch_folder(path).__enter__(),
+    ],
+    ids=["folder", "file", "array", "appender", "scratch"],
+)
+def test_path_that_cannot_be_written_is_one_clear_line(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError, match=r"Not a directory|File exists") as caught:
+        write(tmp_path / "file" / "below")
+    assert "\n" not in str(caught.value)
+
+
+HOLDER = """
+import sys
+from swivel.storage import create_folder
+with create_folder(sys.argv[1], "example"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_lock_refuses_a_second_process_and_names_the_first(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "new")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(FolderLocked, match=f"process {holder.pid} on {socket.gethostname()} is writing it"):
+            make_folder(tmp_path / "new")
+        holder.communicate()
+    make_folder(tmp_path / "new")
+
+
+def test_process_cannot_take_its_own_lock_twice(tmp_path: Path) -> None:
+    with create_folder(tmp_path, "example"):
+        with pytest.raises(FolderLocked, match=f"process {os.getpid()} on"):
+            make_folder(tmp_path)
+        assert (tmp_path / LOCK).exists()
+
+
+def test_lock_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
+    write_lock(tmp_path, dead_process())
+    make_folder(tmp_path)
+    assert LOCK not in names(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"pid": 1}', '{"pid": "x", "host": "y"}'])
+def test_lock_that_says_nothing_does_not_count(tmp_path: Path, content: str) -> None:
+    (tmp_path / LOCK).write_text(content)
+    make_folder(tmp_path)
+
+
+@pytest.mark.parametrize("pid", [10**30, -1, 0])
+def test_lock_of_an_impossible_process_does_not_count(tmp_path: Path, pid: int) -> None:
+    write_lock(tmp_path, pid)
+    make_folder(tmp_path)
+
+
+def test_lock_of_another_machine_counts_for_nobody_can_ask_there(tmp_path: Path) -> None:
+    write_lock(tmp_path, dead_process(), "elsewhere")
+    with pytest.raises(FolderLocked, match=r"on elsewhere is writing it; wait for it, or remove .*lock"):
+        make_folder(tmp_path)
+
+
+def test_lock_that_always_comes_back_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / LOCK).write_text("")
+    monkeypatch.setattr(FolderLock, "_refuse_or_clear", lambda self: None)
+    with pytest.raises(FolderLocked, match="another process keeps taking its lock; try again"):
+        FolderLock(tmp_path).acquire()
+
+
+def test_scratch_folder_is_gone_whatever_happens(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), scratch_folder(tmp_path / "new") as scratch:
+        (scratch / "file").write_text("x")
+        raise RuntimeError
+    assert names(tmp_path / "new") == []
+
+
+def test_scratch_folders_of_killed_processes_are_cleared_and_no_others(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as mine:
+        stale = mine.name.replace(f"-{os.getpid()}-", f"-{dead_process()}-")
+        theirs = mine.name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
+        for name in (stale, theirs, "scratch-of-mine"):
+            (tmp_path / name).mkdir()
+        with scratch_folder(tmp_path) as another:
+            assert names(tmp_path) == sorted([mine.name, another.name, theirs, "scratch-of-mine"])
+
+
+def test_appended_arrays_are_one_file_of_any_length(tmp_path: Path) -> None:
+    appender = ArrayAppender(tmp_path / "x.npy", np.uint32)
+    pieces = [np.arange(5), np.arange(0), np.arange(7)[::2]]
+    for piece in pieces:
+        appender.append(piece)
+    appender.close()
+    appender.close()
+    found = open_array(tmp_path / "x.npy")
+    assert found.dtype == np.uint32
+    np.testing.assert_array_equal(found, np.concatenate(pieces))
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "nowhere")
+    remove_file(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("x")
+    remove_tree(tmp_path / "file")
+    remove_tree(tmp_path / "folder")
+    assert names(tmp_path) == []
+
+
+def test_removing_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    remove_tree(tmp_path / "link")
+    assert names(tmp_path) == ["folder"]
+
+
+def test_fingerprint_knows_values_not_their_order() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1, "b": 3})
+    assert fingerprint(TrainConfig(dim=3)) == fingerprint(TrainConfig(dim=3)) != fingerprint(TrainConfig(dim=4))

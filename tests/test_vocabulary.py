@@ -1,0 +1,113 @@
+"""Which tokens are kept, in which order, and how they are saved."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.config import VocabularyConfig
+from swivel.errors import UnknownToken, VocabularyError
+from swivel.vocabulary import Vocabulary, choose_tokens, escape, from_list, unescape
+
+ALL = VocabularyConfig(min_count=1, max_size=None)
+
+
+def test_tokens_come_by_falling_count_and_ties_by_code_points():
+    counts = {"b": 2, "é": 2, "a": 2, "B": 2, "rare": 1, "the": 9}
+    vocabulary = choose_tokens(counts, ALL)
+    assert vocabulary.tokens == ("the", "B", "a", "b", "é", "rare")
+    assert vocabulary.counts.tolist() == [9, 2, 2, 2, 2, 1]
+    assert choose_tokens(dict(reversed(counts.items())), ALL) == vocabulary
+
+
+def test_rare_tokens_and_those_beyond_the_size_are_left_out():
+    counts = {"a": 3, "b": 2, "c": 1}
+    assert choose_tokens(counts, VocabularyConfig(min_count=2)).tokens == ("a", "b")
+    assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=1)).tokens == ("a",)
+    assert len(choose_tokens(counts, ALL)) == 3
+
+
+def test_an_empty_vocabulary_is_an_error_that_says_why():
+    with pytest.raises(
+        VocabularyError, match=r"no token occurs 5 times or more \(the commonest: 3\); lower --min-count"
+    ):
+        choose_tokens({"a": 3}, VocabularyConfig(min_count=5))
+    with pytest.raises(VocabularyError, match="the text has no tokens"):
+        choose_tokens({}, ALL)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**62), max_size=20))
+def test_what_is_saved_as_text_comes_back(counts):
+    vocabulary = Vocabulary(counts, counts.values())
+    lines = vocabulary.to_lines()
+    assert not any(char in line for line in lines for char in "\r\n")
+    assert Vocabulary.from_lines(lines) == vocabulary
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("\\\t\n\rtnr a")))
+def test_escaping_is_undone(token):
+    assert unescape(escape(token)) == token
+    assert not set(escape(token)) & set("\t\r\n")
+
+
+@pytest.mark.parametrize("line", ["", "word", "word\t", "word\tmany", "word\t-1", "word 3"])
+def test_a_malformed_line_is_numbered(line):
+    with pytest.raises(VocabularyError, match="vocabulary, line 2: expected a token, a tab and a count"):
+        Vocabulary.from_lines(["a\t1", line])
+
+
+def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens():
+    vocabulary = from_list(["x", "unseen", "y", "z"], {"x": 1, "y": 5, "z": 1, "other": 9})
+    assert vocabulary.tokens == ("y", "x", "z", "unseen")
+    assert vocabulary.counts.tolist() == [5, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "the list of tokens is empty"),
+        (["a", ""], "list of tokens, line 2: empty"),
+        (["a", "b", "a"], "list of tokens, line 3: 'a' is there twice"),
+    ],
+)
+def test_a_malformed_list_is_refused(tokens, message):
+    with pytest.raises(VocabularyError, match=message):
+        from_list(tokens, {})
+
+
+def test_ids_are_positions():
+    vocabulary = Vocabulary(["the", "of"], [7, 3])
+    assert [vocabulary.id(token) for token in vocabulary] == [0, 1]
+    assert ("of" in vocabulary, "and" in vocabulary, vocabulary[1], len(vocabulary)) == (True, False, "of", 2)
+    assert hash(vocabulary) == hash(Vocabulary(["the", "of"], [7, 3]))
+    assert vocabulary != Vocabulary(["the", "of"], [7, 4])
+    assert vocabulary != ("the", "of")
+    assert repr(vocabulary) == "<Vocabulary of 2 tokens>"
+
+
+def test_an_unknown_token_is_answered_with_close_spellings():
+    vocabulary = Vocabulary(["color", "colours", "banana"])
+    with pytest.raises(UnknownToken, match=r"'colour' is not in the vocabulary of 3 tokens; did you mean 'col"):
+        vocabulary.id("colour")
+    with pytest.raises(UnknownToken, match=r"'zzz' is not in the vocabulary of 3 tokens$"):
+        vocabulary.id("zzz")
+    assert vocabulary.close_spellings("colour") == ["colours", "color"]
+
+
+def test_a_vocabulary_is_immutable_and_leaves_the_callers_counts_alone():
+    counts = np.array([2, 1])
+    vocabulary = Vocabulary(["a", "b"], counts)
+    counts[0] = 9
+    assert vocabulary.counts.tolist() == [2, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        vocabulary.counts[0] = 1
+    assert Vocabulary("ab", (count for count in (2, 1))) == vocabulary
+
+
+def test_wrong_numbers_of_counts_and_tokens_given_twice_are_errors():
+    with pytest.raises(VocabularyError, match="2 tokens but 1 counts"):
+        Vocabulary(["a", "b"], [1])
+    with pytest.raises(VocabularyError, match="'a' is in the vocabulary twice"):
+        _ = Vocabulary(["a", "b", "a"]).ids
