@@ -77,7 +77,7 @@ def compare(matrix: swivel.Matrix, dtype: str, threads: int, repeats: int) -> di
     steps = make_steps(matrix, full)
     cells = sum(len(step.rows.vectors) * len(step.columns.vectors) for step in steps)
     times: dict[str, list[float]] = {"products": [], "all": [], "sampled": []}
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for turn in range(repeats + 1):
             seconds = [products_round(steps, getattr(torch, dtype), pool)]
             for backend in (full, few):

@@ -14,7 +14,6 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
@@ -248,7 +247,6 @@ class FolderWriter:
 
     path: Path
     stage: str
-    flush_seconds: float = 0.0
     _parts: dict[str, Part] = field(default_factory=dict)
     _temporaries: set[Path] = field(default_factory=set)
 
@@ -294,9 +292,7 @@ class FolderWriter:
     def adopt(self, name: str, file: Path) -> None:
         """Make a complete file on the same disk a part of the folder."""
         with told_apart(file):
-            started = time.perf_counter()
             flush(file)
-            self.flush_seconds += time.perf_counter() - started
             self._parts[name] = Part(file.stat().st_size, checksum(file))
             file.replace(self.path / name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -97,11 +98,16 @@ class Zeros:
         """Yield the pieces of one step; together they meet every row once."""
         levels = self._levels(rows)
         yield Band(0, levels[0][0] if levels else rows)
-        rng = np.random.default_rng(seed)
-        for start, stop, rank in levels:
-            chosen, weights = self._choose(columns, rank, rng)
-            yield Band(start, stop, chosen, weights) if len(chosen) < columns else Band(start, stop)
+        for number, (start, stop, rank) in enumerate(levels):
+            starts, lengths, weights = self._strides(columns, rank)
+            if len(starts) == columns:
+                yield Band(start, stop)
+            else:
+                # Below 1, so that rounding does not reach the next stride.
+                fraction = min(random_fraction((*seed, number)), 1 - 1e-9)
+                yield Band(start, stop, (starts + fraction * lengths).astype(np.int64), weights)
 
+    @lru_cache(maxsize=64)  # noqa: B019  (a handful of frozen instances, each a few block sizes)
     def _levels(self, size: int) -> list[tuple[int, int, float]]:
         """Return start, stop and middle rank (relative, geometric) of the levels that are sampled."""
         edges = [round(size * self.common), round(size * max(self.middle, self.common)), size]
@@ -111,19 +117,40 @@ class Zeros:
             if stop > start
         ]
 
-    def _choose(
-        self, columns: int, row_rank: float, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the columns that meet rows of one level, and the weight of a zero in each."""
+    @lru_cache(maxsize=256)  # noqa: B019
+    def _strides(
+        self, columns: int, row_rank: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+        """Return where the strides over the columns start that meet rows of one level, and twice how long each is.
+
+        Columns of a level are taken at equal distances from a random start: each is as likely as any other, every
+        frequency has its share, and the length of a stride is the weight of the zeros of the column taken from it.
+        """
         levels = self._levels(columns)
         first = levels[0][0] if levels else columns
-        chosen, weights = [np.arange(first)], [np.ones(first, np.float32)]
+        starts: list[NDArray[np.float64]] = [np.arange(first, dtype=np.float64)]
+        lengths: list[NDArray[np.float64]] = [np.ones(first)]
         for start, stop, rank in levels:
             size = stop - start
             taken = min(size, max(1, round(size * self.share / (row_rank * rank))))
-            chosen.append(start + np.sort(rng.choice(size, taken, replace=False, shuffle=False)))
-            weights.append(np.full(taken, size / taken, np.float32))
-        return np.concatenate(chosen), np.concatenate(weights)
+            starts.append(np.asarray(start + np.arange(taken) * (size / taken), np.float64))
+            lengths.append(np.full(taken, size / taken))
+        whole = np.concatenate(lengths)
+        return np.concatenate(starts), whole, whole.astype(np.float32)
+
+
+def random_fraction(seed: Sequence[int]) -> float:
+    """Return a number in [0, 1) that depends on the seed alone: splitmix64 over its parts.
+
+    A numpy generator gives as good a number, but takes longer to set up than a step can spare.
+    """
+    state = 0
+    for part in seed:
+        state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return (state >> 11) / (1 << 53)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ _Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Observed:
-    """The observed cells of a band."""
+class _Taken:
+    """The columns that a band meets."""
 
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    dense: NDArray[np.int64]  # (3, n): row and column in the products, and which cell, where the column was taken
-    sparse: NDArray[np.int64]  # which cell, where it was not
+    vectors: NDArray[np.float32]
+    offsets: NDArray[np.float32]
+    places: NDArray[np.int64]  # of each column of the block among those taken, or -1
+    weights: NDArray[np.float32]  # of a zero in each
 
 
 class CpuBackend:
@@ -50,18 +50,19 @@ class CpuBackend:
         self.threads = threads
         self._torch_dtype = getattr(torch, dtype)
         objective = settings.objective
-        self._log_unseen = np.float32(np.log(objective.unseen))
         self._objective = (
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
-            float(self._log_unseen),
+            math.log(objective.unseen),
         )
         self._local = threading.local()
-        # One thread a block, so each product is single-threaded; restored on close.
+        self._ramp, self._ones = np.arange(1 << 16), np.ones(1 << 16, np.float32)
+        # One thread a block, so each product is single-threaded. The setting is each thread's own: set here alone, the
+        # products of 16 workers would run on 16 threads each.
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="swivel-step")
+        self._pool = ThreadPoolExecutor(threads, "swivel-step", initializer=torch.set_num_threads, initargs=(1,))
 
     def describe(self) -> str:
         """Say what runs."""
@@ -140,66 +141,56 @@ class CpuBackend:
     ) -> Loss:
         """Set the gradients of some rows of a block, and set or add to those of its columns."""
         rows = sides[0].part(band.start, band.stop)
-        row_gradient, column_gradient = gradients[0][band.start : band.stop], gradients[1]
-        taken = sides[1].vectors if band.chosen is None else sides[1].vectors[band.chosen]
-        W, C = self._operand(rows.vectors), self._operand(taken)
-        products = self._buffer("products", (len(rows.vectors), len(taken)))
+        taken = self._take_columns(band, sides[1])
+        W, C = self._operand(rows.vectors), self._operand(taken.vectors)
+        products = self._buffer("products", (len(rows.vectors), len(taken.vectors)))
         self._multiply(W, C.t(), products)
-        observed = self._find_observed(band, cells, len(sides[1].vectors))
-        loss = self._turn_into_gradient(band, observed, (rows, sides[1]), products)
+        loss, sparse = self._turn_into_gradient(band, cells, (rows, sides[1]), taken, products)
         G = self._operand(products)
-        self._multiply(G, C, row_gradient)
+        self._multiply(G, C, gradients[0][band.start : band.stop])
         if band.chosen is None:
-            self._multiply(G.t(), W, column_gradient, is_sum=not is_first)
+            self._multiply(G.t(), W, gradients[1], is_sum=not is_first)
             return loss
         if is_first:
-            column_gradient.fill(0)
-        part = self._buffer("taken", taken.shape)
+            gradients[1].fill(0)
+        part = self._buffer("part", taken.vectors.shape)
         self._multiply(G.t(), W, part)
-        kernels.add_rows(column_gradient, band.chosen, part)
-        return loss + self._add_sparse(observed, sides, gradients)
+        kernels.add_rows(gradients[1], band.chosen, part)
+        arrays = sides[0].vectors, sides[0].offsets, sides[1].vectors, sides[1].offsets
+        return loss + Loss(kernels.sparse_step(sparse, arrays, gradients, self._objective), len(sparse[2]))
 
-    def _find_observed(self, band: Band, cells: ObservedCells, width: int) -> _Observed:
-        """Return the observed cells of a band, those in taken columns apart from the others."""
-        first = np.searchsorted(cells.positions, np.uint32(band.start << 16))
-        last = np.searchsorted(cells.positions, np.uint32((band.stop << 16) - 1), side="right")
-        positions, counts = cells.positions[first:last], cells.counts[first:last]
-        if band.chosen is None:
-            places = np.arange(width)
-        else:
-            places = np.full(width, -1)
-            places[band.chosen] = np.arange(len(band.chosen))
-        n = len(positions)
-        dense = self._buffer("dense", (3, n), np.int64)
-        sparse = self._buffer("sparse", (n,), np.int64)
-        found = kernels.split_cells(positions, band.start, places, (dense[0], dense[1], dense[2]), sparse)
-        return _Observed(positions, counts, dense[:, :found], sparse[: n - found])
+    def _take_columns(self, band: Band, columns: Side) -> _Taken:
+        """Return the columns that a band meets: all as they are, or copies of the chosen ones."""
+        width = len(columns.vectors)
+        if band.chosen is None or band.weights is None:
+            return _Taken(columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width])
+        vectors = self._buffer("taken", (len(band.chosen), columns.vectors.shape[1]))
+        offsets = self._buffer("offsets", (len(band.chosen),))
+        places = self._buffer("places", (width,), np.int64)
+        kernels.take_columns(columns.vectors, columns.offsets, band.chosen, (vectors, offsets, places))
+        return _Taken(vectors, offsets, places, band.weights)
 
     def _turn_into_gradient(
-        self, band: Band, observed: _Observed, sides: tuple[Side, Side], products: NDArray[np.float32]
-    ) -> Loss:
-        """Overwrite the dot products of a band by the gradient with respect to them."""
-        rows, columns = sides
-        offsets = rows.offsets, columns.offsets if band.chosen is None else columns.offsets[band.chosen]
-        where = observed.dense[0], observed.dense[1]
-        margins = self._buffer("margins", where[0].shape)
-        kernels.read_observed(where, offsets, products, margins)
-        weights = np.ones(products.shape[1], np.float32) if band.weights is None else band.weights
-        zero_weights = weights[where[1]]
-        counts = observed.counts[observed.dense[2]]
-        observed_loss, as_zeros = kernels.observed_gradient(margins, zero_weights, counts, self._objective)
-        powers = (offsets[0] + self._log_unseen) * kernels.LOG2E, offsets[1] * kernels.LOG2E
-        if band.weights is None:
-            unobserved_loss = kernels.hinge(products, *powers)
-        else:
-            unobserved_loss = kernels.weighted_hinge(products, *powers, weights)
-        kernels.write_observed(where, margins, products)
-        zeros = len(rows.vectors) * len(columns.vectors) - float(zero_weights.sum(dtype=np.float64))
-        return Loss(observed_loss, len(margins), unobserved_loss - as_zeros, zeros)
-
-    def _add_sparse(self, observed: _Observed, sides: tuple[Side, Side], gradients: _Pair) -> Loss:
-        """Add the gradients of the observed cells in columns that were not taken."""
-        rows, columns = sides
-        cells = observed.positions, observed.counts, observed.sparse
-        arrays = rows.vectors, rows.offsets, columns.vectors, columns.offsets
-        return Loss(kernels.sparse_step(cells, arrays, gradients, self._objective), len(observed.sparse))
+        self,
+        band: Band,
+        cells: ObservedCells,
+        sides: tuple[Side, Side],
+        taken: _Taken,
+        products: NDArray[np.float32],
+    ) -> tuple[Loss, tuple[Any, Any, Any]]:
+        """Overwrite a band's dot products by the gradient; return the loss and the cells that are still to do."""
+        first, last = kernels.find_cells(cells.positions, band.start, band.stop)
+        positions, counts = cells.positions[first:last], cells.counts[first:last]
+        n = last - first
+        whole = self._buffer("whole", (3, n), np.int64)
+        real = self._buffer("real", (3, n))
+        observed, unobserved, weight, found = kernels.band_gradient(
+            (positions, counts, band.start),
+            products,
+            (sides[0].offsets, taken.offsets),
+            (taken.places, taken.weights),
+            self._objective,
+            (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
+        )
+        zeros = len(sides[0].vectors) * len(sides[1].vectors) - weight
+        return Loss(observed, found, unobserved, zeros), (positions, counts, whole[2, : n - found])

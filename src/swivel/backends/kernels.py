@@ -121,18 +121,6 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
 
 
 @_kernel
-def read_observed(cells: Any, offsets: Any, products: Any, margins: Any) -> None:
-    """Fill `margins` with w_i . c_j minus the cell's offsets.
-
-    cells: rows in `products`, columns in `products` of each observed cell; offsets: of those rows and columns.
-    """
-    rows, columns = cells
-    row_offsets, column_offsets = offsets
-    for n in range(len(rows)):
-        margins[n] = products[rows[n], columns[n]] - (row_offsets[rows[n]] + column_offsets[columns[n]])
-
-
-@_kernel
 def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
     """Turn margins into the gradient of observed cells, in place; return their loss, and their loss as zeros.
 
@@ -154,31 +142,83 @@ def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -
 
 
 @_kernel
-def write_observed(cells: Any, gradient: Any, products: Any) -> None:
-    """Put the gradient of the observed cells over what the hinge left there."""
-    rows, columns = cells
-    for n in range(len(rows)):
-        products[rows[n], columns[n]] = gradient[n]
+def find_cells(positions: Any, start: int, stop: int) -> tuple[int, int]:
+    """Return the range of ascending positions that lie in rows start to stop."""
+    ends = np.zeros(2, np.int64)
+    for n in range(2):
+        wanted = np.int64(stop if n else start) << 16
+        low, high = 0, len(positions)
+        while low < high:
+            middle = (low + high) // 2
+            if np.int64(positions[middle]) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        ends[n] = low
+    return ends[0], ends[1]
 
 
 @_kernel
-def split_cells(positions: Any, first_row: int, places: Any, dense: Any, sparse: Any) -> int:
-    """Part observed cells into those whose column was taken and the others; return the number of the first.
+def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
+    """Read what is needed of the observed cells whose column was taken, and list the others.
 
-    dense: rows and columns in the products, and index of the cell; sparse: indexes of the others.
+    cells: positions, counts, first row of the band; offsets: of rows and columns of `products`; taken: the place of
+    each column of the block in `products`, or -1, and the weight of zeros at each place. work: rows, places, counts,
+    zero weights and margins (w_i . c_j less offsets) of the cells found, and indexes of the others, to fill. Returns
+    how many were found.
     """
-    rows, columns, cells = dense
+    positions, counts, first_row = cells
+    row_offsets, column_offsets = offsets
+    places, weights = taken
+    rows, columns, found_counts, zero_weights, margins, others = work
     found = 0
     for n in range(len(positions)):
         place = places[np.int64(positions[n] & np.uint32(0xFFFF))]
-        if place >= 0:
-            rows[found] = np.int64(positions[n] >> np.uint32(16)) - first_row
-            columns[found] = place
-            cells[found] = n
-            found += 1
-        else:
-            sparse[n - found] = n
+        if place < 0:
+            others[n - found] = n
+            continue
+        row = np.int64(positions[n] >> np.uint32(16)) - first_row
+        rows[found] = row
+        columns[found] = place
+        found_counts[found] = counts[n]
+        zero_weights[found] = weights[place]
+        margins[found] = products[row, place] - (row_offsets[row] + column_offsets[place])
+        found += 1
     return found
+
+
+@_kernel
+def band_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
+    """Turn the dot products of a band into the gradient with respect to them, in place.
+
+    Parameters as for `read_observed`, and objective: b0, b, a, log of the count that stands in for 0. Returns the loss
+    of the observed cells whose column was taken, that of the unobserved, the weight of the zeros that turned out to be
+    observed, and how many of the observed were taken.
+    """
+    rows, columns, found_counts, zero_weights, margins, _ = work
+    found = read_observed(cells, products, offsets, taken, work)
+    observed, as_zeros = observed_gradient(margins[:found], zero_weights[:found], found_counts[:found], objective)
+    powers = (offsets[0] + F(objective[3])) * LOG2E, offsets[1] * LOG2E
+    if products.shape[1] == len(taken[0]):
+        unobserved = hinge(products, powers[0], powers[1])
+    else:
+        unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
+    weight = 0.0
+    for n in range(found):
+        products[rows[n], columns[n]] = margins[n]
+        weight += zero_weights[n]
+    return observed, unobserved - as_zeros, weight, found
+
+
+@_kernel
+def take_columns(vectors: Any, offsets: Any, chosen: Any, out: Any) -> None:
+    """Copy the chosen columns' vectors and offsets, and note the place of every column (-1: not chosen)."""
+    taken, taken_offsets, places = out
+    places[:] = -1
+    for n in range(len(chosen)):
+        taken[n] = vectors[chosen[n]]
+        taken_offsets[n] = offsets[chosen[n]]
+        places[chosen[n]] = n
 
 
 @_kernel

@@ -115,7 +115,6 @@ class MatrixBuilder:
         self.threads = threads
         self.overwrite = overwrite
         self.memory_bytes = memory_bytes
-        self.flush_seconds = 0.0
         self._capacity = memory_bytes // _BYTES_A_CELL
         self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._waiting_cells = 0
@@ -217,7 +216,6 @@ class MatrixBuilder:
         self._folder.write_array("column_sums.npy", self._runs.column_sums)
         stored = final.cells
         self._folder.finish(config=config or {}, inputs=inputs or {}, facts={**(facts or {}), **self._facts(stored)})
-        self.flush_seconds = self._folder.flush_seconds
         return open_matrix(self.path)
 
     def _merged(self) -> RunFiles:
