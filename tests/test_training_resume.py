@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from swivel.checkpoint import SLOTS, load_checkpoint
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged
 from swivel.matrix import Matrix
 from swivel.progress import SilentProgress, Task
@@ -128,7 +128,7 @@ def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> 
 
 
 def run_identity(matrix: Matrix, config: TrainConfig) -> str:
-    return fingerprint({"matrix": matrix.fingerprint, "config": asdict(config)})
+    return fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
 
 
 def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, result_settings
 from swivel.matrix import open_matrix
 from swivel.progress import SilentProgress
 from swivel.training import train_matrix

@@ -37,6 +37,7 @@ POSITIVE_INT = Rule(lambda v: _is_int(v) and v > 0, "a positive integer")
 NATURAL = Rule(lambda v: _is_int(v) and v >= 0, "an integer of 0 or more")
 POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number")
 NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number of 0 or more")
+NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number of 1e-30 or more")
 FINITE = Rule(_is_real, "a finite number")
 FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
@@ -48,10 +49,33 @@ def one_of(*choices: str) -> Rule:
     return Rule(lambda v: v in choices, "one of " + ", ".join(choices))
 
 
-def knob(default: Any, help: str, rule: Rule, *, choices: tuple[str, ...] = (), optional: bool = False) -> Any:
+def knob(
+    default: Any,
+    help: str,
+    rule: Rule,
+    *,
+    choices: tuple[str, ...] = (),
+    optional: bool = False,
+    changes_result: bool = True,
+) -> Any:
     """Return a dataclass field that knows its help text and its rule."""
-    metadata = {"help": help, "rule": rule, "choices": choices, "optional": optional}
+    metadata = {
+        "help": help,
+        "rule": rule,
+        "choices": choices,
+        "optional": optional,
+        "changes_result": changes_result,
+    }
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def result_settings(config: Any) -> dict[str, Any]:
+    """Return the fields on which the result depends: what manifests keep and a resumed run must share."""
+    return {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.metadata["changes_result"]
+    }
 
 
 def choice(default: str, help: str, *choices: str) -> Any:
@@ -177,7 +201,7 @@ class TrainConfig:
     )
     block_size: int | None = knob(None, "rows and columns of a block", POSITIVE_INT, optional=True)
     rate: float = knob(0.1, "learning rate of Adagrad", POSITIVE)
-    accumulator: float = knob(1e-6, "initial accumulator of Adagrad", POSITIVE)
+    accumulator: float = knob(1e-6, "initial accumulator of Adagrad", NORMAL)
     decay: float = knob(0.0, "weight decay; 1e-4 helps, 1e-3 ruins", NOT_NEGATIVE)
     end: str = choice(
         "passes",
@@ -207,7 +231,9 @@ class TrainConfig:
     backend: str = choice("auto", "what computes a step", "auto", "cpu", "torch", "reference")
     device: str = knob("auto", "device of the torch backend, as torch names it", TEXT)
     seed: int = knob(1, "seed of everything random", NATURAL)
-    checkpoint_minutes: float = knob(5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE)
+    checkpoint_minutes: float = knob(
+        5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE, changes_result=False
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

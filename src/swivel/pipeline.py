@@ -22,6 +22,7 @@ from swivel.config import (
     TrainConfig,
     VectorsConfig,
     VocabularyConfig,
+    result_settings,
     stage_config,
 )
 from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
@@ -162,9 +163,9 @@ def count(
     if vocabulary is not None:
         vocabulary = tuple(vocabulary)
     configs = {
-        "corpus": asdict(corpus_config),
-        "vocabulary": asdict(vocabulary_config),
-        "count": asdict(count_config),
+        "corpus": result_settings(corpus_config),
+        "vocabulary": result_settings(vocabulary_config),
+        "count": result_settings(count_config),
     }
     inputs = fingerprint_sources(texts, corpus_config)
     if vocabulary is not None:
@@ -259,7 +260,7 @@ def train(
 
     means = means or Means()
     train_config, vectors_config = _training_settings(matrix, recipe, settings)
-    configs = {"train": asdict(train_config), "vectors": asdict(vectors_config)}
+    configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
     inputs = {"matrix": matrix.fingerprint}
     with folder_or_temporary(out) as home:
         if _is_done(home.path, "vectors", {"config": configs, "inputs": inputs}, means):
@@ -290,7 +291,7 @@ def _train(
         trained = train_matrix(matrix, train_config, folder=path, threads=means.thread_count, progress=means.progress)
         result = _make_vectors(matrix, trained, train_config, vectors_config)
         facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}
-        configs = {"train": asdict(train_config), "vectors": asdict(vectors_config)}
+        configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
         folder.finish(config=configs, inputs={"matrix": matrix.fingerprint}, facts=facts)
         remove_checkpoints(path)
     return vectors.load(path)

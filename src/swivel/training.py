@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from swivel.backends import Backend, Side, Step, StepSettings, Zeros, choose_backend, choose_dtype, create_backend
 from swivel.backends.base import ObservedCells
 from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint, save_plan
-from swivel.config import TrainConfig
-from swivel.errors import Diverged, TrainingError
+from swivel.config import TrainConfig, result_settings
+from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, row_offsets
 from swivel.progress import SILENT, Progress, Task, track
@@ -35,6 +35,7 @@ from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
 MOST_PASSES = 100  # with end="converged"
+MOST_GROWTH = 10  # of the mean loss, over that of the first round
 
 
 class BlockedMatrix(Protocol):
@@ -71,7 +72,7 @@ class BlockedMatrix(Protocol):
     def cells(self, i: int, j: int) -> ObservedCells:
         """Observed cells of a block."""
 
-    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path) -> BlockedMatrix:
+    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> BlockedMatrix:
         """The same matrix in other blocks."""
 
 
@@ -124,9 +125,9 @@ def train_matrix(
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": asdict(config)})
+    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
     saved = load_plan(folder, identity)
-    plan = Plan(**saved) if saved else make_plan(matrix, config)
+    plan = _read_plan(saved, folder) if saved else make_plan(matrix, config)
     if saved is None:
         save_plan(folder, identity, asdict(plan))
     with scratch_folder(folder) as scratch, stop_on_signals() as should_stop:
@@ -135,9 +136,18 @@ def train_matrix(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
                 f"to {plan.row_blocks} x {plan.column_blocks} blocks"
             )
-        blocked = matrix.reblocked(plan.row_blocks, plan.column_blocks, scratch=scratch)
+        blocked = matrix.reblocked(plan.row_blocks, plan.column_blocks, scratch=scratch, threads=threads)
         run = _Run(blocked, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
         return run.train(threads, progress, should_stop)
+
+
+def _read_plan(saved: dict[str, Any], folder: Path) -> Plan:
+    try:
+        return Plan(**saved)
+    except TypeError as error:
+        raise DamagedFolder(
+            f"{folder}: a run that another version of Swivel began; remove it to start again"
+        ) from error
 
 
 def block_starts(size: int, blocks: int) -> NDArray[np.int64]:
@@ -304,9 +314,11 @@ class _Run:
 
     def _advance(self, losses: Sequence[Loss], asked: int, seconds: float) -> None:
         loss = sum(losses, self.place.loss)
-        if not math.isfinite(loss.observed + loss.unobserved):
+        start = self.place.start or sum(losses, Loss()).mean
+        if not loss.mean <= MOST_GROWTH * start:  # Also where it is not a number.
+            what = f"has grown from {start:.3g} to {loss.mean:.3g}" if math.isfinite(loss.mean) else "is not finite"
             raise Diverged(
-                f"the loss is not finite at step {self._done_steps() + len(losses):,} of {self._all_steps():,} "
+                f"the loss {what} at step {self._done_steps() + len(losses):,} of {self._all_steps():,} "
                 f"(pass {self.place.passes + 1}): the vectors grew without bound; lower --rate (now "
                 f"{self.config.rate:g}) or raise --decay. The last checkpoint, if any, is untouched"
             )
@@ -316,6 +328,7 @@ class _Run:
             rounds=self.place.rounds + is_whole,
             steps=0 if is_whole else self.place.steps + len(losses),
             loss=loss,
+            start=start,
             seconds=self.place.seconds + seconds,
         )
 

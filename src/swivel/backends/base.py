@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
@@ -76,6 +76,13 @@ class Band:
     stop: int
     chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all
     weights: NDArray[np.float32] | None = None  # how often a zero of each chosen column counts; None: once
+
+    def pieces(self, most: int) -> list[Band]:
+        """Return the band in pieces of at most `most` rows."""
+        if self.stop - self.start <= most:
+            return [self]
+        starts = range(self.start, self.stop, most)
+        return [replace(self, start=start, stop=min(start + most, self.stop)) for start in starts]
 
 
 @dataclass(frozen=True, slots=True)

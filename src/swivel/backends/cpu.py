@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class CpuBackend:
         self.dtype = dtype
         self.threads = threads
         self._torch_dtype = getattr(torch, dtype)
+        self._is_float32 = self._torch_dtype == torch.float32
         objective = settings.objective
         self._objective = (
             objective.confidence_base,
@@ -107,12 +108,13 @@ class CpuBackend:
         return buffer
 
     def _operand(self, array: NDArray[np.float32]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._torch_dtype)
+        tensor = torch.from_numpy(array)
+        return tensor if self._is_float32 else tensor.to(self._torch_dtype)
 
     def _multiply(self, a: torch.Tensor, b: torch.Tensor, out: NDArray[np.float32], *, is_sum: bool = False) -> None:
         """Write, or add, a matrix product to `out`."""
         target = torch.from_numpy(out)
-        if a.dtype != torch.float32:
+        if not self._is_float32:
             product = torch.mm(a, b)
             target.add_(product) if is_sum else target.copy_(product)
         elif is_sum:
@@ -127,8 +129,7 @@ class CpuBackend:
         loss = Loss()
         is_first = True
         for band in self.settings.zeros.bands(height, width, step.seed):
-            for start in range(band.start, band.stop, ROWS_AT_ONCE):
-                piece = replace(band, start=start, stop=min(start + ROWS_AT_ONCE, band.stop))
+            for piece in band.pieces(ROWS_AT_ONCE):
                 loss += self._run_band(piece, cells, (rows, columns), gradients, is_first=is_first)
                 is_first = False
         decay = self.settings.decay

@@ -246,7 +246,8 @@ def open_matrix(path: str | Path) -> Matrix:
         raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); count again") from error
     names = ("positions", "counts", "large_cells", "large_counts")
     offsets = folder.array("offsets.npy")
-    arrays = CellArrays(offsets.reshape(1, -1), *(folder.array(f"{name}.npy") for name in names))
+    # Plain views of the mapped files: slicing a numpy.memmap costs several times as much.
+    arrays = CellArrays(offsets.reshape(1, -1), *(np.asarray(folder.array(f"{name}.npy")) for name in names))
     if len(offsets) != layout.shards + 1 or int(offsets[-1]) != len(arrays.counts):
         raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; count again")
     return Matrix(folder, layout, arrays)
