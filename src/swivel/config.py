@@ -220,7 +220,7 @@ class TrainConfig:
         0.3, "with sampled zeros: where the middling rows and columns end and the rare begin", FRACTION
     )
     share: float = knob(
-        0.0125, "with sampled zeros: share of the zeros taken between the very rarest; more for the others", FRACTION
+        0.008, "with sampled zeros: share of the zeros taken between the very rarest; more for the others", FRACTION
     )
     shift: float = knob(0.0, "log s, taken off every target", FINITE)
     confidence_base: float = knob(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
