@@ -29,16 +29,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 SHARED = ROOT.parent / "shared" / "data"
 WORK = ROOT / "work" / "benchmarks"
 REFERENCE_RATE = 210e6  # cells/s of the three bf16 products on the machine that the goals are set for
-FIGURES = (
-    "ws353_similarity",
-    "ws353_relatedness",
-    "men",
-    "mturk",
-    "rare_words",
-    "simlex999",
-    "google_analogies",
-    "msr_analogies",
-)
 
 
 def parse_arguments(description: str | None) -> argparse.Namespace:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import swivel
-from common import FIGURES, REFERENCE_RATE, WORK, keep, parse_arguments, plain_corpus
+from common import REFERENCE_RATE, WORK, keep, parse_arguments, plain_corpus
 from swivel.backends.choice import measure_products
+from swivel.evaluation.datasets import PAPER_ORDER
 from swivel.pipeline import Means
 from swivel.storage import remove_tree
 
@@ -33,7 +34,7 @@ def evaluate(vectors: swivel.Vectors, folder: Path) -> list[float]:
     report = swivel.evaluate(vectors, folder)
     return [
         report[name].rho if hasattr(report[name], "rho") else report[name].accuracy  # type: ignore[union-attr,misc]
-        for name in FIGURES
+        for name in PAPER_ORDER
     ]
 
 
@@ -68,7 +69,7 @@ def main() -> None:
             "seconds": whole,
             "best_products_cells_per_second": rate,
             "seconds_on_the_reference_machine": whole["counting"] + whole["training"] * rate / REFERENCE_RATE,
-            "figures": dict(zip(FIGURES, (round(value, 4) for value in means), strict=True)),
+            "figures": dict(zip(PAPER_ORDER, (round(value, 4) for value in means), strict=True)),
             "spread_over_seeds": [round(max(c) - min(c), 4) for c in zip(*figures, strict=True)],
             "sets_at_least_as_good": {
                 name: sum(ours >= theirs for ours, theirs in zip(means, baseline, strict=True))

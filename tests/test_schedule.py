@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swivel.schedule import (
     FEWEST_PASSES,
     LARGEST_BLOCK,
+    LARGEST_BLOCK_ELSEWHERE,
     SMALLEST_BLOCK,
     UPDATES_PER_VECTOR,
     default_block_size,
@@ -67,7 +68,8 @@ def test_blocks_are_plain_integers() -> None:
 @settings(deadline=None)
 def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, columns: int) -> None:
     size = default_block_size(rows, columns)
-    assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK
+    assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK["cpu"]
+    assert size <= default_block_size(rows, columns, "cuda") <= LARGEST_BLOCK_ELSEWHERE
     assert size == default_block_size(columns, rows)
     assert size <= default_block_size(2 * rows, 2 * columns)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swivel.checkpoint import PLAN
 from swivel.config import TrainConfig
-from swivel.errors import Diverged, TrainingError
+from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.matrix import Matrix
 from swivel.progress import SilentProgress
 from swivel.training import MOST_PASSES, Plan, Trained, block_order, block_starts, make_plan, train_matrix
@@ -139,6 +139,20 @@ def test_huge_rate_is_said_to_diverge(planted: Matrix, backend: str, tmp_path: P
         "the loss is not finite at step 6 of 270 (pass 1): the vectors grew without bound; lower --rate (now 1e+30) "
         "or raise --decay. The last checkpoint, if any, is untouched"
     )
+
+
+def test_loss_that_grows_without_overflowing_is_divergence_too(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"the loss has grown from [\d.e+]+ to [\d.e+]+ at step \d+ of 270"):
+        train(planted, replace(CONFIG, rate=100.0), tmp_path)
+
+
+def test_plan_of_another_version_is_refused(planted: Matrix, tmp_path: Path) -> None:
+    train(planted, replace(CONFIG, passes=1), tmp_path)
+    saved = json.loads((tmp_path / PLAN).read_text())
+    saved["plan"]["colour"] = "blue"
+    (tmp_path / PLAN).write_text(json.dumps(saved))
+    with pytest.raises(DamagedFolder, match="another version of Swivel began"):
+        train(planted, replace(CONFIG, passes=1), tmp_path)
 
 
 def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
         return self.matrix.cells(i, j)
 
-    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path) -> Any:
-        self.matrix = self.matrix.reblocked(row_blocks, column_blocks, scratch=scratch)
+    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> Any:
+        self.matrix = self.matrix.reblocked(row_blocks, column_blocks, scratch=scratch, threads=threads)
         return self
 
 
@@ -197,3 +197,11 @@ def test_killed_and_resumed_is_never_killed(planted: Matrix, tmp_path: Path) -> 
     assert "going on after 21 of 54 steps" in heard.lines
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
     assert not any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
+
+
+def test_other_interval_of_checkpoints_is_the_same_run(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(4))
+    heard = Signalling(-1)
+    train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, heard)
+    assert any(line.startswith("going on") for line in heard.lines)

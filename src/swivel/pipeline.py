@@ -7,6 +7,7 @@ that it was made from the same inputs with the same settings is opened instead o
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import (
+    POSITIVE_INT,
     STAGES,
     CorpusConfig,
     CountConfig,
@@ -50,8 +52,12 @@ class Means:
     progress: Progress = SILENT
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads must be a positive integer, got {self.threads}")
+        if self.threads is not None and not POSITIVE_INT.holds(self.threads):
+            raise ConfigError(f"threads must be {POSITIVE_INT.words}, got {self.threads!r}")
+        if isinstance(self.memory, str):
+            parse_bytes(self.memory)  # A slip is told now, not after the text has been read.
+        elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
+            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a text such as 1GiB, got {self.memory!r}")
 
     @property
     def thread_count(self) -> int:
@@ -63,7 +69,7 @@ class Means:
         """Bytes of memory to stay inside."""
         if self.memory is None:
             return max(free_memory() // 2, 256 * 2**20)
-        return self.memory if isinstance(self.memory, int) else parse_bytes(self.memory)
+        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -107,7 +113,7 @@ def folder_or_temporary(out: str | Path | None) -> Iterator[Home]:
         raise
 
 
-def _is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: Means) -> bool:
+def is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: Means) -> bool:
     """Return whether a folder was made from exactly this; raise where it was made from something else."""
     if means.overwrite or not (path / MANIFEST).exists():
         return False
@@ -160,28 +166,45 @@ def count(
     corpus_config, vocabulary_config, count_config = split_settings(
         recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
     )
-    if vocabulary is not None:
-        vocabulary = tuple(vocabulary)
+    listed = _list_tokens(vocabulary)
     configs = {
         "corpus": result_settings(corpus_config),
         "vocabulary": result_settings(vocabulary_config),
         "count": result_settings(count_config),
     }
     inputs = fingerprint_sources(texts, corpus_config)
-    if vocabulary is not None:
-        inputs["vocabulary"] = fingerprint(list(vocabulary))
+    if listed is not None:
+        inputs["vocabulary"] = fingerprint(list(listed))
     with folder_or_temporary(out) as home:
         is_repeatable = "iterable" not in inputs and "-" not in inputs
-        if is_repeatable and _is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
+        if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
         _refuse_finished(home.path, means)
-        return home.keep(_count(texts, home.path, vocabulary, configs, inputs, means))
+        _warn_of_paths(texts, means.progress)
+        return home.keep(_count(texts, home.path, listed, configs, inputs, means))
+
+
+def _list_tokens(vocabulary: Vocabulary | Iterable[str] | None) -> tuple[str, ...] | None:
+    if isinstance(vocabulary, str):
+        raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
+    return None if vocabulary is None else tuple(vocabulary)
 
 
 def _refuse_finished(path: Path, means: Means) -> None:
     """Say at once, not after minutes of reading, that a folder is finished already."""
     if (path / MANIFEST).exists() and not means.overwrite:
-        raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
+        raise FolderExists(
+            f"{path}: finished already, and text that is in memory or comes from a pipe cannot be compared with what "
+            "it was made from; choose another folder, train from this one, or pass --overwrite"
+        )
+
+
+def _warn_of_paths(texts: Texts, progress: Progress) -> None:
+    """Say that strings in a list are texts, where each of them is the path of a file."""
+    if not isinstance(texts, (list, tuple)) or not texts:
+        return
+    if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
+        progress.say(f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files")
 
 
 def _count(
@@ -263,7 +286,7 @@ def train(
     configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
     inputs = {"matrix": matrix.fingerprint}
     with folder_or_temporary(out) as home:
-        if _is_done(home.path, "vectors", {"config": configs, "inputs": inputs}, means):
+        if is_done(home.path, "vectors", {"config": configs, "inputs": inputs}, means):
             return vectors.load(home.path)
         return home.keep(_train(matrix, home.path, train_config, vectors_config, means))
 

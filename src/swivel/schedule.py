@@ -13,7 +13,9 @@ Block = tuple[int, int]
 
 # Measured (docs/experiments.md): what counts is how often a vector is updated, whatever the block size.
 UPDATES_PER_VECTOR = 480
-SMALLEST_BLOCK, LARGEST_BLOCK = 256, 1024
+SMALLEST_BLOCK = 256
+LARGEST_BLOCK = {"cpu": 1024}  # what a device is fastest with to the same quality
+LARGEST_BLOCK_ELSEWHERE = 4096
 FEWEST_PASSES = 3
 
 
@@ -36,16 +38,17 @@ def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int
     return rounds
 
 
-def default_block_size(rows: int, columns: int) -> int:
-    """Return the block size that reaches good vectors soonest on a CPU.
+def default_block_size(rows: int, columns: int, device: str = "cpu") -> int:
+    """Return the block size that reaches good vectors soonest.
 
-    A pass costs the same at every block size and smaller blocks need fewer passes, but below 1,024 each update sees
-    fewer columns; small matrices take what leaves them some tens of blocks.
+    On a CPU a pass costs the same at every block size and smaller blocks need fewer passes, but below 1,024 each update
+    sees fewer columns; small matrices take what leaves them some tens of blocks. A GPU needs large blocks to be busy.
 
     >>> [default_block_size(n, n) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 512, 1024, 1024]
     """
-    return min(LARGEST_BLOCK, max(SMALLEST_BLOCK, math.ceil(min(rows, columns) / 64)))
+    largest = LARGEST_BLOCK.get(device, LARGEST_BLOCK_ELSEWHERE)
+    return min(largest, max(SMALLEST_BLOCK, math.ceil(min(rows, columns) / (64 if device == "cpu" else 16))))
 
 
 def nested_block_count(size: int, block_size: int, stored: int) -> int:

@@ -102,15 +102,15 @@ class Trained:
 def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
     """Choose block size, passes, backend and dtype, where the configuration leaves them open."""
     rows, columns = matrix.shape
+    backend, device = choose_backend(config)
     if config.block_size is None:
-        size = default_block_size(rows, columns)
+        size = default_block_size(rows, columns, device)
         row_blocks = nested_block_count(rows, size, matrix.row_blocks)
         column_blocks = nested_block_count(columns, size, matrix.column_blocks)
     else:
         row_blocks, column_blocks = math.ceil(rows / config.block_size), math.ceil(columns / config.block_size)
     most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
     passes = config.passes or most
-    backend, device = choose_backend(config)
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
     return Plan(row_blocks, column_blocks, passes, backend, device, dtype)
 

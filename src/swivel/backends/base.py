@@ -191,3 +191,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give threads and memory back."""
+
+
+def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+    """Run steps one after the other until someone says stop."""
+    losses: list[Loss] = []
+    for step in steps:
+        if should_stop():
+            break
+        losses.append(run(step))
+    return losses

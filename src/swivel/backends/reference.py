@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings
+from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings, run_in_turn
 from swivel.objective import Loss, adagrad, loss_and_gradient
 
 
@@ -37,12 +37,7 @@ class ReferenceBackend:
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
         """Run steps one after the other."""
-        losses: list[Loss] = []
-        for step in steps:
-            if should_stop():
-                break
-            losses.append(self._run_step(step))
-        return losses
+        return run_in_turn(self._run_step, steps, should_stop)
 
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = step.oriented()

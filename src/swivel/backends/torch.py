@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings
+from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings, run_in_turn
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
@@ -47,12 +47,7 @@ class TorchBackend:
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
         """Run steps one after the other."""
-        losses: list[Loss] = []
-        for step in steps:
-            if should_stop():
-                break
-            losses.append(self._run_step(step))
-        return losses
+        return run_in_turn(self._run_step, steps, should_stop)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()

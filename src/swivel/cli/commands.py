@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from swivel._version import __version__
+from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours, draw_table, next_command, show
 from swivel.cli.options import Command, config_options, means_options, output_options
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, SwivelError
@@ -32,25 +31,6 @@ def cli(traceback: bool) -> None:
 
     Try `swivel demo` first.
     """
-
-
-def show(data: Any, as_json: bool, draw: Callable[[], None]) -> None:
-    """Print a result for programs or for people."""
-    if as_json:
-        click.echo(json.dumps(data, ensure_ascii=False))
-    else:
-        draw()
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, numbers to the right."""
-    widths = [max(len(str(row[n])) for row in [header, *rows]) for n in range(len(header))]
-    for row in [header, *rows]:
-        cells = [
-            str(cell).ljust(width) if n == 0 else str(cell).rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(cells).rstrip())
 
 
 def text_arguments(texts: tuple[str, ...]) -> Any:
@@ -100,7 +80,7 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
     vectors = pipeline.run(
         text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), means=means, **settings
     )
-    report_vectors(vectors, Path(output) / "vectors", as_json)
+    report_vectors(vectors, Path(output) / "vectors", means, as_json)
 
 
 @cli.command(cls=Command)
@@ -141,7 +121,7 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
 
     means, as_json, settings = take_means(rest)
     vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, means=means, **settings)
-    report_vectors(vectors, Path(output), as_json)
+    report_vectors(vectors, Path(output), means, as_json)
 
 
 @cli.command(cls=Command)
@@ -154,7 +134,9 @@ def demo(output: str | None, **rest: Any) -> None:
 
     means, as_json, _ = take_means(rest)
     result = sample.run_demo(output, means)
-    show(result.to_dict(), as_json, lambda: draw_demo(result, output))
+    show(result.to_dict(), as_json, lambda: draw_demo(result))
+    keep = "next: swivel demo -o demo, then swivel nearest demo/vectors music"
+    means.progress.say(next_command("nearest", Path(output) / "vectors", "music") if output else keep)
 
 
 @cli.command(cls=Command)
@@ -180,7 +162,7 @@ def evaluate(vectors: str, sets: tuple[str, ...], method: str, unknown: str, sec
     means, as_json, _ = take_means(rest)
     places = Path(sets[0]) if len(sets) == 1 else [Path(name) for name in sets]
     report = evaluation.evaluate(open_vectors(vectors), places, method=method, unknown=unknown, progress=means.progress)
-    show(report.to_dict(), as_json, lambda: table(evaluation.TABLE_HEADER, report.table(sections=sections)))
+    show(report.to_dict(), as_json, lambda: draw_table(evaluation.TABLE_HEADER, report.table(sections=sections)))
 
 
 @cli.command(cls=Command)
@@ -235,18 +217,16 @@ def info(path: str | None, verify: bool, **rest: Any) -> None:
 
     _, as_json, _ = take_means(rest)
     data = describe.describe_folder(Path(path), verify=verify) if path else describe.describe_machine()
-    show(data, as_json, lambda: draw_tree(data))
+    show(data, as_json, lambda: draw_facts(data))
 
 
 @cli.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell's completion script: add `eval "$(swivel completion bash)"` to ~/.bashrc."""
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-    maker = get_completion_class(shell)
-    if maker is None:
-        raise ConfigError(f"no completion for {shell}")
+    maker = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
     click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
 
 
@@ -274,52 +254,12 @@ def open_vectors(path: str) -> Vectors:
     return load(inside if (inside / "manifest.json").exists() else path)
 
 
-def report_vectors(vectors: Vectors, path: Path, as_json: bool) -> None:
+def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) -> None:
     """Say where the vectors are and what to do with them."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
-    word = vectors.vocabulary[min(len(vectors) - 1, 300)]
-
-    def draw() -> None:
-        click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions")
-        click.echo(f"next: swivel nearest {path} {word!r}", err=True)
-
-    show(data, as_json, draw)
-
-
-def draw_neighbours(answers: dict[str, Any]) -> None:
-    """Print answers under their questions."""
-    for question, found in answers.items():
-        click.echo(question)
-        if not found:
-            click.echo("  (no neighbours: it never co-occurred with anything)")
-        for neighbour in found:
-            click.echo(f"  {neighbour.similarity:6.3f}  {neighbour.token}")
-
-
-def draw_tree(data: dict[str, Any], indent: str = "") -> None:
-    """Print nested facts, one a line."""
-    for name, value in data.items():
-        if isinstance(value, dict):
-            click.echo(f"{indent}{name}:")
-            draw_tree(value, indent + "  ")
-        else:
-            click.echo(f"{indent}{name}: {value:,}" if type(value) is int else f"{indent}{name}: {value}")
-
-
-def draw_demo(result: Any, output: str | None) -> None:
-    """Print what the demo found."""
-    click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells, trained in {result.seconds:.0f} s\n")
-    for word, found in result.neighbours.items():
-        click.echo(f"{word:>12}  " + ", ".join(neighbour.token for neighbour in found))
-    click.echo()
-    for question, answer in result.analogies.items():
-        click.echo(f"{question:>28} = {answer}")
-    click.echo()
-    table(("analogies", "right", "of"), [(name, str(right), str(of)) for name, right, of in result.sections])
-    if output:
-        click.echo(f"\nnext: swivel nearest {Path(output) / 'vectors'} music")
-    else:
-        click.echo("\nnext: swivel demo -o demo && swivel nearest demo/vectors music")
+    show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
+    word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # not too common to have a meaning
+    means.progress.say(next_command("nearest", path, word))
 
 
 def main() -> None:
@@ -338,10 +278,14 @@ def main() -> None:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(error.exit_status)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command goes on from what was saved", err=True)
+        is_kept = any(argument.startswith(("-o", "--output")) for argument in sys.argv)
+        click.echo("interrupted" + "; the same command goes on from what was saved" * is_kept, err=True)
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)
     except MemoryError:
         click.echo("MemoryError: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)

@@ -21,7 +21,7 @@ class Command(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(parameter, click.Option):
                 groups.setdefault(getattr(parameter, "stage", "options"), []).append(record)
         for name in sorted(groups, key=["options", *STAGES, "machine", "output"].index):
             with formatter.section(name.capitalize()):
@@ -89,6 +89,8 @@ def means_options(function: Function) -> Function:
 
 
 def output_options(function: Function) -> Function:
-    """Add --quiet and --json."""
+    """Add --quiet, --json and --traceback."""
+    where = "show where an error came from"
+    function = _flag("output", "--traceback", where, is_flag=True, expose_value=False)(function)
     function = _flag("output", "--json", "print the result as JSON", is_flag=True)(function)
     return _flag("output", "--quiet", "no bars and no remarks", is_flag=True)(function)
