@@ -21,7 +21,7 @@ from common import WORK, PrivateMemory, keep, parse_arguments, plain_corpus
 from swivel import storage
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import encode_corpus
-from swivel.pipeline import Means
+from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import choose_tokens
 

@@ -16,7 +16,7 @@ import swivel
 from common import REFERENCE_RATE, WORK, keep, parse_arguments, plain_corpus
 from swivel.backends.choice import measure_products
 from swivel.evaluation.datasets import PAPER_ORDER
-from swivel.pipeline import Means
+from swivel.means import Means
 from swivel.storage import remove_tree
 
 # gensim 4 on the same corpus, window 10, 5 negatives, 5 passes, 300 dimensions, 96,376 words: the better known
@@ -55,14 +55,14 @@ def main() -> None:
     files = plain_corpus(arguments.corpus)
     figures: list[list[float]] = []
     seconds: list[dict[str, float]] = []
-    rates = [rate for rate in map(measure_products, ("float32", "bfloat16")) if rate]
+    rates = measure_products("float32", "bfloat16")
     for seed in range(1, arguments.repeats + 1):
         vectors, times = run_once(files, seed, arguments.threads)
         figures.append(evaluate(vectors, arguments.eval))
         seconds.append(times)
     means = [statistics.mean(column) for column in zip(*figures, strict=True)]
     whole: dict[str, Any] = {part: statistics.median(run[part] for run in seconds) for part in seconds[0]}
-    rate = max(rates) * arguments.threads
+    rate = max(rates.values()) * arguments.threads
     keep(
         "end_to_end",
         {

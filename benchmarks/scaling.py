@@ -11,7 +11,7 @@ import numpy as np
 
 import swivel
 from common import RESULTS, WORK, keep, parse_arguments, plain_corpus
-from swivel.pipeline import Means
+from swivel.means import Means
 from swivel.storage import remove_tree
 
 SIZES = (4_096, 8_192, 16_384, 32_768)

@@ -20,9 +20,9 @@ from swivel.backends import Side, Step, StepSettings, Zeros
 from swivel.backends.choice import measure_products
 from swivel.backends.cpu import CpuBackend
 from swivel.config import TrainConfig, stage_config
+from swivel.means import Means
 from swivel.objective import Objective, column_offsets, row_offsets
-from swivel.pipeline import Means
-from swivel.training import block_order, block_starts
+from swivel.schedule import block_order, block_starts
 
 DIM = 300
 
@@ -104,7 +104,7 @@ def main() -> None:
     matrix = swivel.count(
         plain_corpus(arguments.corpus), WORK / "matrix", recipe="fast", min_count=12, means=Means(overwrite=False)
     )
-    dtypes = [dtype for dtype in ("float32", "bfloat16") if measure_products(dtype) is not None]
+    dtypes = list(measure_products("float32", "bfloat16"))
     result = {dtype: compare(matrix, dtype, arguments.threads, 3 * arguments.repeats) for dtype in dtypes}
     rates = {dtype: result[dtype]["products_cells_per_second"] for dtype in dtypes}
     keep(

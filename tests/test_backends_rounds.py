@@ -209,19 +209,19 @@ def test_dtype_is_chosen_without_measuring_where_that_is_no_use(
 def test_long_runs_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
 ) -> None:
-    speeds = {"float32": 1.0, "bfloat16": bfloat16}
-    monkeypatch.setattr(choice, "measure_products", speeds.get)
+    speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: speeds)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
 
 
 def test_dtype_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "measure_products", lambda dtype: None)
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: {})
     with pytest.raises(TrainingError, match="bfloat16 matrix products do not run on this machine; use --dtype float32"):
         choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e12)
 
 
 def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "measure_products", lambda dtype: 1.0)
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
     assert choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e6) == "bfloat16"
 
 
@@ -232,16 +232,19 @@ def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPa
 )
 def test_probe_that_dies_measures_nothing(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
     monkeypatch.setattr(choice, "_PROBE", probe)
-    assert choice.measure_products("bfloat16") is None
+    assert choice.measure_products("bfloat16") == {}
 
 
 def test_probe_that_hangs_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_PROBE", "import time; time.sleep(60)")
     monkeypatch.setattr(choice, "_PROBE_SECONDS", 0.2)
-    assert choice.measure_products("bfloat16") is None
+    assert choice.measure_products("bfloat16") == {}
 
 
 def test_probe_measures_float32() -> None:
-    speed = choice.measure_products("float32")
-    assert speed is not None
-    assert speed > 1e5
+    assert choice.measure_products("float32")["float32"] > 1e5
+
+
+def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
+    assert choice.measure_products("float32", "bfloat16") == {"float32": 5.0}

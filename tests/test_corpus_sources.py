@@ -8,12 +8,14 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
 from swivel.corpus.encode import encode_corpus as encode_pieces
+from swivel.corpus.sources import open_streams
 from swivel.errors import ConfigError, CorpusError, MissingExtra
 
 TEXT = "Ünïcode words\nand more\r\n" * 50
@@ -71,6 +73,27 @@ def test_compressed_files_read_like_plain_ones(tmp_path, suffix):
     plain.write_bytes(data)
     assert count(file, tmp_path).counts() == count(plain, tmp_path).counts()
     assert count(file, tmp_path).unit_count == 100
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path, suffix):
+    # Letters by chance, hardly compressible: many reads bring nothing out, some half a character.
+    words = ["".join(map(chr, row)) for row in np.random.default_rng(5).integers(0x4E00, 0x9FA5, (30_000, 7))]
+    data = " ".join(words).encode("utf-16")
+    file = tmp_path / f"text{suffix}"
+    file.write_bytes(COMPRESS[suffix](data[:333]) + COMPRESS[suffix](data[333:]))
+    config = CorpusConfig(encoding="utf-16", tokenizer="whitespace")
+    blocks = list(swivel_blocks(file, config))
+    assert b"".join(block.data for block in blocks).decode() == " ".join(words)
+    assert all(block.data for block in blocks)
+    assert 0 < sum(block.cost for block in blocks) <= file.stat().st_size
+
+
+def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path):
+    (tmp_path / "text").write_bytes("ab".encode("utf-16-le") + b"c")
+    assert "line 1: not valid utf-16-le" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
+    config = CorpusConfig(encoding="utf-16-le", errors="replace")
+    assert count(tmp_path / "text", tmp_path, config).counts() == {"ab": 1}
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -186,10 +209,8 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch)
         list_files(tmp_path / "in")
 
 
-def swivel_blocks(file):
-    from swivel.corpus.sources import open_streams
-
-    return open_streams(file, CorpusConfig())[0].blocks()
+def swivel_blocks(file, config=CorpusConfig()):  # noqa: B008 (frozen)
+    return open_streams(file, config)[0].blocks()
 
 
 @pytest.mark.parametrize(
@@ -229,3 +250,28 @@ def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path):
     items = iter(["a"])
     assert fingerprint_sources(items, CorpusConfig()) == {"iterable": "iterable"}
     assert next(items) == "a"
+
+
+def test_a_fingerprint_does_not_say_where_a_file_lies(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("x")
+        os.utime(tmp_path / name / "a.txt", ns=(1, 1))
+    monkeypatch.chdir(tmp_path / "one")
+    here = fingerprint_sources("a.txt", CorpusConfig())
+    assert list(here) == ["a.txt"]
+    assert here == fingerprint_sources(tmp_path / "one" / "a.txt", CorpusConfig())
+    assert here == fingerprint_sources(tmp_path / "two" / "a.txt", CorpusConfig())
+    assert here == fingerprint_sources(tmp_path / "two", CorpusConfig())
+
+
+def test_files_of_the_same_name_have_a_fingerprint_each(tmp_path):
+    names = ("-", "a/a.txt", "a/vocabulary", "a.txt#2", "b/a.txt", "c/a.txt", "iterable")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = fingerprint_sources([tmp_path / name for name in (*names, "a/a.txt")], CorpusConfig())
+    assert sorted(found) == [
+        "-#2", "a.txt", "a.txt#2", "a.txt#3", "a.txt#4", "a.txt#5", "iterable#2", "vocabulary#2",
+    ]  # fmt: skip
+    assert found["a.txt#5"] == found["a.txt"]

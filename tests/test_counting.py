@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -251,6 +253,43 @@ def test_too_little_memory_is_refused_with_what_is_needed(tmp_path):
     with pytest.raises(MemoryBudgetError, match=r"needs [\d.]+ MiB of memory or more, got 0\.1 MiB"):
         count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m", memory_bytes=100_000))
     assert not (tmp_path / "m").exists()
+
+
+def plan_for(places, *, memory, threads=1):
+    survey = planning.Survey(places, places, 0, places, np.empty(0, np.int64), np.empty(0, np.int64), 1.0)
+    layout = counting.make_spec(make_vocabulary(), CountConfig()).layout()
+    return planning.make_plan(layout, CountConfig(), survey, 49, threads=threads, memory=memory)
+
+
+def least_memory(places, threads):
+    """Return the fewest KiB in which a plan keeps all threads."""
+
+    def is_enough(kib):
+        try:
+            return plan_for(places, memory=kib << 10, threads=threads).threads == threads
+        except MemoryBudgetError:
+            return False
+
+    return bisect.bisect_left(range(1 << 20), True, key=is_enough)
+
+
+def test_a_corpus_makes_no_more_runs_than_can_be_merged():
+    places = 65_000_000
+    least = least_memory(places, 1)
+    assert 254 <= places / plan_for(places, memory=least << 10).chunk_places <= 256
+    with pytest.raises(MemoryBudgetError) as caught:
+        plan_for(places, memory=(least - 1) << 10)
+    needed = float(re.search(r"needs ([\d.]+) MiB", str(caught.value))[1])
+    assert needed == pytest.approx(least / 1024, abs=0.1)
+    huge = plan_for(10**13, memory=1 << 40)  # Places have 32 bits: then there are more runs, whatever the memory.
+    assert huge.chunk_places < 1 << 32
+
+
+def test_threads_are_halved_where_memory_is_short():
+    places = 65_000_000
+    for threads, fewer in ((16, 8), (8, 4), (3, 1), (2, 1)):
+        memory = (least_memory(places, threads) - 1) << 10
+        assert plan_for(places, memory=memory, threads=threads).threads == fewer
 
 
 def test_a_disk_that_is_too_small_is_told_before_counting(tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ import pytest
 from swivel.config import RECIPES
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.pipeline import Means, count, run, train
+from swivel.means import Means
+from swivel.pipeline import count, run, train
 from swivel.progress import SilentProgress, Task
 from swivel.vectors import Vectors
 from swivel.vocabulary import Vocabulary
@@ -145,24 +146,24 @@ def test_own_vocabulary_may_be_a_vocabulary_or_an_iterator() -> None:
 def test_own_vocabulary_without_a_word_of_the_text_is_refused() -> None:
     with pytest.raises(VocabularyError, match="none of the 2 listed tokens is in the text; the text is lower-cased"):
         count(LINES, vocabulary=["CAT", "DOG"])
-    with pytest.raises(VocabularyError, match="none of the 1 listed tokens is in the text$"):
+    with pytest.raises(VocabularyError, match=r"none of the 1 listed tokens is in the text$"):
         count(LINES, vocabulary=["unicorn"], lowercase=False)
 
 
 def test_vocabulary_given_as_one_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="vocabulary must be a list of tokens, got the text 'words.txt'"):
+    with pytest.raises(ConfigError, match=r"vocabulary must be a list of tokens, got the text 'words.txt'"):
         count(LINES, vocabulary="words.txt")
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["...", "!?"], [[]]])
 def test_text_without_tokens_is_refused(texts: list[Any]) -> None:
-    with pytest.raises(VocabularyError, match="^the text has no tokens$"):
+    with pytest.raises(VocabularyError, match=r"^the text has no tokens$"):
         count(texts)
 
 
 def test_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(VocabularyError, match="^the text has no tokens$"):
+    with pytest.raises(VocabularyError, match=r"^the text has no tokens$"):
         count(tmp_path / "empty.txt", tmp_path / "matrix")
 
 
@@ -240,7 +241,7 @@ def test_overwrite_makes_finished_stages_again(text: Path, tmp_path: Path) -> No
 
 
 def test_run_refuses_a_file_as_its_folder(text: Path) -> None:
-    with pytest.raises(StorageError, match="text.txt: not a folder"):
+    with pytest.raises(StorageError, match=r"text.txt: not a folder"):
         run(text, text)
 
 

@@ -12,10 +12,10 @@ from swivel.schedule import (
     LARGEST_BLOCK_ELSEWHERE,
     SMALLEST_BLOCK,
     UPDATES_PER_VECTOR,
+    choose_block_count,
     default_block_size,
     default_passes,
     falling_rate,
-    nested_block_count,
     rounds_without_conflict,
 )
 
@@ -74,23 +74,21 @@ def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, column
     assert size <= default_block_size(2 * rows, 2 * columns)
 
 
-@given(st.integers(1, 10**6), st.integers(2, 5000), st.data())
-@settings(deadline=None)
-def test_nested_blocks_divide_the_stored_ones_or_are_coarser(size: int, block_size: int, data: st.DataObject) -> None:
-    stored = data.draw(st.integers(1, size))
-    count = nested_block_count(size, block_size, stored)
-    assert 1 <= count <= size
-    assert count < stored or count % stored == 0
-
-
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.data())
 @settings(deadline=None)
-def test_nested_blocks_are_about_as_large_as_asked(size: int, block_size: int, data: st.DataObject) -> None:
+def test_blocks_are_the_stored_ones_or_as_large_as_asked(size: int, block_size: int, data: st.DataObject) -> None:
     stored = data.draw(st.integers(1, size))
-    count = nested_block_count(size, block_size, stored)
+    count = choose_block_count(size, block_size, stored)
     wanted = -(-size // block_size)
     assert 1 <= count <= size
-    assert wanted / 1.5 <= count <= 4 / 3 * wanted
+    assert count in (stored, wanted)
+    assert wanted / 1.5 <= count <= 1.5 * wanted
+
+
+def test_stored_blocks_are_kept_where_they_are_about_as_large_as_asked() -> None:
+    assert choose_block_count(98_304, 1_024, 96) == 96
+    assert choose_block_count(98_304, 1_100, 96) == 96
+    assert choose_block_count(98_304, 4_096, 96) == 24
 
 
 @given(st.integers(1, 10**4), st.integers(1, 10**4))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,15 +15,15 @@ from safetensors.numpy import load_file
 
 from swivel import storage
 from swivel.config import TrainConfig
-from swivel.errors import DamagedFolder, FolderExists, FolderLocked, StorageError, UnfinishedFolder
+from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import (
     LOCK,
     MANIFEST,
     ArrayAppender,
-    FolderLock,
     create_array,
     create_folder,
     fingerprint,
+    flush,
     open_array,
     open_folder,
     remove_file,
@@ -50,11 +49,6 @@ def dead_process() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
-
-
-def write_lock(folder: Path, pid: object, host: str | None = None) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / LOCK).write_text(json.dumps({"pid": pid, "host": host or socket.gethostname()}))
 
 
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
@@ -149,12 +143,15 @@ def test_unfinished_folder_may_be_written_again(tmp_path: Path) -> None:
     open_folder(tmp_path, "example").verify()
 
 
-def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path) -> None:
+def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(path: Path) -> None:
+        assert path.exists()
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt), create_folder(tmp_path, "example") as folder:
         folder.write_array("whole.npy", np.arange(3))
-        half = folder.create_array("half.npy", np.int64, (3,))
-        half[0] = 1
-        raise KeyboardInterrupt
+        monkeypatch.setattr(storage, "flush", interrupt)
+        folder.write_array("half.npy", np.arange(3))
     assert names(tmp_path) == ["whole.npy"]
 
 
@@ -169,6 +166,26 @@ def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, m
         write_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def test_files_are_flushed_as_writers_and_folders_where_they_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    asked: list[tuple[str, int]] = []
+
+    def refuse(path: Path, flags: int) -> int:
+        asked.append((path.name, flags))
+        raise PermissionError(13, "Permission denied", str(path))
+
+    flush(tmp_path / "file")
+    flush(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        flush(tmp_path)
+        with pytest.raises(PermissionError):
+            flush(tmp_path / "file")
+    assert asked == [(tmp_path.name, os.O_RDONLY), ("file", os.O_RDWR), ("file", os.O_RDONLY)]
 
 
 def test_manifest_comes_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,64 +302,6 @@ def test_path_that_cannot_be_written_is_one_clear_line(tmp_path: Path, write: Ca
     assert "\n" not in str(caught.value)
 
 
-HOLDER = """
-import sys
-from swivel.storage import create_folder
-with create_folder(sys.argv[1], "example"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_lock_refuses_a_second_process_and_names_the_first(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "new")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(FolderLocked, match=f"process {holder.pid} on {socket.gethostname()} is writing it"):
-            make_folder(tmp_path / "new")
-        holder.communicate()
-    make_folder(tmp_path / "new")
-
-
-def test_process_cannot_take_its_own_lock_twice(tmp_path: Path) -> None:
-    with create_folder(tmp_path, "example"):
-        with pytest.raises(FolderLocked, match=f"process {os.getpid()} on"):
-            make_folder(tmp_path)
-        assert (tmp_path / LOCK).exists()
-
-
-def test_lock_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
-    write_lock(tmp_path, dead_process())
-    make_folder(tmp_path)
-    assert LOCK not in names(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"pid": 1}', '{"pid": "x", "host": "y"}'])
-def test_lock_that_says_nothing_does_not_count(tmp_path: Path, content: str) -> None:
-    (tmp_path / LOCK).write_text(content)
-    make_folder(tmp_path)
-
-
-@pytest.mark.parametrize("pid", [10**30, -1, 0])
-def test_lock_of_an_impossible_process_does_not_count(tmp_path: Path, pid: int) -> None:
-    write_lock(tmp_path, pid)
-    make_folder(tmp_path)
-
-
-def test_lock_of_another_machine_counts_for_nobody_can_ask_there(tmp_path: Path) -> None:
-    write_lock(tmp_path, dead_process(), "elsewhere")
-    with pytest.raises(FolderLocked, match=r"on elsewhere is writing it; wait for it, or remove .*lock"):
-        make_folder(tmp_path)
-
-
-def test_lock_that_always_comes_back_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / LOCK).write_text("")
-    monkeypatch.setattr(FolderLock, "_refuse_or_clear", lambda self: None)
-    with pytest.raises(FolderLocked, match="another process keeps taking its lock; try again"):
-        FolderLock(tmp_path).acquire()
-
-
 def test_scratch_folder_is_gone_whatever_happens(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), scratch_folder(tmp_path / "new") as scratch:
         (scratch / "file").write_text("x")
@@ -358,18 +317,6 @@ def test_scratch_folders_of_killed_processes_are_cleared_and_no_others(tmp_path:
             (tmp_path / name).mkdir()
         with scratch_folder(tmp_path) as another:
             assert names(tmp_path) == sorted([mine.name, another.name, theirs, "scratch-of-mine"])
-
-
-def test_appended_arrays_are_one_file_of_any_length(tmp_path: Path) -> None:
-    appender = ArrayAppender(tmp_path / "x.npy", np.uint32)
-    pieces = [np.arange(5), np.arange(0), np.arange(7)[::2]]
-    for piece in pieces:
-        appender.append(piece)
-    appender.close()
-    appender.close()
-    found = open_array(tmp_path / "x.npy")
-    assert found.dtype == np.uint32
-    np.testing.assert_array_equal(found, np.concatenate(pieces))
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:

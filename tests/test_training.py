@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from swivel.checkpoint import PLAN
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, Diverged, TrainingError
-from swivel.matrix import Matrix
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.progress import SilentProgress
-from swivel.training import MOST_PASSES, Plan, Trained, block_order, block_starts, make_plan, train_matrix
+from swivel.schedule import block_order, block_starts
+from swivel.training import MOST_PASSES, Plan, Trained, make_plan, train_matrix
+from swivel.vocabulary import Vocabulary
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
 BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
@@ -142,8 +144,33 @@ def test_huge_rate_is_said_to_diverge(planted: Matrix, backend: str, tmp_path: P
 
 
 def test_loss_that_grows_without_overflowing_is_divergence_too(planted: Matrix, tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match=r"the loss has grown from [\d.e+]+ to [\d.e+]+ at step \d+ of 270"):
+    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its start at step 9 of 270"):
         train(planted, replace(CONFIG, rate=100.0), tmp_path)
+
+
+def test_sparse_blocks_are_no_divergence(tmp_path: Path) -> None:
+    """Rounds without a single observed cell come first: the loss of the others is no growth."""
+    words = Vocabulary([f"w{n}" for n in range(256)])
+    with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, symmetric=True), memory_bytes=1 << 20) as builder:
+        builder.add(np.arange(256), np.arange(256), np.ones(256, np.int64))
+        matrix = builder.finish()
+    for seed in range(5):
+        config = replace(CONFIG, block_size=16, passes=3, seed=seed)
+        assert len(train(matrix, config, tmp_path / str(seed)).history) == 3
+
+
+def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
+    words = Vocabulary([f"w{n}" for n in range(64)])
+    rows, columns = (side.ravel() for side in np.indices((64, 64)))
+    with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, columns=words), memory_bytes=1 << 20) as builder:
+        builder.add(rows, columns, 1 + rows**2)
+        matrix = builder.finish()
+    heard = Heard()
+    config = replace(BOTH[1], block_size=16, passes=1)
+    sampled = train_matrix(matrix, config, folder=tmp_path / "sampled", threads=2, progress=heard)
+    whole = train(matrix, replace(config, zeros="all"), tmp_path / "all")
+    assert any("sorted by falling frequency" in line for line in heard.lines)
+    assert np.array_equal(sampled.rows, whole.rows)
 
 
 def test_plan_of_another_version_is_refused(planted: Matrix, tmp_path: Path) -> None:

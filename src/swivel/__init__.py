@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from swivel.errors import SwivelError
     from swivel.evaluation import evaluate
     from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-    from swivel.pipeline import Means, count, run, train
+    from swivel.means import Means
+    from swivel.pipeline import count, run, train
     from swivel.sample import open_sample
     from swivel.vectors import Vectors, load
     from swivel.vocabulary import Vocabulary
@@ -28,7 +29,7 @@ _HOMES = {
     "Matrix": "swivel.matrix",
     "MatrixBuilder": "swivel.matrix",
     "MatrixSpec": "swivel.matrix",
-    "Means": "swivel.pipeline",
+    "Means": "swivel.means",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.vocabulary",

@@ -34,7 +34,6 @@ class Place:
     saved: int = 0  # how many checkpoints came before
     loss: Loss = field(default_factory=Loss)  # of the pass that is under way
     history: tuple[Loss, ...] = ()  # of each complete pass
-    start: float = 0.0  # mean loss of the first round
     seconds: float = 0.0  # spent training
 
 

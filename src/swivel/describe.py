@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel._version import __version__
+from swivel.errors import StorageError
 from swivel.resources import count_cores, format_bytes, free_memory
 from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
 
@@ -16,6 +17,8 @@ _LIBRARIES = ("numpy", "scipy", "numba", "torch", "safetensors")
 
 def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
     """Return what a finished folder says of itself, or what is inside the folder of a run."""
+    if path.is_file():
+        raise StorageError(f"{path}: a file, not a folder that Swivel wrote")
     inside = [name for name in ("matrix", "vectors") if (path / name / MANIFEST).exists()]
     if not (path / MANIFEST).exists() and inside:
         return {name: describe_folder(path / name, verify=verify) for name in inside}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import (
-    POSITIVE_INT,
     STAGES,
     CorpusConfig,
     CountConfig,
@@ -28,12 +28,16 @@ from swivel.config import (
     stage_config,
 )
 from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
-from swivel.progress import SILENT, Progress
-from swivel.resources import count_cores, free_memory, parse_bytes
+from swivel.means import Means
+from swivel.progress import Progress
+from swivel.resources import format_bytes
 from swivel.storage import MANIFEST, create_folder, fingerprint, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary, choose_tokens, from_list
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from swivel.corpus import EncodedCorpus, Texts
     from swivel.matrix import Matrix
     from swivel.training import Trained
@@ -41,35 +45,9 @@ if TYPE_CHECKING:
 
 Kept = TypeVar("Kept")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What a job may use and how it reports; none of it changes the result."""
-
-    threads: int | None = None  # None: every core
-    memory: int | str | None = None  # bytes, or a text such as 1GiB; None: half of what is free
-    overwrite: bool = False
-    progress: Progress = SILENT
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and not POSITIVE_INT.holds(self.threads):
-            raise ConfigError(f"threads must be {POSITIVE_INT.words}, got {self.threads!r}")
-        if isinstance(self.memory, str):
-            parse_bytes(self.memory)  # A slip is told now, not after the text has been read.
-        elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
-            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a text such as 1GiB, got {self.memory!r}")
-
-    @property
-    def thread_count(self) -> int:
-        """Number of threads to use."""
-        return self.threads or count_cores()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of memory to stay inside."""
-        if self.memory is None:
-            return max(free_memory() // 2, 256 * 2**20)
-        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
+# English text has a token in about 6 bytes; a token takes 4 bytes of scratch when read and 4 as an id.
+SCRATCH_PER_BYTE = 1.4
+PACKED, PACKED_SUFFIXES = 4, (".gz", ".bz2", ".xz", ".zst")
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -77,6 +55,8 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
     names = {stage: {field.name for field in dataclasses.fields(stage)} for stage in stages}
     for setting in settings:
         if not any(setting in known for known in names.values()):
+            if setting in {field.name for field in dataclasses.fields(Means)}:
+                raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
             all_names = sorted(set().union(*names.values()))
             raise ConfigError(f"{setting!r} is not a setting here; known are {', '.join(all_names)}")
     return [
@@ -215,27 +195,11 @@ def _count(
     inputs: Mapping[str, str],
     means: Means,
 ) -> Matrix:
-    from swivel.corpus import encode_corpus
     from swivel.counting import CountJob, count_tokens
 
-    corpus_config, vocabulary_config, count_config = (
-        STAGES[name](**configs[name]) for name in ("corpus", "vocabulary", "count")
-    )
+    count_config = CountConfig(**configs["count"])
     with scratch_folder(path) as scratch:
-        encoded = encode_corpus(
-            texts, corpus_config, scratch=scratch, threads=means.thread_count, progress=means.progress
-        )
-        vocabulary = _choose_vocabulary(encoded, vocabulary_config, listed, corpus_config)
-        means.progress.say(
-            f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {corpus_config.unit}s; "
-            f"vocabulary of {len(vocabulary):,}"
-        )
-        ids = encoded.write_ids(
-            vocabulary,
-            keep_gaps=count_config.oov == "gap",
-            path=scratch / "ids.npy",
-            threads=means.thread_count,
-        )
+        vocabulary, ids = _number_tokens(texts, scratch, listed, configs, means)
         job = CountJob(
             path=path,
             memory_bytes=means.memory_bytes,
@@ -245,6 +209,48 @@ def _count(
             settings=configs,
         )
         return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
+
+
+def _number_tokens(
+    texts: Texts,
+    scratch: Path,
+    listed: tuple[str, ...] | None,
+    configs: Mapping[str, Mapping[str, Any]],
+    means: Means,
+) -> tuple[Vocabulary, NDArray[np.uint32]]:
+    """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
+    from swivel.corpus import encode_corpus
+
+    config = CorpusConfig(**configs["corpus"])
+    _forecast_reading(texts, scratch, means.progress)
+    encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
+    vocabulary = _choose_vocabulary(encoded, VocabularyConfig(**configs["vocabulary"]), listed, config)
+    means.progress.say(
+        f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
+    )
+    keep_gaps = configs["count"]["oov"] == "gap"
+    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=means.thread_count)
+    return vocabulary, ids
+
+
+def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
+    """Say how much there is to read and what it takes on disk for the time being, where sizes can be known."""
+    from swivel.corpus import fingerprint_sources, list_files
+
+    if "iterable" in fingerprint_sources(texts, CorpusConfig()):
+        return
+    files = [file for file in list_files(texts) if file.is_file()]  # type: ignore[arg-type]
+    size = sum(file.stat().st_size * (PACKED if file.suffix in PACKED_SUFFIXES else 1) for file in files)
+    needed = int(size * SCRATCH_PER_BYTE)
+    progress.say(
+        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
+    )
+    free = shutil.disk_usage(scratch).free
+    if needed * 0.7 > free:
+        raise StorageError(
+            f"{scratch.parent}: reading needs about {format_bytes(needed)} of disk, {format_bytes(free)} are free; "
+            "choose another disk"
+        )
 
 
 def _choose_vocabulary(
@@ -262,7 +268,7 @@ def _choose_vocabulary(
 
 
 def train(
-    matrix: Matrix,
+    matrix: Matrix | str | Path,
     out: str | Path | None = None,
     *,
     recipe: str = "default",
@@ -276,12 +282,16 @@ def train(
 
     Parameters
     ----------
+    matrix
+        A matrix, or the folder of one.
     settings
         Fields of TrainConfig and VectorsConfig.
     """
     from swivel import vectors
+    from swivel.matrix import open_matrix
 
     means = means or Means()
+    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     train_config, vectors_config = _training_settings(matrix, recipe, settings)
     configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
     inputs = {"matrix": matrix.fingerprint}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -9,28 +10,51 @@ from pathlib import Path
 from swivel.errors import ConfigError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMORY_FILES = (  # limit, use, and what the use is made of: of a container of today, and of one of yesterday
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
+_PAGE_CACHE = {"inactive_file", "active_file"}  # the system takes it back when asked
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may run on."""
+    """Return the number of cores that this process may run on, a container's share of time included, rounded up."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows have no affinity to ask for.
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _read_share(_CGROUP))))
+
+
+def _read_share(cgroup: Path) -> float:
+    """Return how many cores' time a container may use; infinite where nothing is said."""
+    try:
+        quota, period = (int(word) for word in (cgroup / "cpu.max").read_text().split())
+        return quota / period
+    except (OSError, ValueError, ZeroDivisionError):  # No such file, or "max".
+        return math.inf
 
 
 def free_memory() -> int:
     """Return bytes of memory that can be taken without pushing anyone out, a container's limit included."""
     free = _free_of_machine()
-    for limit_file, used_file in _CGROUPS:
-        limit, used = _read_number(limit_file), _read_number(used_file)
+    for limit_file, used_file, stat_file in _MEMORY_FILES:
+        limit, used = _read_number(_CGROUP / limit_file), _read_number(_CGROUP / used_file)
         if limit is not None and used is not None:
-            free = min(free, max(limit - used, 0))
+            held = max(used - _read_cache(_CGROUP / stat_file), 0)
+            free = min(free, max(limit - held, 0))
     return free
+
+
+def _read_cache(stat_file: Path) -> int:
+    """Return the bytes of files that a container's use counts, which go when memory is short."""
+    try:
+        fields = dict(line.split() for line in stat_file.read_text().splitlines())
+        prefix = "total_" if "total_cache" in fields else ""  # the older kind: with the containers below
+        return sum(int(fields.get(prefix + name, 0)) for name in _PAGE_CACHE)
+    except (OSError, ValueError):
+        return 0
 
 
 def _free_of_machine() -> int:

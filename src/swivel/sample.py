@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from swivel import pipeline
 from swivel.errors import DamagedFolder
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
-from swivel.pipeline import Means
+from swivel.means import Means
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -32,9 +32,18 @@ WORDS, CELLS, PAIRS = "sample-words.txt", "sample-cells.xz", "pairs.txt"
 STEPS_PER_OCTAVE = 4
 SMALLEST = -14  # code 0 is 2^(-14/4) = 0.088, below the 0.1 that a window of 10 can give
 UNIT = 2520
-SHOWN = ("music", "king", "paris", "computer", "blue", "monday", "physics", "daughter")
-QUESTIONS = (("man", "king", "woman"), ("france", "paris", "japan"), ("large", "larger", "small"), ("he", "his", "she"))
-SETTINGS = {"dim": 128, "decay": 1e-4, "combine": "sum", "zeros": "all"}
+SHOWN = ("music", "moon", "dog", "blue", "seven", "physics", "guitar", "apple")
+QUESTIONS = (
+    ("man", "king", "woman"),
+    ("france", "wine", "germany"),
+    ("italy", "rome", "greece"),
+    ("music", "composer", "painting"),
+    ("winter", "cold", "summer"),
+    ("large", "larger", "small"),
+)
+# Half of the sample's cells are observed: sampling its zeros would save nothing. Of the bundled pairs' questions are
+# right, with 20 passes: dim 128 .76, dim 200 .79, dim 300 .79; below 300 a princely seed may put prince before queen.
+SETTINGS = {"dim": 300, "block_size": 256, "passes": 20, "decay": 1e-4, "combine": "sum", "zeros": "all"}
 
 
 def pack_cells(counts: NDArray[np.float64]) -> bytes:
@@ -55,8 +64,9 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     seen = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
     if len(seen) != len(raw) - bits:
         raise DamagedFolder(f"data/{CELLS}: not what {WORDS} says; install the package again")
-    rows, columns = (side[seen] for side in np.triu_indices(size))
-    return rows, columns, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
+    starts = np.concatenate([[0], np.cumsum(np.arange(size, 0, -1))])  # of the rows in the triangle
+    rows = np.repeat(np.arange(size), np.diff(np.searchsorted(seen, starts)))
+    return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
 
 
 def open_sample(out: str | Path | None = None, *, means: Means | None = None) -> Matrix:
@@ -74,6 +84,7 @@ def open_sample(out: str | Path | None = None, *, means: Means | None = None) ->
     with pipeline.folder_or_temporary(out) as home:
         if pipeline.is_done(home.path, "matrix", made_from, means):
             return open_matrix(home.path)
+        means.progress.say(f"unpacking the bundled matrix of {len(words):,} English words")
         spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
         builder = MatrixBuilder(
             home.path, spec, memory_bytes=means.memory_bytes, threads=means.thread_count, overwrite=means.overwrite

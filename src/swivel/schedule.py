@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 Block = tuple[int, int]
 
@@ -51,16 +52,14 @@ def default_block_size(rows: int, columns: int, device: str = "cpu") -> int:
     return min(largest, max(SMALLEST_BLOCK, math.ceil(min(rows, columns) / (64 if device == "cpu" else 16))))
 
 
-def nested_block_count(size: int, block_size: int, stored: int) -> int:
-    """Return the number of blocks of about `block_size` that nests in `stored` blocks, where that is finer.
+def choose_block_count(size: int, block_size: int, stored: int) -> int:
+    """Return the number of blocks of about `block_size`, or the stored one where that comes near enough.
 
-    >>> nested_block_count(100_000, 1024, 98), nested_block_count(8_192, 256, 8), nested_block_count(8_192, 4096, 8)
-    (98, 32, 2)
+    >>> choose_block_count(100_000, 1024, 98), choose_block_count(3_000, 1024, 4), choose_block_count(8_192, 256, 8)
+    (98, 4, 32)
     """
     wanted = math.ceil(size / block_size)
-    if wanted < stored:
-        return wanted
-    return min(size, round(wanted / stored) * stored)
+    return stored if 0.75 * wanted <= stored <= 1.34 * wanted else wanted
 
 
 def default_passes(row_blocks: int, column_blocks: int) -> int:
@@ -79,3 +78,28 @@ def falling_rate(rate: float, done: float, total: float) -> float:
     0.05
     """
     return rate * max(0.0, 1.0 - done / total)
+
+
+def block_starts(size: int, blocks: int) -> NDArray[np.int64]:
+    """Return where each block starts when blocks lie one after the other; the last entry is `size`."""
+    sizes = size // blocks + (np.arange(blocks) < size % blocks)
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def is_sorted_enough(sums: NDArray[np.float64], common: float) -> bool:
+    """Return whether the first share of features holds most of what the commonest share of them holds.
+
+    >>> is_sorted_enough(np.array([9.0, 4, 3, 2]), 0.25), is_sorted_enough(np.array([2.0, 3, 4, 9]), 0.25)
+    (True, False)
+    """
+    first = max(1, round(len(sums) * common))
+    return bool(sums[:first].sum() >= 0.5 * np.sort(sums)[-first:].sum())
+
+
+def block_order(size: int, blocks: int) -> NDArray[np.int64]:
+    """Return the features in block order: those of block 0, those of block 1, ...
+
+    >>> block_order(5, 2).tolist()
+    [0, 2, 4, 1, 3]
+    """
+    return np.concatenate([np.arange(block, size, blocks) for block in range(blocks)])

@@ -8,8 +8,10 @@ without a manifest is unfinished. `docs/file-formats.md` is the specification.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -17,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -36,6 +38,7 @@ from swivel.folders import (
     read_manifest,
     told_apart,
 )
+from swivel.locks import lock_file, unlock_file
 
 __all__ = [
     "FORMAT_VERSION",
@@ -64,19 +67,25 @@ __all__ = [
 LOCK = "lock"
 _TEMPORARY = ".part"
 _HEADER_BYTES = 128  # of an .npy file; leaves room for any length
+_LOCK_TRIES = 100  # each ends with another process giving the lock back
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a folder's entries, are on the disk."""
+    """Wait until a file is on the disk; for a folder's entries, where the system can be asked."""
+    if path.is_dir():
+        with contextlib.suppress(OSError):  # Windows opens no folders.
+            _sync(path, os.O_RDONLY)
+        return
     try:
-        handle = os.open(path, os.O_RDONLY)
+        _sync(path, os.O_RDWR)  # Windows flushes only what could be written.
     except PermissionError:
-        return  # Windows opens no folders.
+        _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
-    except OSError:
-        if not path.is_dir():
-            raise
     finally:
         os.close(handle)
 
@@ -127,13 +136,40 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a new memory-mapped array that fills the `.npy` file at `path`."""
+    """Return a new memory-mapped array that fills the `.npy` file at `path`, with its room on the disk reserved.
+
+    Where room cannot be reserved (macOS, Windows) a full disk shows when the array is written, and ends the process:
+    what can be written in one go is better given to `FolderWriter.write_array`.
+    """
+    kind = np.dtype(dtype)
     with told_apart(path):
-        if 0 in shape:  # An empty file cannot be mapped.
-            with path.open("wb") as file:  # np.save would put .npy after the name that a path has.
-                np.save(file, np.empty(shape, dtype))
-            return np.empty(shape, dtype)
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        size = math.prod(shape) * kind.itemsize
+        with path.open("wb") as file:
+            _write_header(file, kind, shape)
+            try:
+                _reserve(file, file.tell() + size)
+            except OSError:
+                file.truncate(0)  # What was got before the disk was full goes back at once.
+                raise
+        return np.lib.format.open_memmap(path, mode="r+") if size else np.empty(shape, kind)  # Nothing maps nowhere.
+
+
+def _write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if dtype.hasobject:
+        raise ValueError("an array file holds numbers, not Python objects")
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Make a file so long, without holes where the system can: a hole that finds no room kills who writes there."""
+    file.truncate(size)
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot
+                raise
 
 
 class ArrayAppender:
@@ -177,8 +213,8 @@ class ArrayAppender:
 def _process_is_alive(pid: int) -> bool:
     """Return whether a process of this machine exists; True where that cannot be known.
 
-    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a lock is then kept
-    too long, never given up too soon.
+    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a scratch folder is
+    then kept too long, never removed too soon.
     """
     if os.name == "nt":
         return True  # There, signal 0 is a Ctrl-C.
@@ -192,44 +228,64 @@ def _process_is_alive(pid: int) -> bool:
 
 
 class FolderLock:
-    """Keeps a second process out of a folder; the lock of a process that is gone does not count."""
+    """Keeps a second writer, of this process or another, out of a folder.
+
+    The system holds the lock, on the open file, and takes it back when the process ends, however it does: a file that
+    was left behind locks nobody out. What stands in it is for the message only. On a file system that has no locks
+    (some of the network's) the folder is written without one, rather than not at all.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
+        self._handle: int | None = None
 
     def acquire(self) -> None:
         """Take the lock, or raise FolderLocked with the holder's process id and host."""
-        holder = {"pid": os.getpid(), "host": socket.gethostname()}
-        for _ in range(2):
+        for _ in range(_LOCK_TRIES):
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                self._refuse_or_clear()
-                continue
-            with os.fdopen(handle, "w") as file:
-                json.dump(holder, file)
-            return
-        raise FolderLocked(f"{self.path.parent}: another process keeps taking its lock; try again")
+                if self._take(handle):
+                    self._handle = handle
+                    return
+            finally:
+                if self._handle != handle:
+                    os.close(handle)
+        raise FolderLocked(f"{self.path.parent}: other processes keep taking its lock; try again")
 
-    def _refuse_or_clear(self) -> None:
+    def _take(self, handle: int) -> bool:
+        """Lock an open file and sign it; False where its holder removed it between our opening and locking it."""
+        if not lock_file(handle):
+            raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing it; wait for it")
+        if not self._is_at_path(handle):
+            return False
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        return True
+
+    def _is_at_path(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _name_holder(self) -> str:
         try:
             holder = json.loads(self.path.read_text())
-            pid, host = int(holder["pid"]), str(holder["host"])
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError, TypeError):
-            pid, host = -1, socket.gethostname()
-        is_ours = host == socket.gethostname()
-        if (is_ours and pid == os.getpid()) or not is_ours or (pid > 0 and _process_is_alive(pid)):
-            raise FolderLocked(
-                f"{self.path.parent}: process {pid} on {host} is writing it; wait for it, or remove {self.path} "
-                "if that process is gone"
-            )
-        self.path.unlink(missing_ok=True)
+            return f"process {int(holder['pid'])} on {holder['host']}"
+        except (OSError, ValueError, KeyError, TypeError):  # It has not signed yet, or is just going.
+            return "another process"
 
     def release(self) -> None:
-        """Give the lock back."""
-        remove_file(self.path)
+        """Give the lock back. A second call does nothing."""
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        if self._is_at_path(handle):
+            remove_file(self.path)  # before unlocking: who has the file open then sees that it is not the lock any more
+        unlock_file(handle)  # Closing is not enough where a forked child has the file open, too.
+        os.close(handle)
+        if os.name == "nt":
+            remove_file(self.path)  # Windows removes no file that is open, nor one that the next holder has opened.
 
 
 @dataclass(slots=True)
@@ -261,10 +317,11 @@ class FolderWriter:
 
     def write_array(self, name: str, array: NDArray[Any]) -> None:
         """Write one array part."""
-        target = self.create_array(name, array.dtype, array.shape)
-        if array.size:
-            target[...] = array
-        self.close_array(name, target)
+        file = self._temporary(name)
+        with told_apart(file), file.open("wb") as opened:  # not mapped: a full disk is an error, not a signal
+            _write_header(opened, array.dtype, array.shape)
+            opened.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        self.adopt(name, file)
 
     def write_tensors(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays as one safetensors part."""
@@ -279,18 +336,8 @@ class FolderWriter:
                 raise StorageError(f"{file}: {error}") from error
         self.adopt(name, file)
 
-    def create_array(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return a mapped array to fill; `close_array` makes it a part."""
-        return create_array(self._temporary(name), dtype, shape)
-
-    def close_array(self, name: str, array: NDArray[Any]) -> None:
-        """Flush a filled array and give it its name."""
-        if isinstance(array, np.memmap):
-            array.flush()
-        self.adopt(name, self._temporary(name))
-
     def adopt(self, name: str, file: Path) -> None:
-        """Make a complete file on the same disk a part of the folder."""
+        """Make a complete file on the same disk a part of the folder; it must not be mapped, for Windows' sake."""
         with told_apart(file):
             flush(file)
             self._parts[name] = Part(file.stat().st_size, checksum(file))
@@ -302,7 +349,7 @@ class FolderWriter:
         return file
 
     def discard_temporaries(self) -> None:
-        """Remove the arrays that were begun and never became parts."""
+        """Remove what was begun and never became a part."""
         for file in self._temporaries:
             remove_file(file)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,20 +22,24 @@ from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
-from swivel.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.schedule import (
+    block_order,
+    block_starts,
+    choose_block_count,
     default_block_size,
     default_passes,
     falling_rate,
-    nested_block_count,
+    is_sorted_enough,
     rounds_without_conflict,
 )
 from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
 MOST_PASSES = 100  # with end="converged"
-MOST_GROWTH = 10  # of the mean loss, over that of the first round
+MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
+START_BLOCKS = 32  # blocks that it is taken from
 
 
 class BlockedMatrix(Protocol):
@@ -105,8 +109,8 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
     backend, device = choose_backend(config)
     if config.block_size is None:
         size = default_block_size(rows, columns, device)
-        row_blocks = nested_block_count(rows, size, matrix.row_blocks)
-        column_blocks = nested_block_count(columns, size, matrix.column_blocks)
+        row_blocks = choose_block_count(rows, size, matrix.row_blocks)
+        column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:
         row_blocks, column_blocks = math.ceil(rows / config.block_size), math.ceil(columns / config.block_size)
     most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
@@ -150,21 +154,6 @@ def _read_plan(saved: dict[str, Any], folder: Path) -> Plan:
         ) from error
 
 
-def block_starts(size: int, blocks: int) -> NDArray[np.int64]:
-    """Return where each block starts when blocks lie one after the other; the last entry is `size`."""
-    sizes = size // blocks + (np.arange(blocks) < size % blocks)
-    return np.concatenate([[0], np.cumsum(sizes)])
-
-
-def block_order(size: int, blocks: int) -> NDArray[np.int64]:
-    """Return the features in block order: those of block 0, those of block 1, ...
-
-    >>> block_order(5, 2).tolist()
-    [0, 2, 4, 1, 3]
-    """
-    return np.concatenate([np.arange(block, size, blocks) for block in range(blocks)])
-
-
 @dataclass(slots=True)
 class _Saver:
     """Saves the state of a run at intervals."""
@@ -195,7 +184,7 @@ class _Run:
         self.column_order = block_order(matrix.shape[1], plan.column_blocks)
 
     def train(self, threads: int, progress: Progress, should_stop: StopRequest) -> Trained:
-        settings = self._settings()
+        settings = self._settings(progress)
         plan = self.plan
         backend = create_backend(plan.backend, settings, device=plan.device, dtype=plan.dtype, threads=threads)
         try:
@@ -213,9 +202,15 @@ class _Run:
         finally:
             backend.close()
 
-    def _settings(self) -> StepSettings:
+    def _settings(self, progress: Progress) -> StepSettings:
         config = self.config
-        zeros = Zeros(config.common, config.middle, config.share) if config.zeros == "sampled" else Zeros()
+        zeros = Zeros()
+        if config.zeros == "sampled":
+            sums = self.matrix.row_sums, self.matrix.column_sums
+            if all(is_sorted_enough(side, config.common) for side in sums):
+                zeros = Zeros(config.common, config.middle, config.share)
+            else:
+                progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         return StepSettings(Objective.from_config(config), zeros, config.decay)
 
     def _initial_arrays(self) -> dict[str, Array]:
@@ -295,6 +290,8 @@ class _Run:
             if should_stop() or self.saver.is_due():
                 self._save(backend)
                 should_stop.raise_if_set()
+        if self.place.loss.mean_observed > MOST_GROWTH * starting_loss(self.matrix, Objective.from_config(self.config)):
+            raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start", 0)
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, passes=number + 1, rounds=0, steps=0, loss=Loss(), history=history)
 
@@ -314,22 +311,22 @@ class _Run:
 
     def _advance(self, losses: Sequence[Loss], asked: int, seconds: float) -> None:
         loss = sum(losses, self.place.loss)
-        start = self.place.start or sum(losses, Loss()).mean
-        if not loss.mean <= MOST_GROWTH * start:  # Also where it is not a number.
-            what = f"has grown from {start:.3g} to {loss.mean:.3g}" if math.isfinite(loss.mean) else "is not finite"
-            raise Diverged(
-                f"the loss {what} at step {self._done_steps() + len(losses):,} of {self._all_steps():,} "
-                f"(pass {self.place.passes + 1}): the vectors grew without bound; lower --rate (now "
-                f"{self.config.rate:g}) or raise --decay. The last checkpoint, if any, is untouched"
-            )
+        if not math.isfinite(loss.mean):
+            raise self._diverged("the loss is not finite", len(losses))
         is_whole = len(losses) == asked
         self.place = replace(
             self.place,
             rounds=self.place.rounds + is_whole,
             steps=0 if is_whole else self.place.steps + len(losses),
             loss=loss,
-            start=start,
             seconds=self.place.seconds + seconds,
+        )
+
+    def _diverged(self, what: str, steps: int) -> Diverged:
+        return Diverged(
+            f"{what} at step {self._done_steps() + steps:,} of {self._all_steps():,} (pass {self.place.passes + 1}): "
+            f"the vectors grew without bound; lower --rate (now {self.config.rate:g}) or raise --decay. "
+            "The last checkpoint, if any, is untouched"
         )
 
     def _note(self) -> str:
@@ -339,26 +336,52 @@ class _Run:
             f"(observed {loss.mean_observed:.3f}, unobserved {loss.mean_unobserved:.5f})"
         )
 
-    def _save(self, backend: Backend) -> None:
-        fetch: Callable[[Any], Array] = backend.fetch
+    def _fetch(self, backend: Backend) -> dict[str, Array]:
+        """Return all parameters, or raise Diverged where one is not finite: the loss is of the step before."""
         arrays = {
-            "rows": fetch(self.rows.vectors),
-            "rows_accumulators": fetch(self.rows.accumulators),
-            "columns": fetch(self.columns.vectors),
-            "columns_accumulators": fetch(self.columns.accumulators),
+            "rows": backend.fetch(self.rows.vectors),
+            "rows_accumulators": backend.fetch(self.rows.accumulators),
+            "columns": backend.fetch(self.columns.vectors),
+            "columns_accumulators": backend.fetch(self.columns.accumulators),
         }
-        self.place = self.saver.save(self.place, arrays)
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise self._diverged("a vector is not finite", 0)
+        return arrays
+
+    def _save(self, backend: Backend) -> None:
+        self.place = self.saver.save(self.place, self._fetch(backend))
 
     def _finish(self, backend: Backend) -> Trained:
-        rows = _in_vocabulary_order(backend.fetch(self.rows.vectors), self.row_order)
-        columns = _in_vocabulary_order(backend.fetch(self.columns.vectors), self.column_order)
+        arrays = self._fetch(backend)
+        rows = _in_vocabulary_order(arrays["rows"], self.row_order)
+        columns = _in_vocabulary_order(arrays["columns"], self.column_order)
         # A feature without counts has no gradient but rounding's; its vector is zero, exactly.
         rows[self.matrix.row_sums <= 0] = 0
         columns[self.matrix.column_sums <= 0] = 0
         return Trained(rows, columns, self.plan, self.place.history, self.place.seconds)
 
 
+def starting_loss(matrix: BlockedMatrix, objective: Objective) -> float:
+    """Return the mean loss of an observed cell under small random vectors, from a sample of blocks.
+
+    Their products are within 1 of zero: at most about (pmi^2 + 1) f / 2.
+    """
+    rows, columns = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums)
+    height, width = matrix.row_blocks, matrix.column_blocks
+    total, cells = 0.0, 0
+    for n in range(min(START_BLOCKS, height * width)):
+        i, j = n % height, (n + n // height) % width
+        found = matrix.cells(i, j)
+        a, b = found.positions >> 16, found.positions & 0xFFFF
+        offsets = rows[i::height][b if found.mirrored else a] + columns[j::width][a if found.mirrored else b]
+        counts = found.counts.astype(np.float64)
+        squares = observed_targets(counts, offsets) ** 2 + 1
+        total += float((0.5 * objective.confidence(counts) * squares).sum())
+        cells += len(counts)
+    return total / cells if total else math.inf
+
+
 def _in_vocabulary_order(blocked: Array, order: NDArray[np.int64]) -> Array:
-    vectors = np.empty_like(blocked)
+    vectors = np.empty(blocked.shape, np.float32)
     vectors[order] = blocked
     return vectors

@@ -177,11 +177,11 @@ class Backend(Protocol):
     def describe(self) -> str:
         """Say in a few words what runs, for people."""
 
-    def put(self, array: NDArray[np.float32]) -> Any:
+    def put(self, array: NDArray[Any]) -> Any:
         """Return a copy of a host array as the backend's own kind, sliceable along the first axis."""
 
-    def fetch(self, array: Any) -> NDArray[np.float32]:
-        """Return a backend array as a host array."""
+    def fetch(self, array: Any) -> NDArray[Any]:
+        """Return a backend array as a host array, in the backend's own precision."""
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
         """Run steps that share no parameters; return the losses of those that were run, the first ones.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import subprocess
 import sys
 
@@ -10,35 +10,33 @@ from swivel.backends.base import Backend, StepSettings
 from swivel.config import TrainConfig
 from swivel.errors import TrainingError
 
-# The three products of a step at k = 1,024, warmed, on one thread: cells a second in a dtype. It runs in a process
-# of its own because a product may die of an illegal instruction: some virtual machines announce matrix units (AMX)
-# that torch's library then cannot configure.
+# The three products of a step at k = 1,024, warmed, on one thread: cells a second in each dtype, a line each. It runs
+# in a process of its own because a product may die of an illegal instruction: some virtual machines announce matrix
+# units (AMX) that torch's library then cannot configure. What was printed before still counts.
 _PROBE = """
-import json, sys, time, torch
+import sys, time, torch
 torch.set_num_threads(1)
-dtype, k, d = getattr(torch, sys.argv[1]), 1024, 300
-w, c, g = (torch.randn(*shape).to(dtype) for shape in ((k, d), (k, d), (k, k)))
-def products():
-    started = time.perf_counter()
-    w @ c.T, g @ c, g.T @ w
-    return time.perf_counter() - started
-products()
-print(json.dumps(k * k / min(products() for _ in range(5))))
+k, d = 1024, 300
+for name in sys.argv[1:]:
+    w, c, g = (torch.randn(*shape).to(getattr(torch, name)) for shape in ((k, d), (k, d), (k, k)))
+    def products():
+        started = time.perf_counter()
+        w @ c.T, g @ c, g.T @ w
+        return time.perf_counter() - started
+    products()
+    print(name, k * k / min(products() for _ in range(5)), flush=True)
 """
 _PROBE_SECONDS = 60
 
 
-def measure_products(dtype: str) -> float | None:
-    """Return cells a second of a step's three products on one thread, or None where they do not run."""
+def measure_products(*dtypes: str) -> dict[str, float]:
+    """Return cells a second of a step's three products on one thread, for the dtypes in which they run."""
+    command = [sys.executable, "-c", _PROBE, *dtypes]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, dtype], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode != 0:
-        return None
-    return float(json.loads(done.stdout))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+    except (subprocess.TimeoutExpired, OSError):
+        return {}
+    return {name: float(rate) for name, rate in map(str.split, done.stdout.splitlines())}
 
 
 def choose_backend(config: TrainConfig) -> tuple[str, str]:
@@ -54,6 +52,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         line = str(error).splitlines()[0]
         raise TrainingError(f"device {device!r} cannot be used: {line}; use --device auto or cpu") from error
+    device = "cpu" if kind == "cpu" else device
     backend = config.backend
     if backend == "auto":
         backend = "cpu" if kind == "cpu" else "torch"
@@ -81,15 +80,15 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
     if backend == "reference":
         return "float64"
     if config.dtype != "auto":
-        if config.dtype != "float32" and device == "cpu" and measure_products(config.dtype) is None:
+        if config.dtype != "float32" and device == "cpu" and not measure_products(config.dtype):
             raise TrainingError(f"{config.dtype} matrix products do not run on this machine; use --dtype float32")
         return config.dtype
     if device != "cpu":
         return "bfloat16" if device.startswith("cuda") else "float32"
     if cells < 3e9:
         return "float32"
-    bfloat16, float32 = measure_products("bfloat16"), measure_products("float32")
-    return "bfloat16" if bfloat16 and float32 and bfloat16 > 1.15 * float32 else "float32"
+    rates = measure_products("float32", "bfloat16")
+    return "bfloat16" if rates.get("bfloat16", 0.0) > 1.15 * rates.get("float32", math.inf) else "float32"
 
 
 def create_backend(name: str, settings: StepSettings, *, device: str, dtype: str, threads: int) -> Backend:
@@ -104,4 +103,4 @@ def create_backend(name: str, settings: StepSettings, *, device: str, dtype: str
         return CpuBackend(settings, threads=threads, dtype=dtype)
     from swivel.backends.torch import TorchBackend
 
-    return TorchBackend(settings, device=device, dtype=dtype)
+    return TorchBackend(settings, device=device, dtype=dtype, threads=threads)

@@ -24,13 +24,13 @@ class ReferenceBackend:
         """Say what runs."""
         return "reference, NumPy float64"
 
-    def put(self, array: NDArray[np.float32]) -> Any:
+    def put(self, array: NDArray[Any]) -> Any:
         """Return a float64 copy."""
         return array.astype(np.float64)
 
-    def fetch(self, array: Any) -> NDArray[np.float32]:
-        """Return a float32 copy."""
-        return np.asarray(array, np.float32)
+    def fetch(self, array: Any) -> NDArray[Any]:
+        """Return the array as it is, in float64: a checkpoint loses nothing."""
+        return np.asarray(array)
 
     def close(self) -> None:
         """Hold nothing."""
@@ -62,9 +62,10 @@ def block_gradients(
     for band in settings.zeros.bands(len(W), len(C), seed):
         weights[band.start : band.stop] = _zero_weights(band, len(C))
     weights[x > 0] = 1.0
-    _, gradient = loss_and_gradient(W @ C.T, x, offsets, settings.objective)
+    products = W @ C.T
+    _, gradient = loss_and_gradient(products, x, offsets, settings.objective)
     gradient *= weights
-    return _weighted_loss(W @ C.T, x, offsets, weights, settings), gradient @ C, gradient.T @ W
+    return _weighted_loss(products, x, offsets, weights, settings), gradient @ C, gradient.T @ W
 
 
 def _zero_weights(band: Band, columns: int) -> NDArray[np.float64]:

@@ -24,11 +24,14 @@ class TorchBackend:
 
     name = "torch"
 
-    def __init__(self, settings: StepSettings, *, device: str, dtype: str) -> None:
+    def __init__(self, settings: StepSettings, *, device: str, dtype: str, threads: int) -> None:
         self.settings = settings
+        self._torch_threads = torch.get_num_threads()
+        torch.set_num_threads(threads)
         self.device = torch.device(device)
         self.dtype = dtype
         self._operand_dtype = getattr(torch, dtype)
+        self._sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
 
     def describe(self) -> str:
         """Say what runs."""
@@ -43,7 +46,8 @@ class TorchBackend:
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Give torch its own number of threads back."""
+        torch.set_num_threads(self._torch_threads)
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
         """Run steps one after the other."""
@@ -94,13 +98,13 @@ class TorchBackend:
         near, place = i[is_dense] - band.start, places[j[is_dense]]
         zero_weights = weight.expand_as(margins).clone()
         zero_weights[near, place] = 0
-        unobserved = (torch.nn.functional.softplus(margins) * zero_weights).sum(dtype=torch.float64)
+        unobserved = (torch.nn.functional.softplus(margins) * zero_weights).sum(dtype=self._sum_dtype)
         gradient = torch.sigmoid(margins) * zero_weights
         dense_loss, gradient[near, place] = self._observed(products[near, place], i, j, x, is_dense, sides)
         out[0][band.start : band.stop] += self._product(gradient, C)
         out[1].index_add_(0, taken, self._product(gradient.T, W))
         sparse_loss = self._add_sparse(i, j, x, ~is_dense, sides, out)
-        zeros = len(W) * width - float(weight[place].sum(dtype=torch.float64))
+        zeros = len(W) * width - float(weight[place].sum(dtype=self._sum_dtype))
         return Loss(dense_loss + sparse_loss, len(x), float(unobserved), zeros)
 
     def _observed(
@@ -112,7 +116,7 @@ class TorchBackend:
         confidence = objective.confidence_base + objective.confidence_scale * x[which] ** objective.confidence_power
         distance = products - targets
         gradient = confidence * distance
-        return float((0.5 * gradient * distance).sum(dtype=torch.float64)), gradient
+        return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient
 
     def _add_sparse(
         self, i: Tensor, j: Tensor, x: Tensor, which: Tensor, sides: tuple[Side, Side], out: tuple[Tensor, Tensor]

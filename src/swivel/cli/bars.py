@@ -60,29 +60,44 @@ class BarProgress:
             sys.stderr.flush()
 
 
+def format_rate(speed: float | None, unit: str) -> str:
+    """Return units a second, in thousands or millions.
+
+    >>> format_rate(2_500_000, "cells")
+    '2.5 M cells/s'
+    """
+    if not speed:
+        return ""
+    for size, letter in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+        if speed >= size:
+            return f"{speed / size:.1f} {letter}{unit}/s"
+    return f"{speed:.1f} {unit}/s"
+
+
 def _create_display() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Units a second, in thousands or millions."""
-
         def render(self, task: Any) -> Text:
-            if not task.speed:
-                return Text("")
-            for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-                if task.speed >= size:
-                    return Text(f"{task.speed / size:.1f} {letter} {task.fields['unit']}/s")
-            return Text(f"{task.speed:.1f} {task.fields['unit']}/s")
+            return Text(format_rate(task.speed, task.fields["unit"]))
+
+    class Note(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+    def whole() -> Column:
+        return Column(no_wrap=True)
 
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.percentage:>3.0f}%"),
-        Rate(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+        TextColumn("{task.description}", table_column=whole()),
+        BarColumn(bar_width=24, table_column=whole()),
+        TextColumn("{task.percentage:>3.0f}%", table_column=whole()),
+        Rate(table_column=whole()),
+        TimeRemainingColumn(table_column=whole()),
+        Note(),  # On a narrow terminal it is the note that is cut.
         console=Console(stderr=True),
         transient=True,
         speed_estimate_period=20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -17,7 +18,7 @@ from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, Vecto
 from swivel.errors import ConfigError, SwivelError
 
 if TYPE_CHECKING:
-    from swivel.pipeline import Means
+    from swivel.means import Means
     from swivel.vectors import Vectors
 
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
@@ -61,7 +62,7 @@ recipe_option = click.option(
 )
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="Text to vectors, every stage; resumes.")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
 @recipe_option
@@ -83,7 +84,7 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
     report_vectors(vectors, Path(output) / "vectors", means, as_json)
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="Text to a matrix of counts.")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix")
 @recipe_option
@@ -107,7 +108,7 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="A matrix to vectors; resumes.")
 @click.argument("matrix", metavar="MATRIX")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
 @recipe_option
@@ -124,7 +125,7 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
     report_vectors(vectors, Path(output), means, as_json)
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
 @click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
 @means_options
 @output_options
@@ -139,7 +140,7 @@ def demo(output: str | None, **rest: Any) -> None:
     means.progress.say(next_command("nearest", Path(output) / "vectors", "music") if output else keep)
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="Word similarity and analogies.")
 @click.argument("vectors")
 @click.argument("sets", nargs=-1, required=True, metavar="FOLDER_OR_FILE...")
 @click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
@@ -165,7 +166,7 @@ def evaluate(vectors: str, sets: tuple[str, ...], method: str, unknown: str, sec
     show(report.to_dict(), as_json, lambda: draw_table(evaluation.TABLE_HEADER, report.table(sections=sections)))
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="The nearest neighbours of words.")
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 @click.option("-n", "--count", default=10, show_default=True, help="how many")
@@ -191,7 +192,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest
     show(data, as_json, lambda: draw_neighbours(answers))
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="A is to B as C is to what?")
 @click.argument("vectors")
 @click.argument("a")
 @click.argument("b")
@@ -207,7 +208,7 @@ def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, **res
     show([answer._asdict() for answer in found], as_json, lambda: draw_neighbours({title: found}))
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="What a folder holds, or what this machine offers.")
 @click.argument("path", required=False)
 @click.option("--verify", is_flag=True, help="read every part and compare its checksum")
 @output_options
@@ -220,7 +221,7 @@ def info(path: str | None, verify: bool, **rest: Any) -> None:
     show(data, as_json, lambda: draw_facts(data))
 
 
-@cli.command(cls=Command)
+@cli.command(cls=Command, short_help="Print the shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell's completion script: add `eval "$(swivel completion bash)"` to ~/.bashrc."""
@@ -233,7 +234,7 @@ def completion(shell: str) -> None:
 def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
     """Part what a command was given into means, the --json flag and settings."""
     from swivel.cli.bars import BarProgress
-    from swivel.pipeline import Means
+    from swivel.means import Means
     from swivel.progress import SILENT
 
     quiet, as_json = rest.pop("quiet"), rest.pop("json")
@@ -265,6 +266,8 @@ def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) ->
 def main() -> None:
     """Run the command line; every error is one line and an exit status."""
     wants_traceback = "--traceback" in sys.argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A word that the terminal cannot show is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(standalone_mode=False, prog_name="swivel")
     except click.exceptions.Exit as leave:

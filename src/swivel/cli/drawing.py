@@ -71,7 +71,7 @@ def _fact(value: Any) -> str:
 
 def draw_demo(result: Demo) -> None:
     """Print what the demo found."""
-    click.echo(f"{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds")
+    click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds")
     click.echo("\nWhich words are near?\n")
     _draw_pairs((word, ", ".join(neighbour.token for neighbour in found)) for word, found in result.neighbours.items())
     click.echo("\nAnd what is missing?\n")
@@ -80,6 +80,7 @@ def draw_demo(result: Demo) -> None:
     for name, right, asked in [*result.sections, result.total]:
         share = right / asked
         click.echo(f"  {name:>14}  {draw_bar(share)}  {share:4.0%} of {asked:,}")
+    click.echo()
 
 
 def _draw_pairs(pairs: Iterable[tuple[str, str]], arrow: str = "  ") -> None:

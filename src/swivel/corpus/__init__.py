@@ -12,11 +12,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import Texts, fingerprint_sources, list_files
 from swivel.corpus.tokenize import split_units
+from swivel.marks import BREAK, GAP
 from swivel.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ __all__ = [
     "list_files",
     "split_units",
 ]
-
-BREAK = np.uint32(0xFFFFFFFF)  # ends a unit in a run of ids
-GAP = np.uint32(0xFFFFFFFE)  # a token outside the vocabulary that keeps its place
 
 
 def encode_corpus(

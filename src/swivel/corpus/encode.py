@@ -11,13 +11,11 @@ Each worker has a table and a scratch file of its own; who takes which piece is 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +23,12 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import kernels
 from swivel.corpus.characters import MAX_TOKEN_BYTES, Rules, build_rules
-from swivel.corpus.kernels import BREAK, GAP
 from swivel.corpus.pieces import Piece, cut_stream, describe_bad_byte
 from swivel.corpus.sources import Stream, Texts, open_streams
 from swivel.corpus.types import TypeTable
 from swivel.errors import CorpusError
+from swivel.marks import BREAK, GAP
+from swivel.ordered import take_in_order
 from swivel.progress import SILENT, Progress, track
 from swivel.storage import ArrayAppender, open_array
 from swivel.vocabulary import Vocabulary
@@ -37,8 +36,6 @@ from swivel.vocabulary import Vocabulary
 PIECE_BYTES = 1 << 20  # small enough for a core's cache
 _SLICE_BYTES = 1 << 16  # read by one call of the kernel, for which there is always room
 _MAP_IDS = 1 << 20  # mapped by one call of the kernel
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +160,7 @@ def encode_corpus(
             stack.callback(worker.ids.close)
         pool = stack.enter_context(ThreadPoolExecutor(threads))
         futures = _submit_pieces(pool, workers, streams, rules, piece_bytes)
-        for segment in _in_order(futures, ahead=threads + 2):
+        for segment in take_in_order(futures, ahead=threads + 3):
             segments.append(segment)
             task.advance(segment.cost)
     return EncodedCorpus(workers, segments)
@@ -195,17 +192,6 @@ def _submit_pieces(
         failed: Future[Segment] = Future()
         failed.set_exception(error)
         yield failed
-
-
-def _in_order(futures: Iterable[Future[Result]], ahead: int) -> Iterator[Result]:
-    """Yield results in order, with at most `ahead` of them under way, so that memory stays bounded."""
-    waiting: deque[Future[Result]] = deque()
-    for future in futures:
-        waiting.append(future)
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 class EncodedCorpus:
@@ -251,7 +237,8 @@ class EncodedCorpus:
         ]
         file, is_broken = ArrayAppender(path, np.uint32), False
         with contextlib.closing(file), ThreadPoolExecutor(threads) as pool:
-            for ids, opens, closes in _in_order((pool.submit(_map_part, *part) for part in parts), threads + 2):
+            futures = (pool.submit(_map_part, *part) for part in parts)
+            for ids, opens, closes in take_in_order(futures, ahead=threads + 3):
                 is_broken |= opens
                 if len(ids):
                     if is_broken and file.length:

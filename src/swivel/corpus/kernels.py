@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus import characters as c
-
-BREAK, GAP = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)
+from swivel.marks import BREAK
 
 # `state`. Of the text: bytes, hash and characters of the token that is being read, a connector that waits for its right
 # side (0: none), the kind of the last character, where a sentence end may be, whether the line is blank so far.

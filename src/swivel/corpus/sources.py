@@ -17,6 +17,7 @@ import lzma
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,11 +34,12 @@ STDIN = Path("-")
 BLOCK_BYTES = 1 << 20
 _ZSTD_BYTES = 1 << 13  # Read little at a time: what comes out may be a thousand times as much.
 _SEPARATOR = "swivel.separator"
+_TAKEN_NAMES = ("-", "iterable", "vocabulary")  # beside the files' names, in a manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some bytes of UTF-8, and how many bytes of the source they took (what a progress bar counts)."""
+    """Some bytes of UTF-8, never none, and how many bytes of the source they took (what a progress bar counts)."""
 
     data: bytes
     cost: int
@@ -100,10 +102,23 @@ def _list_folder(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
-    """Return a digest for each source: of path, size, time of change and configuration.
+def _name_files(files: Iterable[Path]) -> Iterator[str]:
+    """Yield a name for each file that does not say where it lies; the second of a name has #2 behind it."""
+    taken, seen = set(_TAKEN_NAMES), Counter[str]()
+    for file in files:
+        name = file.name
+        while name in taken and file != STDIN:
+            seen[file.name] += 1
+            name = f"{file.name}#{seen[file.name] + 1}"
+        taken.add(name)
+        yield name
 
-    What is in memory or comes from a pipe has none: its name stands in for it.
+
+def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
+    """Return a digest for each source, by its file's name: of size, time of change and configuration.
+
+    Where a file lies is left out, so that a project may be moved. What is in memory or comes from a pipe has no digest:
+    its name stands in for it.
     """
     if isinstance(texts, (str, Path)):
         files = list_files(texts)
@@ -111,7 +126,7 @@ def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
         files = list_files([item for item in texts if isinstance(item, Path)])
     else:
         return {"iterable": "iterable"}
-    return {str(file): _fingerprint_file(file, config) for file in files}
+    return {name: _fingerprint_file(file, config) for name, file in zip(_name_files(files), files, strict=True)}
 
 
 def _fingerprint_file(file: Path, config: CorpusConfig) -> str:
@@ -119,7 +134,7 @@ def _fingerprint_file(file: Path, config: CorpusConfig) -> str:
         return "standard input"
     with _told_apart(str(file)):
         status = file.stat()
-    return fingerprint([str(file.absolute()), status.st_size, status.st_mtime_ns, fingerprint(config)])
+    return fingerprint([status.st_size, status.st_mtime_ns, fingerprint(config)])
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
@@ -215,8 +230,9 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
     except ImportError:
         raise missing_extra(f"{name}: .zst files", "zstandard", "zstd") from None
     frame, is_open = zstandard.ZstdDecompressor().decompressobj(), False
+    cost = 0
     for block in iter(lambda: raw.read(_ZSTD_BYTES), b""):
-        cost, rest = len(block), block
+        cost, rest = cost + len(block), block
         while rest:
             try:
                 data = frame.decompress(rest)
@@ -225,8 +241,9 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
             is_open, rest = not frame.eof, frame.unused_data if frame.eof else b""
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
-            yield Block(data, cost)
-            cost = 0
+            if data:
+                yield Block(data, cost)
+                cost = 0
     if is_open:
         raise CorpusError(f"{name}: not a zstd file, or damaged (it ends in the middle)")
 
@@ -240,14 +257,16 @@ _DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[Block]]] = {
 
 
 def _without_bom(blocks: Iterator[Block]) -> Iterator[Block]:
-    held = b""
+    held, cost = b"", 0
     for block in blocks:
-        held += block.data
+        held, cost = held + block.data, cost + block.cost
         if len(held) >= len(codecs.BOM_UTF8):
-            yield Block(held.removeprefix(codecs.BOM_UTF8), block.cost)
+            if text := held.removeprefix(codecs.BOM_UTF8):
+                yield Block(text, cost)
             yield from blocks
             return
-    yield Block(held, len(held))
+    if held:
+        yield Block(held, cost)
 
 
 codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
@@ -258,13 +277,23 @@ def _transcode(blocks: Iterator[Block], name: str, codec: codecs.CodecInfo, conf
     assert codec.incrementaldecoder is not None  # All of Python's text encodings have one.
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
     place = TextPlace()
-    for block in itertools.chain(blocks, [Block(b"", 0)]):
+
+    def decode(data: bytes, *, final: bool = False) -> bytes:
         try:
-            text = decoder.decode(block.data, final=not block.data)
+            text = decoder.decode(data, final)
         except UnicodeError as error:
             raise _not_in_encoding(error, name, place, codec) from error
         place.move(text)
-        yield Block(text.encode("utf-8", "surrogatepass"), block.cost)
+        return text.encode("utf-8", "surrogatepass")
+
+    cost = 0
+    for block in blocks:
+        data, cost = decode(block.data), cost + block.cost
+        if data:
+            yield Block(data, cost)
+            cost = 0
+    if data := decode(b"", final=True):  # Only here: a final call in the middle takes half a character for damage.
+        yield Block(data, cost)
 
 
 def _not_in_encoding(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
@@ -307,7 +336,8 @@ def _pack(parts: Iterator[bytes]) -> Iterator[Block]:
         if size >= BLOCK_BYTES:
             yield Block(b"".join(held), size)
             held, size = [], 0
-    yield Block(b"".join(held), size)
+    if size:
+        yield Block(b"".join(held), size)
 
 
 def _checked(items: Iterable[Any], kind: type, words: str) -> Iterator[Any]:

@@ -5,8 +5,9 @@ read text.
 """
 
 from swivel.counting.count import CountJob, count_tokens, forecast
-from swivel.counting.planning import BREAK, GAP, Forecast
+from swivel.counting.planning import Forecast
 from swivel.counting.windows import WindowWeights, column_vocabulary, part_names, window_weights
+from swivel.marks import BREAK, GAP
 
 __all__ = [
     "BREAK",

@@ -26,7 +26,7 @@ from swivel.counting.windows import column_vocabulary, is_symmetric, part_names,
 from swivel.errors import CountsError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.matrix.layout import Layout
-from swivel.matrix.ordered import map_in_order
+from swivel.ordered import map_in_order
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.vocabulary import Vocabulary
 

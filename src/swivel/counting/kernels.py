@@ -15,8 +15,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-BREAK = np.uint32(0xFFFFFFFF)
-GAP = np.uint32(0xFFFFFFFE)
+from swivel.marks import BREAK, GAP
+
 GROUP = 16  # accumulators behind one byte of `touched`: one line of cache of uint32
 LINE = 128  # accumulators behind eight bytes of `touched`, which are looked at together
 SATURATED = 0xFFFFFFFF

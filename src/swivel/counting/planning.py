@@ -6,6 +6,7 @@ a time, in which blocks). It does not count.
 
 from __future__ import annotations
 
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,9 +21,9 @@ from swivel.counting.windows import is_symmetric, part_names, place_parts
 from swivel.errors import CountsError, MemoryBudgetError, StorageError
 from swivel.matrix.layout import Layout
 
-BREAK, GAP = 0xFFFFFFFF, 0xFFFFFFFE
 _SAMPLE_TOKENS = 400_000
 _LEAST_PLACES = 4_096
+_MOST_RUNS = 256  # merging looks at every run for every row of every shard
 _MOST_PADDED = (1 << 32) - (1 << 20)  # places have 32 bits
 # Of one thread, indexing and adding; emitting, writing and checking. Fitted by hand to the CPU seconds of one corpus
 # (65 M tokens, 98,304 words, symmetric and directional) on one 2-core Xeon: another machine will differ.
@@ -35,6 +36,7 @@ _BYTES_A_CELL = 8
 class Survey:
     """What a corpus of ids holds; `longest` is the longest unit, in places. The sample is sorted by word."""
 
+    places: int
     tokens: int
     breaks: int
     longest: int
@@ -123,6 +125,7 @@ def _join_survey(
     order = np.argsort(ids[places], kind="stable")
     share = float(is_sampled.sum() / is_sampled.size)
     return Survey(
+        places=int(ids.size),
         tokens=int(found[:, 0].sum()),
         breaks=int(found[:, 1].sum()),
         longest=max(longest, run),
@@ -162,13 +165,15 @@ def _estimate_costs(layout: Layout, survey: Survey, plan: Plan) -> _Costs:
     workspace = 13 * accumulators + 8 * layout.largest_rows * layout.column_blocks + 8 * plan.block_cells
     tallies = 8 * (plan.threads + 1) * shape.blocks * shape.stride
     in_flight = (plan.threads + 1) * 8 * plan.block_cells
-    places = survey.tokens + survey.breaks
-    padding = survey.breaks * max(plan.left, plan.right, 1) / max(places, 1)
+    padding = survey.breaks * max(plan.left, plan.right, 1) / max(survey.places, 1)
     return _Costs(plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding))
 
 
 def make_plan(layout: Layout, config: CountConfig, survey: Survey, cells: int, *, threads: int, memory: int) -> Plan:
-    """Return how to count inside `memory` bytes, or raise MemoryBudgetError with what is needed."""
+    """Return how to count inside `memory` bytes, or raise MemoryBudgetError with what is needed.
+
+    Where memory is short there are more runs, up to `_MOST_RUNS`; then fewer threads, whose room the runs get.
+    """
     most = layout.largest_rows * layout.columns
     plan = Plan(
         chunk_places=0,
@@ -178,12 +183,14 @@ def make_plan(layout: Layout, config: CountConfig, survey: Survey, cells: int, *
         right=min(config.window_right, max(survey.longest - 1, 1)),
     )
     costs = _estimate_costs(layout, survey, plan)
+    most_places = _MOST_PADDED // max(plan.left, plan.right, 1)
+    least_places = min(max(_LEAST_PLACES, -(-survey.places // _MOST_RUNS)), survey.places, most_places)
     chunk = int((memory - costs.fixed) / costs.a_place)
-    if chunk >= _LEAST_PLACES or chunk >= survey.tokens + survey.breaks:
-        return replace(plan, chunk_places=min(chunk, _MOST_PADDED // max(plan.left, plan.right, 1)))
+    if chunk >= max(least_places, 1):
+        return replace(plan, chunk_places=min(chunk, most_places))
     if threads > 1:
-        return make_plan(layout, config, survey, cells, threads=1, memory=memory)
-    needed = costs.fixed + int(costs.a_place * _LEAST_PLACES)
+        return make_plan(layout, config, survey, cells, threads=threads // 2, memory=memory)
+    needed = costs.fixed + math.ceil(costs.a_place * max(least_places, 1))
     raise MemoryBudgetError(
         f"counting {layout.rows:,} x {layout.columns:,} features needs {needed / 2**20:,.1f} MiB of memory or more, "
         f"got {memory / 2**20:,.1f} MiB"
@@ -193,14 +200,13 @@ def make_plan(layout: Layout, config: CountConfig, survey: Survey, cells: int, *
 def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: int, plan: Plan) -> Forecast:
     """Return what counting with this plan will take."""
     costs = _estimate_costs(layout, survey, plan)
-    places = survey.tokens + survey.breaks
-    chunks = -(-places // plan.chunk_places)
+    chunks = -(-survey.places // plan.chunk_places)
     stored = cells * (1 + 1 / layout.row_blocks) / 2 if is_symmetric(config) else cells
     # Runs are on disk beside the matrix; each has fewer cells than it, all together rarely more than thrice as many.
     disk = _BYTES_A_CELL * stored * (1 if chunks == 1 else 1 + min(chunks, 3))
     neighbours = survey.tokens * (plan.left + plan.right + 1)
     seconds = (neighbours * _SECONDS_A_NEIGHBOUR + stored * _SECONDS_A_CELL) / plan.threads
-    memory = costs.fixed + costs.a_place * min(plan.chunk_places, places)
+    memory = costs.fixed + costs.a_place * min(plan.chunk_places, survey.places)
     return Forecast(cells, int(disk), int(memory), seconds * (1 if chunks == 1 else 1.6))
 
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.counting import kernels
-from swivel.counting.planning import BREAK, GAP, Plan
+from swivel.counting.planning import Plan
 from swivel.counting.windows import place_parts, window_weights
+from swivel.marks import BREAK, GAP
 from swivel.matrix.layout import Layout, block_length
 from swivel.matrix.shards import Piece
 

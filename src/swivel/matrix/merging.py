@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.matrix.ordered import map_in_order
 from swivel.matrix.shards import CellArrays, Piece, RunFiles, make_piece
+from swivel.ordered import map_in_order
 
 _BYTES_A_CELL = 28  # position, units and the comparison that finds large ones; then the piece
 _MOST_CELLS = 1 << 22  # more a piece saves nothing
@@ -28,7 +28,9 @@ def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads
 
 def _split_shards(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of shards that have at most `most` cells in all runs together, or are one shard."""
-    ends = (offsets - offsets[:, :1]).sum(axis=0)
+    ends = np.zeros(offsets.shape[1], np.int64)
+    for run in offsets:  # one by one: the whole table may be large, and is on disk
+        ends += run - run[0]
     first, shards = 0, len(ends) - 1
     while first < shards:
         last = int(np.searchsorted(ends, ends[first] + most, side="right")) - 1

@@ -1,0 +1,392 @@
+"""The command line, verb by verb: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from swivel._version import __version__
+from swivel.cli import cli, main
+from swivel.cli.bars import format_rate
+from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours
+from swivel.sample import Demo
+from swivel.storage import read_manifest
+from swivel.vectors import Neighbour, Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
+QUICK = ["--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def swivel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `main()`, as the installed command does."""
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["swivel", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as leave:
+            status = int(leave.code or 0)
+        out, err = capsys.readouterr()
+        return Ended(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(LINES) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "text.txt").write_text("\n".join(LINES) + "\n")
+    done = CliRunner().invoke(cli, ["run", str(folder / "text.txt"), "-o", str(folder), *QUICK, "--quiet"])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+# Text to vectors
+
+
+def test_run_makes_vectors_and_says_what_is_next(swivel: Run, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my work"
+    ended = swivel("run", text, "-o", out, *QUICK)
+    assert ended.status == 0
+    assert ended.out == f"{out}/vectors: 8 vectors of 4 dimensions\n"
+    assert ended.err.splitlines()[-1] == f"next: swivel nearest '{out}/vectors' woman"
+    assert "\r" not in ended.err, "there are no bars where standard error is no terminal"
+    assert "%" not in ended.err
+
+
+def test_run_again_does_nothing(swivel: Run, text: Path, tmp_path: Path) -> None:
+    first = swivel("run", text, "-o", tmp_path / "work", *QUICK)
+    again = swivel("run", text, "-o", tmp_path / "work", *QUICK)
+    assert (again.status, again.out) == (0, first.out)
+    assert again.err.count("finished already, nothing to do") == 2
+
+
+def test_stages_one_by_one_make_the_same(swivel: Run, text: Path, tmp_path: Path) -> None:
+    swivel("run", text, "-o", tmp_path / "work", *QUICK)
+    matrix, vectors = tmp_path / "matrix", tmp_path / "vectors"
+    counted = swivel("count", text, "-o", matrix)
+    assert (counted.status, counted.out.startswith(f"{matrix}: 8 x 16, ")) == (0, True)
+    assert swivel("train", matrix, "-o", vectors, *QUICK).status == 0
+    for part in ("vectors.safetensors", "rows.txt"):
+        assert (vectors / part).read_bytes() == (tmp_path / "work" / "vectors" / part).read_bytes()
+
+
+def test_json_is_all_there_is_on_standard_output(swivel: Run, text: Path, tmp_path: Path) -> None:
+    matrix, vectors = tmp_path / "matrix", tmp_path / "vectors"
+    counted = swivel("count", text, "-o", matrix, "--json").json
+    assert (counted["rows"], counted["columns"], counted["matrix"]) == (8, 16, str(matrix))
+    assert counted["total"] > 0
+    expected = {"vectors": str(vectors), "tokens": 8, "dim": 4}
+    assert swivel("train", matrix, "-o", vectors, *QUICK, "--json").json == expected
+    assert swivel("run", text, "-o", tmp_path / "run", *QUICK, "--json").json["dim"] == 4
+
+
+def test_quiet_says_nothing(swivel: Run, text: Path, tmp_path: Path) -> None:
+    for verb, source, out in [("run", text, "a"), ("count", text, "b"), ("train", tmp_path / "b", "c")]:
+        flags = QUICK if verb != "count" else []
+        ended = swivel(verb, source, "-o", tmp_path / out, *flags, "--quiet")
+        assert (ended.status, ended.err) == (0, "")
+
+
+def test_several_texts_folders_and_globs_are_read(swivel: Run, text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text(f"word{number} word{number} word{number}\n" * 5)
+    for number, texts in enumerate([(folder,), (f"{folder}/*.txt",), sorted(folder.iterdir())]):
+        out = tmp_path / f"matrix-{number}"
+        assert swivel("count", *texts, "-o", out, "--json").json["rows"] == 3
+    assert swivel("count", text, folder, "-o", tmp_path / "all", "--json").json["rows"] == 11
+
+
+def test_text_is_read_from_standard_input(
+    swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    assert swivel("count", "-", "-o", tmp_path / "matrix", "--json").json["rows"] == 8
+
+
+def test_own_vocabulary_is_read_from_a_file(swivel: Run, text: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("king\t3\nqueen\n\n")
+    ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", words, "--json")
+    assert ended.json["rows"] == 2
+
+
+def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) -> None:
+    flags = ["--no-lowercase", "--window", "2", "--columns", "symmetric", "--min-count", "2", "--recipe", "fast"]
+    assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags, "--rate", "0.05").status == 0
+    counted = read_manifest(tmp_path / "work" / "matrix").config
+    trained = read_manifest(tmp_path / "work" / "vectors").config
+    assert counted["corpus"]["lowercase"] is False
+    assert (counted["count"]["window"], counted["vocabulary"]["min_count"]) == (2, 2)
+    assert (trained["train"]["rate"], trained["vectors"]["combine"]) == (0.05, "sum")
+
+
+# Vectors
+
+
+def test_nearest_shows_neighbours_of_each_word(swivel: Run, work: Path) -> None:
+    ended = swivel("nearest", work / "vectors", "king", "queen", "-n", "3")
+    assert ended.status == 0
+    lines = ended.out.splitlines()
+    assert (lines[0], lines[4], len(lines)) == ("king", "queen", 8)
+    assert re.fullmatch(r"  [ -]\d\.\d{3}  \w+", lines[1])
+
+
+def test_nearest_takes_arithmetic_and_the_folder_of_a_run(swivel: Run, work: Path) -> None:
+    found = swivel("nearest", work, "king - man + woman", "--json").json["king - man + woman"]
+    assert not {"king", "man", "woman"} & {answer["token"] for answer in found}
+    assert found == swivel("analogy", work / "vectors", "man", "king", "woman", "-n", "10", "--json").json
+
+
+def test_nearest_among_columns_has_scores(swivel: Run, work: Path) -> None:
+    found = swivel("nearest", work, "king", "--among", "columns", "-n", "2", "--json").json["king"]
+    assert len(found) == 2
+
+
+def test_analogy_answers(swivel: Run, work: Path) -> None:
+    ended = swivel("analogy", work / "vectors", "man", "king", "woman", "-n", "2", "--method", "3cosmul")
+    lines = ended.out.splitlines()
+    assert (ended.status, lines[0], len(lines)) == (0, "man : king = woman : ?", 3)
+
+
+def test_word_without_neighbours_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    draw_neighbours({"hermit": []})
+    assert capsys.readouterr().out == "hermit\n  (no neighbours: it never co-occurred with anything)\n"
+
+
+@pytest.fixture
+def square(tmp_path: Path) -> Path:
+    """Vectors on which the answers are known."""
+    table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
+    Vectors(Side(Vocabulary(["king", "man", "woman", "queen"]), table)).save(tmp_path / "square")
+    return tmp_path / "square"
+
+
+def test_evaluate_shows_a_table_of_own_files(swivel: Run, square: Path, tmp_path: Path) -> None:
+    (tmp_path / "near.tsv").write_text("king\tman\t9\nking\tqueen\t5\nman\twoman\t1\n")
+    (tmp_path / "pairs.txt").write_text(": royal\nman king woman queen\n: other\nman king woman zebra\n")
+    files = [tmp_path / "near.tsv", tmp_path / "pairs.txt"]
+    assert swivel("evaluate", square, *files, "--sections").out.splitlines() == [
+        "set       measure  figure  known  of",
+        "near          rho   1.000      3   3",
+        "pairs    accuracy   0.500      1   2",
+        "  royal  accuracy   1.000      1   1",
+        "  other  accuracy   0.000      0   1",
+    ]
+    data = swivel("evaluate", square, *files, "--json", "--unknown", "skip").json
+    assert [item["name"] for item in data["sets"]] == ["near", "pairs"]
+
+
+def test_evaluate_takes_a_folder_and_says_what_it_leaves_out(swivel: Run, square: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    (folder / "near.tsv").write_text("king\tman\t9\nking\tqueen\t5\n")
+    (folder / "notes.txt").write_text("these are notes, and no test set\n")
+    ended = swivel("evaluate", square, folder)
+    assert (ended.status, ended.err) == (0, "notes.txt: left out, not a test set\n")
+    assert swivel("evaluate", square, folder, "--quiet").err == ""
+
+
+# Info
+
+
+def test_info_shows_what_a_folder_holds(swivel: Run, work: Path) -> None:
+    for stage in ("matrix", "vectors"):
+        data = swivel("info", work / stage, "--json").json
+        assert (data["holds"], "checksums" in data) == (stage, False)
+    shown = swivel("info", work / "vectors", "--verify").out
+    assert "checksums: all as written" in shown
+    assert "dim: 4\n" in shown
+    assert re.search(r"losses: observed [\d.e-]+, .* at first; observed .* after 2\n", shown)
+
+
+def test_info_shows_a_whole_run(swivel: Run, work: Path) -> None:
+    assert list(swivel("info", work, "--json").json) == ["matrix", "vectors"]
+    assert swivel("info", work).out.startswith("matrix:\n  folder: ")
+
+
+def test_info_shows_the_machine(swivel: Run) -> None:
+    data = swivel("info", "--json").json
+    assert data["swivel-embeddings"] == __version__
+    assert {"cores", "backend", "device", "libraries", "free memory"} <= set(data)
+
+
+def test_facts_are_drawn_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    draw_facts({"a": {"size": 1234, "none": None}, "list": [1, "b"], "share": 1 / 3, "yes": True})
+    assert capsys.readouterr().out == "a:\n  size: 1,234\n  none: -\nlist: 1, b\nshare: 0.3333\nyes: True\n"
+
+
+# Errors: one line and an exit status
+
+
+def check_error(ended: Ended, status: int, line: str) -> None:
+    assert (ended.status, ended.out) == (status, "")
+    assert re.fullmatch(line, ended.err.strip()), ended.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--window", "0"], "ConfigError: window must be a positive integer, got 0"),
+        (["--threads", "0"], "ConfigError: threads must be a positive integer, got 0"),
+        (["--memory", "lots"], "ConfigError: memory must be a number of bytes such as 1GiB or 500MB, got 'lots'"),
+        (["--left", "0", "--right", "0"], "ConfigError: left and right are both 0: there is nothing to count"),
+        (["--vocabulary", "nowhere.txt"], "ConfigError: nowhere.txt: No such file or directory"),
+    ],
+)
+def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, flags: list[str], line: str) -> None:
+    check_error(swivel("count", text, "-o", tmp_path / "matrix", *flags), 2, re.escape(line))
+    assert not (tmp_path / "matrix").exists()
+
+
+def test_vocabulary_file_that_is_no_text_is_refused(swivel: Run, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "words").write_bytes(b"\xff\xfe")
+    ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", tmp_path / "words")
+    check_error(ended, 2, "ConfigError: .*words: not valid UTF-8")
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x", "-o", "y", "--nonsense"], ["demo", "x"]])
+def test_wrong_usage_is_a_usage_error(swivel: Run, arguments: list[str]) -> None:
+    ended = swivel(*arguments)
+    assert (ended.status, ended.out) == (2, "")
+    assert "Error: " in ended.err
+
+
+def test_missing_files_are_errors(swivel: Run, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    out = ["-o", tmp_path / "out"]
+    check_error(swivel("run", nowhere, *out), 1, "CorpusError: '.*nowhere': no such file or folder.*")
+    check_error(swivel("run", nowhere, nowhere, *out), 1, "CorpusError: '.*nowhere': no such file or folder.*")
+    check_error(swivel("run", f"{nowhere}*", *out), 1, "CorpusError: .*no file matches")
+    check_error(swivel("train", nowhere, *out), 1, "StorageError: .*nowhere: no such folder")
+    check_error(swivel("nearest", nowhere, "king"), 1, "StorageError: .*nowhere: no such folder")
+    check_error(swivel("info", nowhere), 1, "StorageError: .*nowhere: no such folder")
+
+
+def test_info_on_a_file_or_on_an_empty_folder_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> None:
+    check_error(swivel("info", text), 1, "StorageError: .*text.txt: a file, not a folder that Swivel wrote")
+    (tmp_path / "empty").mkdir()
+    check_error(swivel("info", tmp_path / "empty"), 1, r"UnfinishedFolder: .*empty: no manifest\.json.*")
+
+
+def test_output_below_a_file_is_an_error(swivel: Run, text: Path) -> None:
+    for verb in ("run", "count"):
+        check_error(swivel(verb, text, "-o", text / "out"), 1, "StorageError: .*text.txt.*: Not a directory")
+    check_error(swivel("demo", "-o", text / "out", "--quiet"), 1, "StorageError: .*text.txt.*: Not a directory")
+
+
+def test_folder_of_another_stage_is_an_error(swivel: Run, work: Path, tmp_path: Path) -> None:
+    check_error(swivel("nearest", work / "matrix", "king"), 1, "StorageError: .*: a folder of matrix, not of vectors")
+    ended = swivel("train", work / "vectors", "-o", tmp_path / "out")
+    check_error(ended, 1, "StorageError: .*: a folder of vectors, not of matrix")
+
+
+def test_finished_folder_with_other_settings_is_an_error(swivel: Run, work: Path) -> None:
+    ended = swivel("run", work / "text.txt", "-o", work, *QUICK, "--seed", "7", "--quiet")
+    check_error(ended, 1, r"FolderExists: .*vectors: finished already with other settings \(train.seed\); .*")
+
+
+def test_damaged_matrix_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> None:
+    swivel("count", text, "-o", tmp_path / "matrix")
+    file = tmp_path / "matrix" / "counts.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    line = r"DamagedFolder: .*counts\.npy: checksum differs .*"
+    check_error(swivel("train", tmp_path / "matrix", "-o", tmp_path / "vectors", "--quiet"), 1, line)
+    check_error(swivel("info", tmp_path / "matrix", "--verify"), 1, line)
+
+
+def test_unknown_word_is_an_error_with_close_spellings(swivel: Run, work: Path) -> None:
+    line = "UnknownToken: 'quen' is not in the vocabulary of 8 tokens; did you mean 'queen'.*"
+    check_error(swivel("nearest", work, "quen"), 1, line)
+    check_error(swivel("analogy", work, "man", "king", "quen"), 1, line)
+
+
+def test_wrong_number_of_answers_is_a_usage_error(swivel: Run, work: Path) -> None:
+    check_error(swivel("nearest", work, "king", "-n", "0"), 2, "ConfigError: count must be a positive integer, got 0")
+
+
+@pytest.mark.parametrize("order", [["--traceback", "info", "nowhere"], ["info", "nowhere", "--traceback"]])
+def test_traceback_is_shown_when_asked_for(swivel: Run, order: list[str]) -> None:
+    ended = swivel(*order)
+    assert ended.status == 1
+    assert ended.err.startswith("Traceback (most recent call last):")
+    assert ended.err.splitlines()[-1] == "StorageError: nowhere: no such folder"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (MemoryError(), 1, "MemoryError: not enough memory; .*"),
+        (OSError(28, "No space left on device"), 1, "OSError: .*No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.Abort(), 130, "interrupted"),
+    ],
+)
+def test_other_ends_are_one_line_too(
+    swivel: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, line: str
+) -> None:
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise error
+
+    monkeypatch.setattr("swivel.describe.describe_machine", fail)
+    check_error(swivel("info"), status, line)
+
+
+def test_rates_are_written_for_people() -> None:
+    rates = [format_rate(speed, "cells") for speed in (None, 0, 12.34, 1500, 2.5e6, 3e9)]
+    assert rates == ["", "", "12.3 cells/s", "1.5 k cells/s", "2.5 M cells/s", "3.0 G cells/s"]
+
+
+def test_demo_is_drawn_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    near = [Neighbour("sun", 0.9), Neighbour("earth", 0.8)]
+    sections = [("plurals", 3, 4), ("past", 0, 4)]
+    draw_demo(Demo(5, 12345, 9.6, {"moon": near}, {"man is to king as woman": "queen"}, sections))
+    lines = capsys.readouterr().out.splitlines()
+    assert "5 words, 12,345 observed cells: vectors in 10 seconds" in lines
+    assert "  moon  sun, earth" in lines
+    assert "  man is to king as woman is to queen" in lines
+    assert "         plurals  ###############.....   75% of 4" in lines
+    assert "             all  ########............   38% of 8" in lines

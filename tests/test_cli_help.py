@@ -1,0 +1,77 @@
+"""The command line's own words: help, version and completion."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from swivel._version import __version__
+from swivel.cli import cli
+from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+
+VERBS = sorted(cli.commands)
+
+
+def show(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="swivel")
+
+
+def test_without_a_verb_the_verbs_are_shown() -> None:
+    ended = show()
+    assert ended.exit_code == 2
+    assert all(verb in ended.stderr for verb in VERBS)
+
+
+def test_version_is_shown() -> None:
+    ended = show("--version")
+    assert (ended.exit_code, ended.stdout) == (0, f"swivel, version {__version__}\n")
+
+
+def test_verbs_fit_on_their_lines() -> None:
+    lines = show("--help").stdout.splitlines()
+    summaries = [line for line in lines if line.strip().split(" ")[0] in VERBS]
+    assert len(summaries) == len(VERBS)
+    assert not [line for line in summaries if line.endswith("...")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str) -> None:
+    ended = show(verb, "--help")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"Usage: swivel {verb} ")
+    options = ended.stdout.partition("Options:")[2]
+    assert not re.search(r"^  [A-Z.]", options, re.MULTILINE), "an argument stands among the options"
+
+
+@pytest.mark.parametrize(
+    ("verb", "configs"),
+    [
+        ("count", [CorpusConfig, VocabularyConfig, CountConfig]),
+        ("train", [TrainConfig, VectorsConfig]),
+        ("run", list(STAGES.values())),
+    ],
+)
+def test_help_has_a_flag_for_every_setting(verb: str, configs: list[type[Any]]) -> None:
+    shown = show(verb, "--help").stdout
+    for config in configs:
+        for field in dataclasses.fields(config):
+            assert "  --" + field.name.replace("_", "-") in shown
+
+
+def test_help_shows_defaults_and_where_recipes_differ() -> None:
+    shown = " ".join(show("run", "--help").stdout.split())
+    assert "[paper: symmetric, fast: symmetric, default: directional]" in shown
+    assert "leave out tokens seen fewer times [default: 5]" in shown
+    assert "lower-case the text [default: yes]" in shown
+    assert "[paper: 4096, fast: auto, default: auto]" in shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str) -> None:
+    ended = show("completion", shell)
+    assert ended.exit_code == 0
+    assert f"_SWIVEL_COMPLETE={shell}_complete" in ended.stdout

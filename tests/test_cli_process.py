@@ -1,0 +1,123 @@
+"""The command line as a process: exit statuses, signals, pipes and terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swivel._version import __version__
+
+COMMAND = [sys.executable, "-m", "swivel"]
+LONG = ["--min-count", "1", "--dim", "8", "--block-size", "100", "--backend", "cpu", "--dtype", "float32"]
+
+
+def swivel(*arguments: object, **keywords: Any) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    keywords = {"capture_output": True, "encoding": "utf-8", "errors": "replace", "timeout": 120, **keywords}
+    return subprocess.run(command, check=False, **keywords)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = [" ".join(f"w{(line * step) % 300}" for step in range(1, 20)) for line in range(600)]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_exit_statuses_are_those_of_a_good_citizen() -> None:
+    done = swivel("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"swivel, version {__version__}\n", "")
+    missing = swivel("info", "nowhere")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == "StorageError: nowhere: no such folder\n"
+    wrong = swivel("count", "nowhere", "-o", "nowhere", "--window", "0")
+    assert (wrong.returncode, wrong.stderr) == (2, "ConfigError: window must be a positive integer, got 0\n")
+
+
+def start_long_training(text: Path, out: Path, passes: int) -> subprocess.Popen[str]:
+    """Start a run and return when it trains."""
+    command = [*COMMAND, "run", str(text), "-o", str(out), *LONG, "--passes", str(passes)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("training"):
+            time.sleep(0.05)
+            return process
+    raise AssertionError("it ended before it trained")
+
+
+def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text: Path, tmp_path: Path) -> None:
+    process = start_long_training(text, tmp_path / "out", passes=300)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "interrupted; the same command goes on from what was saved"
+    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--passes", "300")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^going on after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
+    assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
+
+
+def test_terminated_run_leaves_quietly(text: Path, tmp_path: Path) -> None:
+    process = start_long_training(text, tmp_path / "out", passes=1_000_000)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 143
+
+
+def test_standard_input_is_read_and_odd_words_are_printed_somehow(tmp_path: Path) -> None:
+    done = swivel("run", "-", "-o", tmp_path, *LONG, "--passes", "1", input="žena dítě\n" * 3)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'vectors'}: 2 vectors of 8 dimensions\n")
+    done = swivel("nearest", tmp_path, "dítě", env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert (done.returncode, "\\u017eena" in done.stdout) == (0, True), done.stderr
+
+
+def test_reader_that_goes_away_leaves_no_traceback() -> None:
+    process = subprocess.Popen([*COMMAND, "run", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1
+    process.stderr.close()
+
+
+def read_terminal(command: list[str]) -> tuple[int, str]:
+    """Run a command on a terminal of its own and return its status and what is drawn there."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"})
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # Linux says so when the other side is closed.
+            break
+        if not data:
+            break
+        shown += data
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
+
+
+def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
+    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--passes", "40"])
+    assert status == 0
+    assert re.search(r"training .*━.* \d+% .* cells/s \d:\d\d:\d\d pass .*…", shown), "on one line, the note cut"
+    assert "\x1b[2K" in shown, "the bar is wiped when the job is done"
+    assert shown.rstrip().splitlines()[-1].startswith("next: swivel nearest ")
+
+
+def test_quiet_terminal_sees_the_result_alone(text: Path, tmp_path: Path) -> None:
+    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--passes", "2", "--quiet"])
+    assert (status, shown) == (0, f"{tmp_path}/vectors: 300 vectors of 8 dimensions\r\n")

@@ -1,0 +1,55 @@
+"""Work in threads, results in order, a bounded number of them at a time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.ordered import map_in_order, take_in_order
+
+
+@settings(deadline=None, max_examples=50)
+@given(items=st.lists(st.integers(), max_size=30), threads=st.integers(1, 4), ahead=st.integers(1, 6))
+def test_results_come_in_order_whatever_the_threads(items: list[int], threads: int, ahead: int) -> None:
+    assert list(map_in_order(str, items, threads=threads, ahead=ahead)) == [str(item) for item in items]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_no_more_results_exist_than_asked_for(ahead: int) -> None:
+    made = taken = 0
+
+    def futures():
+        nonlocal made
+        for number in range(20):
+            made += 1
+            assert made - taken <= ahead
+            future: Future[int] = Future()
+            future.set_result(number)
+            yield future
+
+    for _ in take_in_order(futures(), ahead=ahead):
+        taken += 1
+    assert made == taken == 20
+
+
+def test_an_error_comes_in_its_turn_and_cancels_what_waits() -> None:
+    gate, seen = threading.Event(), []
+
+    def work(number: int) -> int:
+        if number == 1:
+            raise ValueError("one")
+        if number == 2:
+            gate.wait()
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        futures = [pool.submit(work, number) for number in range(6)]
+        with pytest.raises(ValueError, match="one"):
+            seen.extend(take_in_order(futures[:4], ahead=9))
+        gate.set()
+    assert futures[3].cancelled() and not futures[5].cancelled()
+    assert seen == [0]
