@@ -51,7 +51,7 @@ def test_configurations_are_keyword_only_frozen_and_json(stage: Any) -> None:
         (CountConfig, "weight", "quadratic", "one of harmonic, linear, uniform"),
         (CorpusConfig, "lowercase", 1, "true or false"),
         (CorpusConfig, "encoding", "", "a text that is not empty"),
-        (VocabularyConfig, "max_size", 0, "a positive integer"),
+        (VocabularyConfig, "max_size", -1, "an integer of 0 or more"),
         (TrainConfig, "rate", math.nan, "a positive number"),
         (TrainConfig, "rate", math.inf, "a positive number"),
         (TrainConfig, "decay", -1e-9, "a number of 0 or more"),

@@ -115,9 +115,10 @@ def test_overwriting_removes_the_old_parts_and_nothing_else(tmp_path: Path) -> N
     make_folder(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     with create_folder(tmp_path, "example", overwrite=True) as folder:
-        assert names(tmp_path) == [LOCK, "notes.txt"]
+        folder.write_bytes("new.txt", b"new")
+        assert names(tmp_path) == [LOCK, "new.txt", "notes.txt"]
         folder.finish(config={}, inputs={}, facts={})
-    assert names(tmp_path) == [MANIFEST, "notes.txt"]
+    assert names(tmp_path) == [MANIFEST, "new.txt", "notes.txt"]
 
 
 def test_overwriting_a_damaged_manifest_works(tmp_path: Path) -> None:
@@ -126,9 +127,17 @@ def test_overwriting_a_damaged_manifest_works(tmp_path: Path) -> None:
     assert open_folder(tmp_path, "example").manifest.config == {"knob": 3}
 
 
-def test_overwriting_that_fails_leaves_an_unfinished_folder(tmp_path: Path) -> None:
+def test_overwriting_that_fails_before_the_first_part_loses_nothing(tmp_path: Path) -> None:
     make_folder(tmp_path)
     with pytest.raises(RuntimeError), create_folder(tmp_path, "example", overwrite=True):
+        raise RuntimeError
+    open_folder(tmp_path, "example").verify()
+
+
+def test_overwriting_that_fails_halfway_leaves_an_unfinished_folder(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    with pytest.raises(RuntimeError), create_folder(tmp_path, "example", overwrite=True) as folder:
+        folder.write_array("numbers.npy", np.arange(3))
         raise RuntimeError
     with pytest.raises(UnfinishedFolder):
         open_folder(tmp_path, "example")

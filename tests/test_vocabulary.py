@@ -24,6 +24,7 @@ def test_rare_tokens_and_those_beyond_the_size_are_left_out():
     counts = {"a": 3, "b": 2, "c": 1}
     assert choose_tokens(counts, VocabularyConfig(min_count=2)).tokens == ("a", "b")
     assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=1)).tokens == ("a",)
+    assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=0)) == choose_tokens(counts, ALL)
     assert len(choose_tokens(counts, ALL)) == 3
 
 

@@ -124,7 +124,7 @@ class VocabularyConfig:
     """Which tokens get vectors."""
 
     min_count: int = knob(5, "leave out tokens seen fewer times", POSITIVE_INT)
-    max_size: int | None = knob(98_304, "keep at most this many, the commonest", POSITIVE_INT, optional=True)
+    max_size: int | None = knob(98_304, "keep at most this many, the commonest; 0: no limit", NATURAL, optional=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -151,7 +151,7 @@ def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
             except OSError:
                 file.truncate(0)  # What was got before the disk was full goes back at once.
                 raise
-        return np.lib.format.open_memmap(path, mode="r+") if size else np.empty(shape, kind)  # Nothing maps nowhere.
+        return np.lib.format.open_memmap(path, mode="r+") if size else np.empty(shape, kind)  # 0 bytes have no map
 
 
 def _write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -308,6 +308,7 @@ class FolderWriter:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write one part."""
+        self._clear_finished()
         write_file(self.path / name, data)
         self._parts[name] = Part(len(data), hashlib.sha256(data).hexdigest())
 
@@ -340,8 +341,22 @@ class FolderWriter:
         """Make a complete file on the same disk a part of the folder; it must not be mapped, for Windows' sake."""
         with told_apart(file):
             flush(file)
-            self._parts[name] = Part(file.stat().st_size, checksum(file))
+            part = Part(file.stat().st_size, checksum(file))
+            self._clear_finished()
+            self._parts[name] = part
             file.replace(self.path / name)
+
+    def _clear_finished(self) -> None:
+        """Remove what was there when the first new part is ready, and not before; the manifest goes first."""
+        if self._parts or not (self.path / MANIFEST).exists():
+            return
+        with told_apart(self.path):
+            try:
+                parts = list(read_manifest(self.path).parts)
+            except StorageError:
+                parts = []
+            for name in (MANIFEST, *parts):
+                (self.path / name).unlink(missing_ok=True)
 
     def _temporary(self, name: str) -> Path:
         file = self.path / (name + _TEMPORARY)
@@ -357,6 +372,7 @@ class FolderWriter:
         """Write the manifest: from now on the folder counts as finished."""
         plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
         manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
+        self._clear_finished()
         flush(self.path)
         write_file(self.path / MANIFEST, json.dumps(asdict(manifest), indent=1).encode() + b"\n")
         flush(self.path)
@@ -366,8 +382,8 @@ class FolderWriter:
 def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> Iterator[FolderWriter]:
     """Open a folder for writing, locked against other processes.
 
-    A finished folder is refused unless `overwrite`; then its manifest goes first. Files that are not parts of
-    what was there are left alone. What was begun and not ended is gone when the block ends, however it does.
+    A finished folder is refused unless `overwrite`; then what was there goes when the first new part is ready. Files
+    that are not parts of it are left alone. What was begun and not ended is gone when the block ends, however it does.
     """
     path = Path(path)
     with told_apart(path):
@@ -376,23 +392,9 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
         lock.acquire()
     writer = FolderWriter(path, stage)
     try:
-        _clear_finished(path, overwrite)
+        if not overwrite and (path / MANIFEST).exists():
+            raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
         yield writer
     finally:
         writer.discard_temporaries()
         lock.release()
-
-
-def _clear_finished(path: Path, overwrite: bool) -> None:
-    if not (path / MANIFEST).exists():
-        return
-    if not overwrite:
-        raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
-    with told_apart(path):
-        try:
-            parts = list(read_manifest(path).parts)
-        except StorageError:
-            parts = []
-        (path / MANIFEST).unlink()
-        for name in parts:
-            (path / name).unlink(missing_ok=True)

@@ -132,7 +132,7 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
             if counts
             else "the text has no tokens"
         )
-    kept = sorted(kept)[: config.max_size]
+    kept = sorted(kept)[: config.max_size or None]
     return Vocabulary([token for _, token in kept], [-negative for negative, _ in kept])
 
 
