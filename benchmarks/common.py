@@ -37,6 +37,7 @@ def parse_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--eval", type=Path, default=SHARED / "eval")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=count_cores())
+    parser.add_argument("--name", help="keep the result under this name")
     return parser.parse_args()
 
 

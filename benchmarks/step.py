@@ -102,13 +102,17 @@ def compare(matrix: swivel.Matrix, dtype: str, threads: int, repeats: int) -> di
 def main() -> None:
     arguments = parse_arguments(__doc__)
     matrix = swivel.count(
-        plain_corpus(arguments.corpus), WORK / "matrix", recipe="fast", min_count=12, means=Means(overwrite=False)
+        plain_corpus(arguments.corpus),
+        WORK / "step-matrix",
+        recipe="fast",
+        min_count=12,
+        means=Means(threads=arguments.threads),
     )
     dtypes = list(measure_products("float32", "bfloat16"))
-    result = {dtype: compare(matrix, dtype, arguments.threads, 3 * arguments.repeats) for dtype in dtypes}
+    result = {dtype: compare(matrix, dtype, arguments.threads, 5 * arguments.repeats) for dtype in dtypes}
     rates = {dtype: result[dtype]["products_cells_per_second"] for dtype in dtypes}
     keep(
-        "step",
+        arguments.name or "step",
         {
             **result,
             "bfloat16_products_run": "bfloat16" in dtypes,
