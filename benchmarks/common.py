@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,30 @@ def median_seconds(job: Callable[[], Any], repeats: int) -> float:
         job()
         times.append(time.perf_counter() - started)
     return statistics.median(times)
+
+
+def products_rate(dtype: str, threads: int, seconds: float = 3.0) -> float:
+    """Return cells a second of a step's three products (k = 1,024, d = 300), warmed, on so many threads at once."""
+    import torch
+
+    k, d = 1024, 300
+    kind = getattr(torch, dtype)
+
+    def work(_: int) -> float:
+        w, c, g = (torch.randn(*shape).to(kind) for shape in ((k, d), (k, d), (k, k)))
+        outs = torch.empty(k, k, dtype=kind), torch.empty(k, d, dtype=kind)
+        steps, started = -1, time.perf_counter()
+        while steps < 0 or time.perf_counter() - started < seconds:
+            torch.mm(w, c.t(), out=outs[0])
+            torch.mm(g, c, out=outs[1])
+            torch.mm(g.t(), w, out=outs[1])
+            steps += 1
+            if steps == 0:  # The first warms.
+                started = time.perf_counter()
+        return steps * k * k / (time.perf_counter() - started)
+
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return sum(pool.map(work, range(threads)))
 
 
 class PrivateMemory:

@@ -147,9 +147,9 @@ def test_text_is_read_from_standard_input(
 
 def test_own_vocabulary_is_read_from_a_file(swivel: Run, text: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("king\t3\nqueen\n\n")
-    ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", words, "--json")
-    assert ended.json["rows"] == 2
+    words.write_bytes("\ufeffking\t3\r\nqueen\r\n\n".encode())
+    assert swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", words, "--json").json["rows"] == 2
+    assert (tmp_path / "matrix" / "rows.txt").read_text() == "king\t10\nqueen\t10\n"
 
 
 def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_exit_statuses_are_those_of_a_good_citizen() -> None:
     assert (wrong.returncode, wrong.stderr) == (2, "ConfigError: window must be a positive integer, got 0\n")
 
 
+def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
+    broken = "import swivel.pipeline as p, swivel.cli; p.count = None; swivel.cli.main()"
+    arguments = [sys.executable, "-c", broken, "count", str(text), "-o", str(tmp_path)]
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "TypeError: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
+
+
 def start_long_training(text: Path, out: Path, passes: int) -> subprocess.Popen[str]:
     """Start a run and return when it trains."""
     command = [*COMMAND, "run", str(text), "-o", str(out), *LONG, "--passes", str(passes)]

@@ -28,6 +28,7 @@ from swivel.config import (
     stage_config,
 )
 from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
+from swivel.interrupts import stop_on_signals
 from swivel.means import Means
 from swivel.progress import Progress
 from swivel.resources import format_bytes
@@ -322,11 +323,13 @@ def _train(
     matrix.verify()
     with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
         trained = train_matrix(matrix, train_config, folder=path, threads=means.thread_count, progress=means.progress)
-        result = _make_vectors(matrix, trained, train_config, vectors_config)
-        facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}
-        configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
-        folder.finish(config=configs, inputs={"matrix": matrix.fingerprint}, facts=facts)
-        remove_checkpoints(path)
+        with stop_on_signals() as should_stop:  # A few seconds: what was trained is written before anyone leaves.
+            result = _make_vectors(matrix, trained, train_config, vectors_config)
+            facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}
+            configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
+            folder.finish(config=configs, inputs={"matrix": matrix.fingerprint}, facts=facts)
+            remove_checkpoints(path)
+    should_stop.raise_if_set()
     return vectors.load(path)
 
 

@@ -44,16 +44,21 @@ def text_arguments(texts: tuple[str, ...]) -> Any:
 
 
 def read_tokens(file: str | None) -> list[str] | None:
-    """Return one's own list of tokens: the first tab-separated field of every line."""
+    """Return one's own list of tokens: the first tab-separated field of every line, escaped as in `rows.txt`."""
+    from swivel.vocabulary import unescape
+
     if file is None:
         return None
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not valid UTF-8") from error
-    return [line.split("\t")[0] for line in lines if line.strip()]
+    tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    return tokens
 
 
 vocabulary_option = click.option("--vocabulary", metavar="FILE", help="one's own list of tokens, one a line")
@@ -151,18 +156,19 @@ def demo(output: str | None, **rest: Any) -> None:
     show_default=True,
     help="questions with an unknown word count as wrong (the paper's rule) or are left out",
 )
+@click.option("--lowercase/--no-lowercase", default=True, show_default=True, help="lower-case the words of the sets")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
 @output_options
-def evaluate(vectors: str, sets: tuple[str, ...], method: str, unknown: str, sections: bool, **rest: Any) -> None:
+def evaluate(vectors: str, sets: tuple[str, ...], sections: bool, **rest: Any) -> None:
     """Word similarity and analogies, from a folder of test sets or from files of your own.
 
     A set is text: two words and a score a line, or four words (and a section) a line.
     """
     from swivel import evaluation
 
-    means, as_json, _ = take_means(rest)
+    means, as_json, rules = take_means(rest)
     places = Path(sets[0]) if len(sets) == 1 else [Path(name) for name in sets]
-    report = evaluation.evaluate(open_vectors(vectors), places, method=method, unknown=unknown, progress=means.progress)
+    report = evaluation.evaluate(open_vectors(vectors), places, progress=means.progress, **rules)
     show(report.to_dict(), as_json, lambda: draw_table(evaluation.TABLE_HEADER, report.table(sections=sections)))
 
 
@@ -287,9 +293,13 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
-        sys.exit(1)
     except MemoryError:
         click.echo("MemoryError: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
+        sys.exit(1)
+    except Exception as error:
+        if wants_traceback:
+            traceback.print_exc()
+        line = str(error).strip().split("\n")[0]
+        hint = "" if isinstance(error, OSError) else " (unexpected; --traceback shows where)"
+        click.echo(f"{type(error).__name__}: {line}{hint}", err=True)
         sys.exit(1)

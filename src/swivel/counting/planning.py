@@ -20,6 +20,7 @@ from swivel.config import CountConfig
 from swivel.counting.windows import is_symmetric, part_names, place_parts
 from swivel.errors import CountsError, MemoryBudgetError, StorageError
 from swivel.matrix.layout import Layout
+from swivel.resources import format_bytes
 
 _SAMPLE_TOKENS = 400_000
 _LEAST_PLACES = 4_096
@@ -56,8 +57,8 @@ class Forecast:
 
     def __str__(self) -> str:
         return (
-            f"about {_round_count(self.cells)} cells: {self.disk_bytes / 1e9:.1f} GB on disk, "
-            f"{self.memory_bytes / 2**30:.1f} GiB of memory, {max(self.seconds, 1):.0f} s"
+            f"about {_round_count(self.cells)} cells: {format_bytes(self.disk_bytes)} on disk, "
+            f"{format_bytes(self.memory_bytes)} of memory, {max(self.seconds, 1):.0f} s"
         )
 
 
