@@ -20,6 +20,9 @@ LOWEST = F(-86.0)
 HIGHEST = F(30.0)
 
 _inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
+# Parts are written into the kernel that calls them. As functions of their own they would be inlined or not, and so round
+# differently, depending on which process had compiled which of them first.
+_part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
 _kernel = numba.njit(nogil=True, cache=True, fastmath=True, error_model="numpy", boundscheck=False)
 
 
@@ -67,7 +70,7 @@ def _power(y: Any) -> Any:
     return _exp2(min(max(y, LOWEST), HIGHEST))
 
 
-@_kernel
+@_part
 def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
     """Turn dot products into the gradient of unobserved cells, in place; return their summed loss.
 
@@ -104,7 +107,7 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
     return total
 
 
-@_kernel
+@_part
 def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights: Any) -> float:
     """Do as `hinge` does, with a weight for each column."""
     rows, columns = products.shape
@@ -120,7 +123,7 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
     return total
 
 
-@_kernel
+@_part
 def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
     """Turn margins into the gradient of observed cells, in place; return their loss, and their loss as zeros.
 
@@ -158,7 +161,7 @@ def find_cells(positions: Any, start: int, stop: int) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-@_kernel
+@_part
 def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
     """Read what is needed of the observed cells whose column was taken, and list the others.
 
