@@ -20,8 +20,8 @@ LOWEST = F(-86.0)
 HIGHEST = F(30.0)
 
 _inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
-# Parts are written into the kernel that calls them. As functions of their own they would be inlined or not, and so round
-# differently, depending on which process had compiled which of them first.
+# Parts are written into the kernel that calls them. As functions of their own they would be inlined or not, and so
+# round differently, depending on which process had compiled which of them first.
 _part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
 _kernel = numba.njit(nogil=True, cache=True, fastmath=True, error_model="numpy", boundscheck=False)
 
