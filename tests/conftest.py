@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.vocabulary import Vocabulary
 
 GROUPS, WORDS = 6, 60
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not HAS_GPU:
+        pytest.skip("no CUDA device")
 
 
 def build_planted(path: Path) -> Matrix:

@@ -49,7 +49,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
     ),
     ("maths", {"objective": set()}),
     ("results", {"vectors": set(), "schedule": set(), "backends": set(), "checkpoint": set()}),
-    ("uses", {"evaluation": set(), "training": set()}),
+    ("uses", {"evaluation": set(), "planning": set(), "training": {"planning"}}),
     ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set()}),
     ("faces", {"cli": set(), "__init__": set(), "__main__": {"cli"}}),
 ]
@@ -66,7 +66,8 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends"},
+    "torch": {"backends", "counting"},
+    "triton": {"backends", "counting"},
     "click": {"cli"},
     "rich": {"cli"},
 }

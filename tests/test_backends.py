@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends import Backend, Side, Step, StepSettings, Zeros, create_backend, kernels
+from swivel.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend, kernels
 from swivel.backends.choice import measure_products
 from swivel.objective import Loss, Objective, column_offsets, row_offsets
 
@@ -64,9 +64,18 @@ class Block:
         i, j = np.nonzero(x)
         return Cells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32), self.mirrored)
 
-    def step(self, backend: Backend, *, rate: float = 0.1, seed: tuple[int, ...] = (1, 2, 3)) -> Step:
-        sides = [Side(*(backend.put(a) for a in (s.vectors, s.accumulators, s.offsets))) for s in self.sides]
-        return Step(sides[0], sides[1], self.cells, rate, seed)
+    @property
+    def number(self) -> tuple[int, int]:
+        """A mirrored block lies below the diagonal."""
+        return (1, 0) if self.mirrored else (0, 0)
+
+    def hand_over(self, backend: Backend) -> None:
+        """As the only block of its number that is not empty."""
+        starts = [[0] * block + [0, len(side.vectors)] for side, block in zip(self.sides, self.number, strict=True)]
+        backend.hold(*self.sides, (starts[0], starts[1]))
+
+    def step(self, *, rate: float = 0.1, seed: tuple[int, ...] = (1, 2, 3)) -> Step:
+        return Step(self.number, self.cells, rate, seed)
 
 
 @cache
@@ -100,16 +109,15 @@ def make_block(
 
 
 def run_step(backend: Backend, block: Block) -> tuple[dict[str, NDArray[np.float64]], Loss]:
-    step = block.step(backend)
-    losses = backend.run([step], lambda: False)
-    arrays = (step.rows.vectors, step.rows.accumulators, step.columns.vectors, step.columns.accumulators)
-    fetched = [np.array(array if isinstance(array, np.ndarray) else backend.fetch(array), float) for array in arrays]
-    return dict(zip(ARRAYS, fetched, strict=True)), losses[0]
+    block.hand_over(backend)
+    loss = backend.run([block.step()], lambda: False).losses()[0]
+    fetched = [array for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    return dict(zip(ARRAYS, (np.array(array, float) for array in fetched), strict=True)), loss
 
 
 @cache
 def run_reference(block: Block, settings: StepSettings) -> tuple[dict[str, NDArray[np.float64]], Loss]:
-    backend = create_backend("reference", settings, device="cpu", dtype="float64", threads=1)
+    backend = create_backend("reference", settings, BackendMeans(dtype="float64"))
     return run_step(backend, block)
 
 
@@ -162,12 +170,14 @@ def has_bfloat16() -> bool:
 Maker = Callable[[StepSettings], Backend]
 
 
-@pytest.fixture(params=["cpu float32", "cpu bfloat16", "torch float32", "torch bfloat16", "cuda float32"])
+KINDS = ["cpu float32", "cpu bfloat16", "torch float32", "torch bfloat16", "triton float32", "triton float16"]
+ON_A_GPU = ["torch-on-cuda float32", "triton-on-cuda float32", "triton-on-cuda float16", "triton-on-cuda bfloat16"]
+
+
+@pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.gpu) for kind in ON_A_GPU)])
 def kind(request: pytest.FixtureRequest) -> str:
     name, dtype = request.param.split()
-    if name == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    if dtype == "bfloat16" and not request.getfixturevalue("has_bfloat16"):
+    if dtype == "bfloat16" and "cuda" not in name and not request.getfixturevalue("has_bfloat16"):
         pytest.skip("bfloat16 products do not run on this machine")
     return str(request.param)
 
@@ -178,10 +188,8 @@ def make(kind: str) -> Iterator[Maker]:
 
     def make_backend(settings: StepSettings) -> Backend:
         name, dtype = kind.split()
-        device = "cuda" if name == "cuda" else "cpu"
-        made.append(
-            create_backend("cpu" if name == "cpu" else "torch", settings, device=device, dtype=dtype, threads=2)
-        )
+        name, _, device = name.partition("-on-")
+        made.append(create_backend(name, settings, BackendMeans(device or "cpu", dtype, threads=2)))
         return made[-1]
 
     yield make_backend
@@ -280,22 +288,26 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(make: Maker, zeros:
     confidence, distance = 0.1 + 0.25 * 1e3, w @ c - np.log(1e6)
     backend = make(settings)
     for seed in range(5):
-        step = block.step(backend, seed=(seed,))
-        loss = backend.run([step], lambda: False)[0]
+        block.hand_over(backend)
+        loss = backend.run([block.step(seed=(seed,))], lambda: False).losses()[0]
         pull = confidence * distance * c / 60
-        change = backend.fetch(step.rows.accumulators)[cell[0]] - 1
+        change = backend.fetch()[0].accumulators[cell[0]] - 1
         np.testing.assert_allclose(change, pull**2, rtol=0.05, atol=1e-2 * (pull**2).max())
         assert loss.observed_cells == 1
         assert loss.observed == pytest.approx(0.5 * confidence * distance**2, rel=1e-2)
 
 
-def test_put_copies_and_fetch_gives_it_back(make: Maker) -> None:
+def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
     backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
-    array = np.arange(12, dtype=np.float32).reshape(4, 3)
-    mine = backend.put(array)
-    array[:] = 0
-    np.testing.assert_array_equal(backend.fetch(mine), np.arange(12).reshape(4, 3))
-    np.testing.assert_array_equal(backend.fetch(mine[1:3]), np.arange(3, 9).reshape(2, 3))
+    rng = np.random.default_rng(4)
+    sides = [Side(*(rng.normal(size=(n, 3)).astype(np.float32) for _ in range(2)), np.arange(n)) for n in (9, 5)]
+    truth = [(side.vectors.copy(), side.accumulators.copy()) for side in sides]
+    backend.hold(sides[0], sides[1], ([0, 3, 6, 9], [0, 3, 5]))
+    for side in sides:
+        side.vectors[:] = side.accumulators[:] = 0
+    for side, (vectors, accumulators) in zip(backend.fetch(), truth, strict=True):
+        np.testing.assert_array_equal(side.vectors, vectors)
+        np.testing.assert_array_equal(side.accumulators, accumulators)
 
 
 def test_backends_say_what_they_are(make: Maker, kind: str) -> None:

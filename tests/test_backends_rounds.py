@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from swivel.backends import (
     Backend,
+    BackendMeans,
     Side,
     Step,
     StepSettings,
@@ -51,30 +52,29 @@ def make_round(backend: Backend) -> list[Step]:
     shape = BLOCKS * SIZE, DIM
     sides = [
         Side(
-            backend.put(rng.normal(0, 0.3, shape).astype(np.float32)),
-            backend.put(np.full(shape, 1e-6, np.float32)),
-            backend.put(rng.normal(0, 1, shape[0]).astype(np.float32)),
+            rng.normal(0, 0.3, shape).astype(np.float32),
+            np.full(shape, 1e-6, np.float32),
+            rng.normal(0, 1, shape[0]).astype(np.float32),
         )
         for _ in range(2)
     ]
-    parts = [[side.part(n * SIZE, (n + 1) * SIZE) for n in range(BLOCKS)] for side in sides]
-    return [
-        Step(row, column, lambda n=n: make_cells(n), 0.1, (1, n))  # type: ignore[misc]
-        for n, (row, column) in enumerate(zip(*parts, strict=True))
-    ]
+    starts = [n * SIZE for n in range(BLOCKS + 1)]
+    backend.hold(sides[0], sides[1], (starts, starts))
+    return [Step((n, n), lambda n=n: make_cells(n), 0.1, (1, n)) for n in range(BLOCKS)]  # type: ignore[misc]
 
 
-def state(backend: Backend, steps: list[Step]) -> list[bytes]:
-    sides = [side for step in steps for side in (step.rows, step.columns)]
-    return [backend.fetch(array).tobytes() for side in sides for array in (side.vectors, side.accumulators)]
+def state(backend: Backend) -> list[bytes]:
+    """Return the parameters of each block: row vectors and accumulators, column vectors and accumulators."""
+    arrays = [array for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    return [array[n * SIZE : (n + 1) * SIZE].tobytes() for n in range(BLOCKS) for array in arrays]
 
 
 def run_rounds(name: str, threads: int, rounds: int) -> tuple[list[bytes], list[Loss]]:
-    backend = create_backend(name, SAMPLED, device="cpu", dtype="float32", threads=threads)
+    backend = create_backend(name, SAMPLED, BackendMeans(threads=threads))
     steps, losses = make_round(backend), []
     for _ in range(rounds):
-        losses += backend.run(steps, lambda: False)
-    found = state(backend, steps)
+        losses += backend.run(steps, lambda: False).losses()
+    found = state(backend)
     backend.close()
     return found, losses
 
@@ -91,11 +91,11 @@ def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
 
 def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
     """Return how many steps were run, having checked that they are the first ones, and run whole."""
-    backend = create_backend(name, SAMPLED, device="cpu", dtype="float32", threads=threads)
+    backend = create_backend(name, SAMPLED, BackendMeans(threads=threads))
     steps = make_round(backend)
-    before = state(backend, steps)
-    losses = backend.run(steps, should_stop)
-    after = state(backend, steps)
+    before = state(backend)
+    losses = backend.run(steps, should_stop).losses()
+    after = state(backend)
     backend.close()
     whole, all_losses = run_rounds(name, 1, 1)
     done = 4 * len(losses)
@@ -119,7 +119,7 @@ def test_hole_left_by_a_thread_that_saw_the_request_first_is_filled() -> None:
 
 
 def test_error_while_loading_a_block_is_not_swallowed() -> None:
-    backend = create_backend("cpu", SAMPLED, device="cpu", dtype="float32", threads=2)
+    backend = create_backend("cpu", SAMPLED, BackendMeans(threads=2))
 
     def fail() -> Any:
         raise OSError("the disk is gone")
@@ -134,7 +134,7 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
 def test_cpu_backend_gives_torch_its_threads_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    backend = create_backend("cpu", SAMPLED, device="cpu", dtype="float32", threads=2)
+    backend = create_backend("cpu", SAMPLED, BackendMeans(threads=2))
     assert torch.get_num_threads() == 1
     backend.close()
     assert torch.get_num_threads() == 2

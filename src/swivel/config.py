@@ -228,8 +228,15 @@ class TrainConfig:
     confidence_power: float = knob(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
     unseen: float = knob(1.0, "the count that stands in for 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = choice("auto", "operands of the matrix products; auto measures", "auto", "float32", "bfloat16")
-    backend: str = choice("auto", "what computes a step", "auto", "cpu", "torch", "reference")
-    device: str = knob("auto", "device of the torch backend, as torch names it", TEXT)
+    backend: str = choice("auto", "what computes a step", "auto", "cpu", "triton", "torch", "reference")
+    device: str = knob("auto", "auto, cpu, cuda, or any device as torch names it", TEXT)
+    device_memory: str | None = knob(
+        None,
+        "memory of the device to stay inside, such as 20GiB; default: what is free",
+        TEXT,
+        optional=True,
+        changes_result=False,
+    )
     seed: int = knob(1, "seed of everything random", NATURAL)
     checkpoint_minutes: float = knob(
         5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE, changes_result=False

@@ -6,30 +6,36 @@ they become the vectors that users get is `vectors`' affair.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends import Backend, Side, Step, StepSettings, Zeros, choose_backend, choose_dtype, create_backend
-from swivel.backends.base import ObservedCells
+from swivel.backends import (
+    Backend,
+    BackendMeans,
+    Side,
+    Step,
+    StepSettings,
+    Zeros,
+    create_backend,
+)
+from swivel.backends.base import ObservedCells, Running
 from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint, save_plan
 from swivel.config import TrainConfig, result_settings
-from swivel.errors import DamagedFolder, Diverged, TrainingError
+from swivel.errors import Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
+from swivel.planning import BlockedMatrix, Plan, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.schedule import (
     block_order,
     block_starts,
-    choose_block_count,
-    default_block_size,
-    default_passes,
     falling_rate,
     is_sorted_enough,
     rounds_without_conflict,
@@ -37,59 +43,8 @@ from swivel.schedule import (
 from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
-MOST_PASSES = 100  # with end="converged"
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS = 32  # blocks that it is taken from
-
-
-class BlockedMatrix(Protocol):
-    """What the loop needs of a matrix."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
-    @property
-    def row_blocks(self) -> int:
-        """Number of row blocks."""
-
-    @property
-    def column_blocks(self) -> int:
-        """Number of column blocks."""
-
-    @property
-    def row_sums(self) -> NDArray[np.float64]:
-        """Sum of each row."""
-
-    @property
-    def column_sums(self) -> NDArray[np.float64]:
-        """Sum of each column."""
-
-    @property
-    def total(self) -> float:
-        """Sum of all counts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the content."""
-
-    def cells(self, i: int, j: int) -> ObservedCells:
-        """Observed cells of a block."""
-
-    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> BlockedMatrix:
-        """The same matrix in other blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What was chosen for a run, once."""
-
-    row_blocks: int
-    column_blocks: int
-    passes: int
-    backend: str
-    device: str
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +56,6 @@ class Trained:
     plan: Plan
     history: tuple[Loss, ...]
     seconds: float
-
-
-def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
-    """Choose block size, passes, backend and dtype, where the configuration leaves them open."""
-    rows, columns = matrix.shape
-    backend, device = choose_backend(config)
-    if config.block_size is None:
-        size = default_block_size(rows, columns, device)
-        row_blocks = choose_block_count(rows, size, matrix.row_blocks)
-        column_blocks = choose_block_count(columns, size, matrix.column_blocks)
-    else:
-        row_blocks, column_blocks = math.ceil(rows / config.block_size), math.ceil(columns / config.block_size)
-    most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
-    passes = config.passes or most
-    dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
-    return Plan(row_blocks, column_blocks, passes, backend, device, dtype)
 
 
 def train_matrix(
@@ -131,27 +70,27 @@ def train_matrix(
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
     saved = load_plan(folder, identity)
-    plan = _read_plan(saved, folder) if saved else make_plan(matrix, config)
+    plan = read_plan(saved, folder) if saved else make_plan(matrix, config)
     if saved is None:
         save_plan(folder, identity, asdict(plan))
-    with scratch_folder(folder) as scratch, stop_on_signals() as should_stop:
-        if (plan.row_blocks, plan.column_blocks) != (matrix.row_blocks, matrix.column_blocks):
-            progress.say(
-                f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
-                f"to {plan.row_blocks} x {plan.column_blocks} blocks"
-            )
-        blocked = matrix.reblocked(plan.row_blocks, plan.column_blocks, scratch=scratch, threads=threads)
-        run = _Run(blocked, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
-        return run.train(threads, progress, should_stop)
+    run = _Run(matrix, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
+    with (
+        scratch_folder(folder) as scratch,
+        stop_on_signals() as should_stop,
+        contextlib.closing(run.create_backend(threads, progress)) as backend,
+    ):
+        if not backend.lays_out:
+            run.matrix = _reblock(matrix, plan, scratch, threads, progress)
+        return run.train(backend, progress, should_stop)
 
 
-def _read_plan(saved: dict[str, Any], folder: Path) -> Plan:
-    try:
-        return Plan(**saved)
-    except TypeError as error:
-        raise DamagedFolder(
-            f"{folder}: a run that another version of Swivel began; remove it to start again"
-        ) from error
+def _reblock(matrix: BlockedMatrix, plan: Plan, scratch: Path, threads: int, progress: Progress) -> BlockedMatrix:
+    if (plan.row_blocks, plan.column_blocks) != (matrix.row_blocks, matrix.column_blocks):
+        progress.say(
+            f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
+            f"to {plan.row_blocks} x {plan.column_blocks} blocks"
+        )
+    return matrix.reblocked(plan.row_blocks, plan.column_blocks, scratch=scratch, threads=threads)
 
 
 @dataclass(slots=True)
@@ -178,29 +117,27 @@ class _Run:
     def __init__(self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver) -> None:
         self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
         self.place = Place()
+        self._clock = 0.0
         self.row_starts = block_starts(matrix.shape[0], plan.row_blocks)
         self.column_starts = block_starts(matrix.shape[1], plan.column_blocks)
         self.row_order = block_order(matrix.shape[0], plan.row_blocks)
         self.column_order = block_order(matrix.shape[1], plan.column_blocks)
 
-    def train(self, threads: int, progress: Progress, should_stop: StopRequest) -> Trained:
-        settings = self._settings(progress)
+    def create_backend(self, threads: int, progress: Progress) -> Backend:
         plan = self.plan
-        backend = create_backend(plan.backend, settings, device=plan.device, dtype=plan.dtype, threads=threads)
-        try:
-            arrays = self._restore(progress) or self._initial_arrays()
-            self._put(backend, arrays)
-            del arrays
-            rows, columns = self.matrix.shape
-            progress.say(
-                f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
-                f"blocks: {backend.describe()}"
-            )
-            self.saver.last = time.monotonic()
-            self._run_passes(backend, progress, should_stop)
-            return self._finish(backend)
-        finally:
-            backend.close()
+        means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory)
+        return create_backend(plan.backend, self._settings(progress), means)
+
+    def train(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> Trained:
+        plan, (rows, columns) = self.plan, self.matrix.shape
+        self._hand_over(backend, self._restore(progress) or self._initial_arrays())
+        progress.say(
+            f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
+            f"blocks: {backend.describe()}"
+        )
+        self.saver.last = time.monotonic()
+        self._run_passes(backend, progress, should_stop)
+        return self._finish(backend)
 
     def _settings(self, progress: Progress) -> StepSettings:
         config = self.config
@@ -240,21 +177,17 @@ class _Run:
         progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
         return dict(saved.arrays)
 
-    def _put(self, backend: Backend, arrays: dict[str, Array]) -> None:
+    def _hand_over(self, backend: Backend, arrays: dict[str, Array]) -> None:
+        """Give the backend the parameters, and all cells where it lays blocks out itself."""
         matrix = self.matrix
         objective = Objective.from_config(self.config)
-        offsets = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums)
-        put = backend.put
-        self.rows = Side(
-            put(arrays["rows"]),
-            put(arrays["rows_accumulators"]),
-            put(offsets[0][self.row_order].astype(np.float32)),
-        )
-        self.columns = Side(
-            put(arrays["columns"]),
-            put(arrays["columns_accumulators"]),
-            put(offsets[1][self.column_order].astype(np.float32)),
-        )
+        row_offset = row_offsets(matrix.row_sums, matrix.total, objective)[self.row_order].astype(np.float32)
+        column_offset = column_offsets(matrix.column_sums)[self.column_order].astype(np.float32)
+        rows = Side(arrays["rows"], arrays["rows_accumulators"], row_offset)
+        columns = Side(arrays["columns"], arrays["columns_accumulators"], column_offset)
+        backend.hold(rows, columns, (self.row_starts, self.column_starts))
+        if backend.lays_out:
+            backend.take(matrix.stored)
 
     def _all_steps(self) -> int:
         return self.plan.passes * self.plan.row_blocks * self.plan.column_blocks
@@ -268,6 +201,7 @@ class _Run:
         cells_per_step = self.matrix.shape[0] * self.matrix.shape[1] / (self.plan.row_blocks * self.plan.column_blocks)
         with track(progress, "training", self._all_steps() * cells_per_step, "cells") as task:
             task.advance(self._done_steps() * cells_per_step)
+            self._clock = time.perf_counter()
             while self.place.passes < self.plan.passes and not self._has_converged():
                 self._run_pass(backend, task, cells_per_step, should_stop)
 
@@ -281,17 +215,22 @@ class _Run:
     def _run_pass(self, backend: Backend, task: Task, cells_per_step: float, should_stop: StopRequest) -> None:
         number = self.place.passes
         rounds = rounds_without_conflict(self.plan.row_blocks, self.plan.column_blocks, (self.config.seed, 1, number))
+        running: Running | None = None
         while self.place.rounds < len(rounds):
-            started = time.perf_counter()
             steps = self._steps(rounds[self.place.rounds])[self.place.steps :]
-            losses = backend.run(steps, should_stop)
-            self._advance(losses, len(steps), time.perf_counter() - started)
-            task.advance(len(losses) * cells_per_step, self._note())
+            begun = backend.run(steps, should_stop)
+            # One round runs while the next is being made ready: what it lost is asked for a round later.
+            self._collect(running, task, cells_per_step)
+            running = begun
+            self._advance(begun.steps, len(steps))
             if should_stop() or self.saver.is_due():
+                self._collect(running, task, cells_per_step)
+                running = None
                 self._save(backend)
                 should_stop.raise_if_set()
+        self._collect(running, task, cells_per_step)
         if self.place.loss.mean_observed > MOST_GROWTH * starting_loss(self.matrix, Objective.from_config(self.config)):
-            raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start", 0)
+            raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start")
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, passes=number + 1, rounds=0, steps=0, loss=Loss(), history=history)
 
@@ -305,26 +244,27 @@ class _Run:
         def load() -> ObservedCells:
             return self.matrix.cells(i, j)
 
-        rows = self.rows.part(self.row_starts[i], self.row_starts[i + 1])
-        columns = self.columns.part(self.column_starts[j], self.column_starts[j + 1])
-        return Step(rows, columns, load, rate, (self.config.seed, 2, self.place.passes, i, j))
+        return Step((i, j), load, rate, (self.config.seed, 2, self.place.passes, i, j))
 
-    def _advance(self, losses: Sequence[Loss], asked: int, seconds: float) -> None:
-        loss = sum(losses, self.place.loss)
+    def _advance(self, begun: int, asked: int) -> None:
+        rounds = self.place.rounds + (begun == asked)
+        self.place = replace(self.place, rounds=rounds, steps=0 if begun == asked else self.place.steps + begun)
+
+    def _collect(self, running: Running | None, task: Task, cells_per_step: float) -> None:
+        """Wait for steps and add what they lost."""
+        if running is None:
+            return
+        loss = sum(running.losses(), self.place.loss)
         if not math.isfinite(loss.mean):
-            raise self._diverged("the loss is not finite", len(losses))
-        is_whole = len(losses) == asked
-        self.place = replace(
-            self.place,
-            rounds=self.place.rounds + is_whole,
-            steps=0 if is_whole else self.place.steps + len(losses),
-            loss=loss,
-            seconds=self.place.seconds + seconds,
-        )
+            raise self._diverged("the loss is not finite")
+        now = time.perf_counter()
+        self.place = replace(self.place, loss=loss, seconds=self.place.seconds + now - self._clock)
+        self._clock = now
+        task.advance(running.steps * cells_per_step, self._note())
 
-    def _diverged(self, what: str, steps: int) -> Diverged:
+    def _diverged(self, what: str) -> Diverged:
         return Diverged(
-            f"{what} at step {self._done_steps() + steps:,} of {self._all_steps():,} (pass {self.place.passes + 1}): "
+            f"{what} by step {self._done_steps():,} of {self._all_steps():,} (pass {self.place.passes + 1}): "
             f"the vectors grew without bound; lower --rate (now {self.config.rate:g}) or raise --decay. "
             "The last checkpoint, if any, is untouched"
         )
@@ -338,14 +278,15 @@ class _Run:
 
     def _fetch(self, backend: Backend) -> dict[str, Array]:
         """Return all parameters, or raise Diverged where one is not finite: the loss is of the step before."""
+        rows, columns = backend.fetch()
         arrays = {
-            "rows": backend.fetch(self.rows.vectors),
-            "rows_accumulators": backend.fetch(self.rows.accumulators),
-            "columns": backend.fetch(self.columns.vectors),
-            "columns_accumulators": backend.fetch(self.columns.accumulators),
+            "rows": rows.vectors,
+            "rows_accumulators": rows.accumulators,
+            "columns": columns.vectors,
+            "columns_accumulators": columns.accumulators,
         }
         if not all(np.isfinite(array).all() for array in arrays.values()):
-            raise self._diverged("a vector is not finite", 0)
+            raise self._diverged("a vector is not finite")
         return arrays
 
     def _save(self, backend: Backend) -> None:

@@ -1,14 +1,15 @@
-"""What computes a step: the reference (NumPy float64), the CPU's own, and plain torch for any device.
+"""What computes a step: the reference (NumPy float64), the CPU's own, CUDA's own (Triton), plain torch for the rest.
 
 Receives arrays from the training loop, changes them in place, hands back losses. `docs/architecture.md` says how a
 new backend joins.
 """
 
 from swivel.backends.base import Backend, Side, Step, StepSettings, Zeros
-from swivel.backends.choice import choose_backend, choose_dtype, create_backend
+from swivel.backends.choice import BackendMeans, choose_backend, choose_dtype, create_backend
 
 __all__ = [
     "Backend",
+    "BackendMeans",
     "Side",
     "Step",
     "StepSettings",

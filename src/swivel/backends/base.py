@@ -1,7 +1,7 @@
 """What the training loop and a backend say to each other.
 
-A backend sees arrays, never folders: it receives the two sides of a block and its observed cells, updates the sides
-in place and returns the loss. `swivel.backends.create_backend` chooses one.
+A backend sees arrays, never folders: it takes the parameters on, runs the steps it is given, says what they lost and
+gives the parameters back. `swivel.backends.create_backend` chooses one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,38 @@ class ObservedCells(Protocol):
         """Whether rows and columns are to be read the other way round."""
 
 
+class StoredCells(Protocol):
+    """All observed cells of a matrix as they are stored, for backends that lay blocks out themselves.
+
+    Shard (i, j), at `i * column_blocks + j` in `offsets`, holds rows i, i + row_blocks, ... and columns likewise. Of a
+    symmetric matrix only shards with i <= j are there, those with i = j whole.
+    """
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Row blocks and column blocks."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether mirrored shards are left out."""
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each shard begins, and the end."""
+
+    @property
+    def positions(self) -> NDArray[np.uint32]:
+        """Local row << 16 | local column."""
+
+    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
+        """Counts of the cells from `first` up to `last`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The rows, or the columns, of a block: what training changes, and their share of every target."""
+    """The rows, or the columns, of a matrix or block: what training changes, and their share of every target."""
 
-    vectors: Any  # (size, dim), the backend's own kind of array
+    vectors: Any  # (size, dim); on the host, or the backend's own kind of array
     accumulators: Any  # (size, dim), Adagrad's
     offsets: Any  # (size,)
 
@@ -48,24 +75,92 @@ class Side:
         return Side(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
 
 
+Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One block to train."""
 
-    rows: Side
-    columns: Side
+    block: tuple[int, int]
     load: Callable[[], ObservedCells]
     rate: float
     seed: tuple[int, ...]
 
-    def oriented(self) -> tuple[ObservedCells, Side, Side]:
-        """Return the cells and the sides that their positions speak of.
+
+class Running(Protocol):
+    """Steps on their way."""
+
+    @property
+    def steps(self) -> int:
+        """How many were begun; known at once."""
+
+    def losses(self) -> list[Loss]:
+        """Wait for them and return what each lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Steps that are done."""
+
+    found: list[Loss]
+
+    @property
+    def steps(self) -> int:
+        """How many were run."""
+        return len(self.found)
+
+    def losses(self) -> list[Loss]:
+        """Return what each lost."""
+        return self.found
+
+
+class HeldSides:
+    """Parameters as two pairs of whole arrays, of which a block is a contiguous piece."""
+
+    lays_out = False
+    _sides: tuple[Side, Side]
+    _starts: Starts
+
+    def take(self, cells: StoredCells) -> None:
+        """Need nothing: every step loads its own cells."""
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """Return a copy of a host array as the backend's own kind."""
+        raise NotImplementedError
+
+    def get(self, array: Any) -> NDArray[Any]:
+        """Return an array of the backend's own kind as a host array, in the backend's own precision."""
+        raise NotImplementedError
+
+    def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+        """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
+        self._sides = self._put_side(rows), self._put_side(columns)
+        self._starts = starts
+
+    def _put_side(self, side: Side) -> Side:
+        return Side(self.put(side.vectors), self.put(side.accumulators), self.put(side.offsets))
+
+    def fetch(self) -> tuple[Side, Side]:
+        """Return the parameters as host arrays."""
+        rows, columns = self._sides
+        return self._get_side(rows), self._get_side(columns)
+
+    def _get_side(self, side: Side) -> Side:
+        return Side(self.get(side.vectors), self.get(side.accumulators), self.get(side.offsets))
+
+    def open_step(self, step: Step) -> tuple[ObservedCells, Side, Side]:
+        """Return the cells of a step and the sides that their positions speak of.
 
         A mirrored block is trained with the sides swapped, which is the same step: the loss does not know rows
         from columns.
         """
-        cells = self.load()
-        return (cells, self.columns, self.rows) if cells.mirrored else (cells, self.rows, self.columns)
+        rows, columns = (
+            side.part(int(starts[block]), int(starts[block + 1]))
+            for side, starts, block in zip(self._sides, self._starts, step.block, strict=True)
+        )
+        cells = step.load()
+        return (cells, columns, rows) if cells.mirrored else (cells, rows, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +181,17 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """Rows of a block of one level, and the strides over the columns from each of which one column is taken."""
+
+    start: int
+    stop: int
+    starts: NDArray[np.float64] | None = None  # None: every column is taken
+    lengths: NDArray[np.float64] | None = None
+    weights: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Zeros:
     """Which unobserved cells a step computes: all, or a sample of those between features that are not common.
 
@@ -103,16 +209,28 @@ class Zeros:
 
     def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[Band]:
         """Yield the pieces of one step; together they meet every row once."""
-        levels = self._levels(rows)
-        yield Band(0, levels[0][0] if levels else rows)
-        for number, (start, stop, rank) in enumerate(levels):
-            starts, lengths, weights = self._strides(columns, rank)
-            if len(starts) == columns:
-                yield Band(start, stop)
+        for number, level in enumerate(self.levels(rows, columns), -1):
+            if level.starts is None or level.lengths is None:
+                yield Band(level.start, level.stop)
             else:
-                # Below 1, so that rounding does not reach the next stride.
-                fraction = min(random_fraction((*seed, number)), 1 - 1e-9)
-                yield Band(start, stop, (starts + fraction * lengths).astype(np.int64), weights)
+                chosen = level.starts + step_fraction(seed, number) * level.lengths
+                yield Band(level.start, level.stop, chosen.astype(np.int64), level.weights)
+
+    @lru_cache(maxsize=64)  # noqa: B019  (a handful of frozen instances, each a few block sizes)
+    def levels(self, rows: int, columns: int) -> tuple[Level, ...]:
+        """Return the levels of the rows of a block, the common first, and what each meets of the columns."""
+        levels = self._levels(rows)
+        found = [Level(0, levels[0][0] if levels else rows)]
+        for start, stop, rank in levels:
+            starts, lengths, weights = self._strides(columns, rank)
+            is_all = len(starts) == columns
+            found.append(Level(start, stop) if is_all else Level(start, stop, starts, lengths, weights))
+        return tuple(found)
+
+    def common_of(self, size: int) -> int:
+        """Return how many features of a block's side are common."""
+        levels = self._levels(size)
+        return levels[0][0] if levels else size
 
     @lru_cache(maxsize=64)  # noqa: B019  (a handful of frozen instances, each a few block sizes)
     def _levels(self, size: int) -> list[tuple[int, int, float]]:
@@ -146,6 +264,12 @@ class Zeros:
         return np.concatenate(starts), whole, whole.astype(np.float32)
 
 
+def step_fraction(seed: Sequence[int], number: int) -> float:
+    """Return where in every stride a step takes its column, for the rows of a level."""
+    # Below 1, so that rounding does not reach the next stride.
+    return min(random_fraction((*seed, number)), 1 - 1e-9)
+
+
 def random_fraction(seed: Sequence[int]) -> float:
     """Return a number in [0, 1) that depends on the seed alone: splitmix64 over its parts.
 
@@ -173,31 +297,36 @@ class Backend(Protocol):
     """What computes steps."""
 
     name: str
+    lays_out: bool  # whether it takes stored cells and lays blocks out itself; if not, every step loads its own
 
     def describe(self) -> str:
         """Say in a few words what runs, for people."""
 
-    def put(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a host array as the backend's own kind, sliceable along the first axis."""
+    def take(self, cells: StoredCells) -> None:
+        """Lay the cells of the whole matrix out; after `hold`, where `lays_out` is true."""
 
-    def fetch(self, array: Any) -> NDArray[Any]:
-        """Return a backend array as a host array, in the backend's own precision."""
+    def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+        """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
-        """Run steps that share no parameters; return the losses of those that were run, the first ones.
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Running:
+        """Run steps that share no parameters, or the first ones of them.
 
-        Asked to stop, it ends what it has begun and leaves the rest.
+        Asked to stop, it ends what it has begun and leaves the rest. Steps run in the order in which they are handed
+        over, also those of different calls; their losses may be asked for later.
         """
+
+    def fetch(self) -> tuple[Side, Side]:
+        """Return the parameters after all steps so far as host arrays, in the backend's own precision."""
 
     def close(self) -> None:
         """Give threads and memory back."""
 
 
-def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
     """Run steps one after the other until someone says stop."""
     losses: list[Loss] = []
     for step in steps:
         if should_stop():
             break
         losses.append(run(step))
-    return losses
+    return Finished(losses)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 from swivel.backends.base import Backend, StepSettings
 from swivel.config import TrainConfig
 from swivel.errors import TrainingError
+from swivel.resources import parse_bytes
 
 # The three products of a step at k = 1,024, warmed, on one thread: cells a second in each dtype, a line each. It runs
 # in a process of its own because a product may die of an illegal instruction: some virtual machines announce matrix
@@ -55,10 +58,18 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
     device = "cpu" if kind == "cpu" else device
     backend = config.backend
     if backend == "auto":
-        backend = "cpu" if kind == "cpu" else "torch"
+        backend = "cpu" if kind == "cpu" else "triton" if kind == "cuda" and has_triton() else "torch"
     if backend in ("cpu", "reference") and kind != "cpu":
         raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; use --backend torch")
+    if backend == "triton" and not (kind == "cuda" and has_triton()):
+        missing = f"there is none at {device!r}" if kind != "cuda" else "the package triton is missing"
+        raise TrainingError(f"the triton backend needs a CUDA device and Triton: {missing}; use --backend auto")
     return backend, device
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed: torch brings it with its CUDA builds."""
+    return find_spec("triton") is not None
 
 
 def _best_device() -> str:
@@ -91,7 +102,17 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
     return "bfloat16" if rates.get("bfloat16", 0.0) > 1.15 * rates.get("float32", math.inf) else "float32"
 
 
-def create_backend(name: str, settings: StepSettings, *, device: str, dtype: str, threads: int) -> Backend:
+@dataclass(frozen=True, slots=True)
+class BackendMeans:
+    """What a backend computes with."""
+
+    device: str = "cpu"
+    dtype: str = "float32"  # of the operands of matrix products
+    threads: int = 1
+    memory: str | None = None  # of the device: bytes, or a text such as 20GiB; None: what is free
+
+
+def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Backend:
     """Return the backend of that name."""
     if name == "reference":
         from swivel.backends.reference import ReferenceBackend
@@ -100,7 +121,12 @@ def create_backend(name: str, settings: StepSettings, *, device: str, dtype: str
     if name == "cpu":
         from swivel.backends.cpu import CpuBackend
 
-        return CpuBackend(settings, threads=threads, dtype=dtype)
+        return CpuBackend(settings, threads=means.threads, dtype=means.dtype)
+    if name == "triton":
+        from swivel.backends.triton import TritonBackend
+
+        memory = parse_bytes(means.memory) if means.memory else None
+        return TritonBackend(settings, device=means.device, dtype=means.dtype, memory=memory)
     from swivel.backends.torch import TorchBackend
 
-    return TorchBackend(settings, device=device, dtype=dtype, threads=threads)
+    return TorchBackend(settings, device=means.device, dtype=means.dtype, threads=means.threads)

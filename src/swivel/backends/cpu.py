@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.backends import kernels
-from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings
+from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings
 from swivel.objective import Loss
 
 # Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
@@ -39,7 +39,7 @@ class _Taken:
     weights: NDArray[np.float32]  # of a zero in each
 
 
-class CpuBackend:
+class CpuBackend(HeldSides):
     """Computes blocks on `threads` cores, with operands of the matrix products in `dtype`."""
 
     name = "cpu"
@@ -73,7 +73,7 @@ class CpuBackend:
         """Return a float32 copy."""
         return np.array(array, np.float32, order="C")
 
-    def fetch(self, array: Any) -> NDArray[np.float32]:
+    def get(self, array: Any) -> NDArray[np.float32]:
         """Return the array itself: it is on the host already."""
         return np.asarray(array, np.float32)
 
@@ -82,7 +82,7 @@ class CpuBackend:
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
         """Run steps on all threads, each taking the next block."""
 
         def run_unless_stopped(step: Step) -> Loss | None:
@@ -96,7 +96,7 @@ class CpuBackend:
             # One thread saw the request a moment before another began its block: run the hole, too.
             last = max(n for n, loss in enumerate(results) if loss is not None)
             losses = [loss or self._run_step(steps[n]) for n, loss in enumerate(results[: last + 1])]
-        return losses
+        return Finished(losses)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return this thread's buffer of that name, grown when needed; its content is what was left in it."""
@@ -123,7 +123,7 @@ class CpuBackend:
             torch.mm(a, b, out=target)
 
     def _run_step(self, step: Step) -> Loss:
-        cells, rows, columns = step.oriented()
+        cells, rows, columns = self.open_step(step)
         height, width = len(rows.vectors), len(columns.vectors)
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
         loss = Loss()

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings, run_in_turn
+from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings, run_in_turn
 from swivel.objective import Loss, adagrad, loss_and_gradient
 
 
-class ReferenceBackend:
+class ReferenceBackend(HeldSides):
     """Computes every cell densely in float64."""
 
     name = "reference"
@@ -28,19 +28,19 @@ class ReferenceBackend:
         """Return a float64 copy."""
         return array.astype(np.float64)
 
-    def fetch(self, array: Any) -> NDArray[Any]:
+    def get(self, array: Any) -> NDArray[Any]:
         """Return the array as it is, in float64: a checkpoint loses nothing."""
         return np.asarray(array)
 
     def close(self) -> None:
         """Hold nothing."""
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
         """Run steps one after the other."""
         return run_in_turn(self._run_step, steps, should_stop)
 
     def _run_step(self, step: Step) -> Loss:
-        cells, rows, columns = step.oriented()
+        cells, rows, columns = self.open_step(step)
         loss, row_gradient, column_gradient = block_gradients(cells, rows, columns, self.settings, step.seed)
         decay = self.settings.decay
         row_gradient = row_gradient / len(columns.vectors) + decay * rows.vectors

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, ObservedCells, Side, Step, StepSettings, run_in_turn
+from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings, run_in_turn
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
 
 
-class TorchBackend:
+class TorchBackend(HeldSides):
     """Computes blocks one after the other on `device`, with operands of the products in `dtype`."""
 
     name = "torch"
@@ -41,7 +41,7 @@ class TorchBackend:
         """Return a copy on the device."""
         return torch.tensor(np.asarray(array, np.float32), device=self.device)
 
-    def fetch(self, array: Any) -> NDArray[np.float32]:
+    def get(self, array: Any) -> NDArray[np.float32]:
         """Return a copy on the host."""
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
@@ -49,7 +49,7 @@ class TorchBackend:
         """Give torch its own number of threads back."""
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> list[Loss]:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
         """Run steps one after the other."""
         return run_in_turn(self._run_step, steps, should_stop)
 
@@ -58,7 +58,7 @@ class TorchBackend:
 
     @torch.no_grad()
     def _run_step(self, step: Step) -> Loss:
-        cells, rows, columns = step.oriented()
+        cells, rows, columns = self.open_step(step)
         dW, dC = torch.zeros_like(rows.vectors), torch.zeros_like(columns.vectors)
         observed = self._put_cells(cells)
         loss = Loss()

@@ -31,7 +31,10 @@ from swivel.progress import SILENT, Progress, Task, track
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from swivel.counting.device import DeviceCounter
     from swivel.counting.rows import ChunkCounter
+
+_PIECE_BYTES_A_CELL = 64  # position and count, in the four pieces that may be under way, and room to spare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,10 @@ class CountJob:
         Fingerprints of what the ids were made from, for the manifest.
     settings
         The whole configuration of the job, for the manifest; by default that of the counting alone.
+    device
+        "cpu": all cores. Another name that torch knows, such as "cuda": by sorting on that device.
+    device_memory
+        What counting may take of the device's own memory; None: 90 % of what is free.
     """
 
     path: Path
@@ -58,12 +65,14 @@ class CountJob:
     overwrite: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    device_memory: int | None = None
 
 
 def count_tokens(
     ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, job: CountJob, *, progress: Progress = SILENT
 ) -> Matrix:
-    """Count co-occurrences and return the matrix, which is the same whatever memory and threads.
+    """Count co-occurrences and return the matrix, which is the same whatever memory, threads and device.
 
     Parameters
     ----------
@@ -83,6 +92,8 @@ def count_tokens(
     """
     ids = _check_ids(ids)
     spec = make_spec(vocabulary, config)
+    if job.device != "cpu":
+        return _count_on_device(ids, spec, config, job, progress)
     prepared = _prepare(ids, spec.layout(), config, threads=job.threads, memory_bytes=job.memory_bytes)
     check_disk(job.path, prepared.forecast)
     progress.say(str(prepared.forecast))
@@ -165,3 +176,45 @@ def _count_chunk(counter: ChunkCounter, builder: MatrixBuilder, first: int, last
         for block, piece in zip(blocks, pieces, strict=True):
             run.append(piece)
             task.advance(int(tokens[block]))
+
+
+def _count_on_device(
+    ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, progress: Progress
+) -> Matrix:
+    """Count on the job's device; what that is and does is told before it begins."""
+    from swivel.counting.device import DeviceCounter, DeviceMeans
+
+    layout = spec.layout()
+    survey = survey_corpus(ids, layout.rows, threads=job.threads)
+    means = DeviceMeans(
+        device=job.device,
+        memory_bytes=job.device_memory,
+        piece_cells=max(1, job.memory_bytes // _PIECE_BYTES_A_CELL),
+        threads=job.threads,
+    )
+    counter = DeviceCounter(ids, layout, config, means, longest=survey.longest)
+    expected = counter.forecast(sample_cells(ids, layout.rows, config, survey))
+    check_disk(job.path, expected)
+    progress.say(str(expected))
+    progress.say(str(counter))
+    with track(progress, "counting", survey.tokens, "tokens") as task:
+        return count_with_device(counter, spec, config, job, tokens=survey.tokens, task=task)
+
+
+def count_with_device(
+    counter: DeviceCounter, spec: MatrixSpec, config: CountConfig, job: CountJob, *, tokens: int, task: Task
+) -> Matrix:
+    """Count chunk by chunk on a device, each chunk a run of the builder."""
+    told = 0
+    builder = MatrixBuilder(job.path, spec, memory_bytes=job.memory_bytes, threads=job.threads, overwrite=job.overwrite)
+    with builder:
+        for first, last in counter.chunks():
+            with builder.begin_run() as run:
+                for counted in counter.count_chunk(first, last):
+                    run.append(counted.piece)
+                    places = last if counted.done == 1 else first + int(counted.done * (last - first))
+                    done = tokens * places // counter.ids.size
+                    task.advance(done - told)
+                    told = done
+        counter.release()
+        return builder.finish(config=job.settings or config, inputs=job.inputs)

@@ -49,6 +49,44 @@ class Cells:
     mirrored: bool
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCells:
+    """All observed cells, shard after shard."""
+
+    layout: Layout
+    arrays: CellArrays
+    unit: int
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Row blocks and column blocks."""
+        return self.layout.row_blocks, self.layout.column_blocks
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether shards below the diagonal are left out, being mirrors."""
+        return self.layout.symmetric
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each shard begins, and the end."""
+        return np.asarray(self.arrays.offsets[0])
+
+    @property
+    def positions(self) -> NDArray[np.uint32]:
+        """Local row << 16 | local column."""
+        return self.arrays.positions
+
+    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
+        """Return the counts of the cells from `first` up to `last`."""
+        arrays = self.arrays
+        counts = np.divide(arrays.counts[first:last], self.unit, dtype=np.float64).astype(np.float32)
+        begin, end = np.searchsorted(arrays.large_cells, (first, last))
+        if begin < end:
+            counts[arrays.large_cells[begin:end] - first] = arrays.large_counts[begin:end] / self.unit
+        return counts
+
+
 class Matrix:
     """Counts of m row features with n column features. Threads may read it at the same time.
 
@@ -174,12 +212,12 @@ class Matrix:
     def cells(self, row_block: int, column_block: int) -> Cells:
         """Return the observed cells of a block, counts as float32."""
         first, last, mirrored = self._range(row_block, column_block)
-        counts = np.divide(self._arrays.counts[first:last], self.unit, dtype=np.float64).astype(np.float32)
-        begin, end = np.searchsorted(self._arrays.large_cells, (first, last))
-        if begin < end:
-            large = self._arrays.large_cells[begin:end] - first
-            counts[large] = self._arrays.large_counts[begin:end] / self.unit
-        return Cells(self._arrays.positions[first:last], counts, mirrored)
+        return Cells(self._arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
+
+    @property
+    def stored(self) -> StoredCells:
+        """All observed cells as they are stored."""
+        return StoredCells(self.layout, self._arrays, self.unit)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return positions and exact units of a block as it is stored (see `Cells.mirrored`)."""

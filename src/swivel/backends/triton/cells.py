@@ -1,0 +1,235 @@
+"""The observed cells on the device: sorted into the slots of their blocks, once, before the first step.
+
+Receives the cells as a matrix stores them, in whatever blocks; hands on positions, counts and where each slot begins.
+Blocks are laid out anew here, on the device, so that no other copy of the matrix is needed. It knows no vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from swivel.backends.base import ObservedCells, StoredCells
+from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
+
+Tensor = torch.Tensor
+PIECE = 1 << 25  # cells that are read at a time
+GROUP = 1 << 26  # entries that are sorted at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCells:
+    """Where the cells of a shard are."""
+
+    slot: int  # its first slot
+    begin: int  # its first entry
+    end: int
+    observed: int
+    mirrored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Cells with the shard and the local place that they fall to."""
+
+    shards: Tensor
+    rows: Tensor
+    columns: Tensor
+    counts: Tensor
+
+    def where(self, mask: Tensor) -> _Piece:
+        return _Piece(self.shards[mask], self.rows[mask], self.columns[mask], self.counts[mask])
+
+
+class DeviceCells:
+    """All observed cells of a matrix.
+
+    Attributes
+    ----------
+    positions, counts
+        An entry for each: its place in its tile, or the other side's local index; and its count.
+    starts
+        Where each slot begins, shard after shard; int64.
+    """
+
+    def __init__(self, places: Places, shapes: Shapes, device: torch.device, *, on_host: bool = False) -> None:
+        self.places, self.shapes, self.device = places, shapes, device
+        self.on_host = on_host
+        self.symmetric = False
+        self._mirrored: set[tuple[int, int]] = set()
+        self.positions = torch.zeros(0, dtype=torch.int16)
+        self.counts = torch.zeros(0)
+        self.starts = torch.zeros(1, dtype=torch.int64)
+        self._begins: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._observed: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._slots = 1
+
+    def find(self, block: tuple[int, int]) -> ShardCells:
+        """Return where the cells of a block are."""
+        mirrored = block[0] > block[1] if self.symmetric else block in self._mirrored
+        i, j = reversed(block) if self.symmetric and mirrored else block
+        shard = i * self.places.blocks[1] + j
+        begin, end = int(self._begins[shard]), int(self._begins[shard + 1])
+        return ShardCells(shard * self._slots, begin, end, int(self._observed[shard]), mirrored)
+
+    def shape_of(self, block: tuple[int, int], *, mirrored: bool) -> BlockShape:
+        """Return the shape of a block, the way round in which its cells are."""
+        rows = int(self.places.sizes[block[0]])
+        columns = int(self.places.sizes[self.places.blocks[0] + block[1]])
+        return self.shapes.of(columns, rows) if mirrored else self.shapes.of(rows, columns)
+
+    def take(self, stored: StoredCells) -> None:
+        """Lay out the cells of a whole matrix."""
+        self.symmetric = stored.symmetric and self.places.blocks[0] == self.places.blocks[1]
+        self._fill(lambda: self._read(stored))
+
+    def take_blocks(self, blocks: dict[tuple[int, int], ObservedCells]) -> None:
+        """Lay out some blocks alone, each the way round it is."""
+        self._mirrored = {block for block, cells in blocks.items() if cells.mirrored}
+        self._fill(lambda: (self._to_piece(block, cells) for block, cells in blocks.items()))
+
+    def _to_piece(self, block: tuple[int, int], cells: ObservedCells) -> _Piece:
+        positions = self._put(np.asarray(cells.positions).astype(np.int64))
+        shards = torch.full_like(positions, block[0] * self.places.blocks[1] + block[1])
+        return _Piece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
+
+    def _put(self, array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _read(self, stored: StoredCells) -> Iterator[_Piece]:
+        """Yield the cells that are kept, with their new shards."""
+        offsets = self._put(np.asarray(stored.offsets, np.int64))
+        total = int(stored.offsets[-1])
+        for first in range(0, total, PIECE):
+            last = min(first + PIECE, total)
+            positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
+            counts = self._put(stored.counts_of(first, last))
+            shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
+            old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
+            rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
+            columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
+            yield self._place(rows, columns, counts)
+            if stored.symmetric:
+                off = old_i != old_j  # shards on the diagonal hold both mirrors already
+                yield self._place(columns[off], rows[off], counts[off])
+
+    def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _Piece:
+        row_blocks, column_blocks = self.places.blocks
+        i, j = rows % row_blocks, columns % column_blocks
+        piece = _Piece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
+        return piece.where(i <= j) if self.symmetric else piece
+
+    def _fill(self, read: Callable[[], Iterator[_Piece]]) -> None:
+        shapes = self._shapes_of_shards()
+        self._slots = max((shape.slots for shape in shapes), default=1)
+        count = len(shapes)
+        table = _ShapeTable(shapes, self.shapes.tile, self.device)
+        entries, observed = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
+        for piece in read():
+            cells = torch.bincount(piece.shards, minlength=count)
+            rare = torch.bincount(piece.shards[table.is_sparse(piece)], minlength=count)
+            observed += cells.cpu()
+            entries += (cells + rare).cpu()
+        self._observed = observed.numpy()
+        self._begins = np.concatenate([[0], np.cumsum(entries.numpy())])
+        total = int(self._begins[-1])
+        self.positions = self._empty(total, torch.int16)
+        self.counts = self._empty(total, torch.float32)
+        self.starts = torch.full((count * self._slots + 1,), total, dtype=torch.int64, device=self.device)
+        for first, last in self._groups(count):
+            self._fill_group(read(), table, first, last)
+
+    def _empty(self, size: int, dtype: torch.dtype) -> Tensor:
+        if not self.on_host:
+            return torch.empty(size, dtype=dtype, device=self.device)
+        return torch.empty(size, dtype=dtype, pin_memory=self.device.type == "cuda")
+
+    def _shapes_of_shards(self) -> list[BlockShape]:
+        rows, columns = self.places.blocks
+        blocks = [(i, j) for i in range(rows) for j in range(columns)]
+        return [self.shape_of(block, mirrored=block in self._mirrored) for block in blocks]
+
+    def _groups(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of shards of at most GROUP entries, or of one shard."""
+        first = 0
+        while first < count:
+            last = int(np.searchsorted(self._begins, self._begins[first] + GROUP, side="right")) - 1
+            last = min(max(last, first + 1), count)
+            yield first, last
+            first = last
+
+    def _fill_group(self, pieces: Iterator[_Piece], table: _ShapeTable, first: int, last: int) -> None:
+        keys, counts = [], []
+        for piece in pieces:
+            inside = piece.where((piece.shards >= first) & (piece.shards < last))
+            for key, count in table.entries(inside, self._slots):
+                keys.append(key)
+                counts.append(count)
+        found, order = torch.sort(torch.cat(keys))
+        begin, end = int(self._begins[first]), int(self._begins[last])
+        self.positions[begin:end] = _as_int16(found & 0xFFFF)
+        self.counts[begin:end] = torch.cat(counts)[order]
+        slots = torch.arange(first * self._slots, last * self._slots, device=self.device)
+        self.starts[first * self._slots : last * self._slots] = begin + torch.searchsorted(found, slots << 16)
+
+
+def _as_int16(values: Tensor) -> Tensor:
+    """Return the low 16 bits, as they are."""
+    return torch.where(values >= 1 << 15, values - (1 << 16), values).to(torch.int16)
+
+
+class _ShapeTable:
+    """What the slot of a cell depends on, a tensor for each shard."""
+
+    def __init__(self, shapes: list[BlockShape], tile: Tile, device: torch.device) -> None:
+        self.tile_rows, self.tile_columns = tile.rows, tile.columns
+
+        def column(values: list[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        self.bands = max((len(shape.bands) for shape in shapes), default=1)
+        self.is_sampled = self.bands > 1
+        self.common_rows = column([shape.common[0] for shape in shapes])
+        self.common_columns = column([shape.common[1] for shape in shapes])
+        self.row_slots = column([shape.row_slots for shape in shapes])
+        self.column_slots = column([shape.column_slots for shape in shapes])
+        padded = [(*shape.bands, *[shape.bands[-1]] * (self.bands - len(shape.bands))) for shape in shapes]
+        self.starts = [column([bands[n].start for bands in padded]) for n in range(self.bands)]
+        self.slots = [column([bands[n].slot for bands in padded]) for n in range(self.bands)]
+        self.slot_columns = [column([bands[n].slot_columns for bands in padded]) for n in range(self.bands)]
+
+    def is_sparse(self, piece: _Piece) -> Tensor:
+        """Return which cells lie between features that are not common."""
+        if not self.is_sampled:
+            return torch.zeros_like(piece.shards, dtype=torch.bool)
+        rows, columns = self.common_rows[piece.shards], self.common_columns[piece.shards]
+        return (piece.rows >= rows) & (piece.columns >= columns)
+
+    def entries(self, piece: _Piece, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield keys, (shard x slots + slot) << 16 | position, and counts."""
+        sparse = self.is_sparse(piece)
+        if self.is_sampled:
+            rare = piece.where(sparse)
+            begin = rare.shards * slots
+            yield (begin + self.row_slots[rare.shards] + rare.rows) << 16 | rare.columns, rare.counts
+            yield (begin + self.column_slots[rare.shards] + rare.columns) << 16 | rare.rows, rare.counts
+            piece = piece.where(~sparse)
+        yield self._tile_keys(piece, slots), piece.counts
+
+    def _tile_keys(self, piece: _Piece, slots: int) -> Tensor:
+        start, slot, across = (tensors[0][piece.shards] for tensors in (self.starts, self.slots, self.slot_columns))
+        for n in range(1, self.bands):
+            here = piece.rows >= self.starts[n][piece.shards]
+            start = torch.where(here, self.starts[n][piece.shards], start)
+            slot = torch.where(here, self.slots[n][piece.shards], slot)
+            across = torch.where(here, self.slot_columns[n][piece.shards], across)
+        local = piece.rows - start
+        tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns
+        row, column = local % self.tile_rows, piece.columns % self.tile_columns
+        # The order in which the kernel lays a tile out in shared memory.
+        place = (column // 8) * (8 * self.tile_rows) + row * 8 + column % 8
+        return (piece.shards * slots + slot + tile) << 16 | place

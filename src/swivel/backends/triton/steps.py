@@ -1,0 +1,247 @@
+"""The launches of a batch of steps: gradient, products back to the vectors, Adagrad.
+
+Receives a batch of blocks that lie at equal distances in memory; changes the parameters on the device and writes what
+each block lost. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from swivel.backends.base import Step, StepSettings, step_fraction
+from swivel.backends.triton import kernels
+from swivel.backends.triton.cells import ShardCells
+from swivel.backends.triton.plan import FIELDS, BandShape, BlockShape, Places, Shapes
+
+Tensor = torch.Tensor
+CHUNK = 256  # cells of a tile that are applied at a time
+RARE_CHUNK = 8  # cells of a row of the rare
+ELEMENTS = 1024  # of an Adagrad program
+TAKEN_AT_ONCE = 16  # columns that a program copies
+GROUP = 8  # rows of tiles that are read together
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps of one launch: neighbours in memory, of one shape, the same way round."""
+
+    steps: Sequence[Step]
+    cells: Sequence[ShardCells]
+    shape: BlockShape
+    first: tuple[int, int]  # joint blocks of the first step: the side that rows of the cells speak of, and the other
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Both sides in one array, blocks at equal distances; behind them room for the columns that are taken."""
+
+    vectors: Tensor
+    accumulators: Tensor
+    mirror: Tensor  # of the vectors, in the products' dtype, padded with zeros
+    offsets: Tensor  # in units of log 2
+    weights: Tensor  # of the zeros of columns that were taken
+
+
+@dataclass(frozen=True, slots=True)
+class CellArrays:
+    """Where the cells of a batch are on the device."""
+
+    positions: Tensor
+    counts: Tensor
+    starts: Tensor
+    base: Sequence[int]  # what to add to a start, for every shard
+
+
+class StepLauncher:
+    """Launches batches of steps over one set of parameters."""
+
+    def __init__(self, settings: StepSettings, places: Places, shapes: Shapes, parameters: Parameters) -> None:
+        self.settings, self.places, self.shapes, self.parameters = settings, places, shapes, parameters
+        self.device = parameters.vectors.device
+        objective = settings.objective
+        self._objective = (
+            math.log2(objective.unseen),
+            objective.confidence_base,
+            objective.confidence_scale,
+            objective.confidence_power,
+        )
+        is_cuda = self.device.type == "cuda"
+        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_cuda}
+        tile = shapes.tile
+        self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
+        self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
+        self._strides: tuple[Tensor, Tensor] | None = None
+        self._buffers: dict[str, Tensor] = {}
+
+    def run(self, batch: Batch, cells: CellArrays, found: Tensor) -> None:
+        """Run a batch; `found` (steps, 3) gets observed loss, zeros' loss in log 2, and weight of zeros taken back."""
+        table = self._make_table(batch, cells)
+        if batch.shape.is_sampled:
+            self._run_sampled(batch, cells, table, found)
+        else:
+            self._run_all(batch, cells, table, found)
+
+    def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return a buffer that is used again; its content is what was left in it."""
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
+        return self._buffers[name][:size]
+
+    def _make_table(self, batch: Batch, cells: CellArrays) -> Tensor:
+        """Return a line for every band and shard; see `plan.FIELDS`."""
+        shape, pitch = batch.shape, self.places.pitch
+        table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
+        number = np.arange(len(batch))
+        slot = np.array([shard.slot for shard in batch.cells])
+        room = self.places.rows
+        for line, band in zip(table, shape.bands, strict=True):
+            whole = ((batch.first[0] + number) * pitch, (batch.first[1] + number) * pitch)
+            padded = band.padded(self.shapes.tile)[1]
+            columns = whole[1] if band.stride < 0 else room + number * padded
+            values: tuple[Any, ...] = (
+                whole[0] + band.start, band.rows, columns, band.columns, slot + band.slot, band.slot_columns,
+                cells.base, whole[1], band.stride, band.start, shape.rows, shape.columns,
+                slot + shape.row_slots, slot + shape.column_slots,
+            )  # fmt: skip
+            for field, value in enumerate(values):
+                line[:, field] = value
+            room += 0 if band.stride < 0 else len(batch) * padded
+        return self._put(table)
+
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+
+    def _run_all(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+        band = batch.shape.bands[0]
+        G = self._gradient(batch, band, table[0], cells, found)
+        back = self._multiply_back(batch, band, G)
+        for side, gradients in enumerate(back):
+            self._update(batch, table[0], side, gradients)
+
+    def _gradient(self, batch: Batch, band: BandShape, table: Tensor, cells: CellArrays, found: Tensor) -> Tensor:
+        """Return the gradient with respect to the dot products of a band, and add what its cells lose."""
+        p, tile, n = self.parameters, self.shapes.tile, len(batch)
+        rows, columns = band.padded(tile)
+        programs = band.tiles[0] * band.tiles[1]
+        G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
+        losses = self._buffer("losses", n * programs * 2, torch.float32)
+        kernels.gradient[(n * programs,)](
+            p.mirror, p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses,
+            *band.tiles, *self._objective,
+            P=self.places.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
+            STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision, **self._flags, **self._launch,
+        )  # fmt: skip
+        found[:, :2] += losses.view(n, programs, 2).sum(1, dtype=torch.float64)
+        return G.view(n, rows, columns)
+
+    def _multiply_back(self, batch: Batch, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients with respect to a band's rows and to its columns, float32."""
+        n, rows, columns = G.shape
+        x = self._blocks(batch.first[0] * self.places.pitch + band.start, n, rows, self.places.pitch)
+        if band.stride < 0:
+            y = self._blocks(batch.first[1] * self.places.pitch, n, columns, self.places.pitch)
+        else:
+            y = self._blocks(self._taken_from(batch, band), n, columns, columns)
+        return _multiply(G, y), _multiply(G.transpose(1, 2), x)
+
+    def _taken_from(self, batch: Batch, band: BandShape) -> int:
+        """Return the first row of the columns that a band takes."""
+        tile = self.shapes.tile
+        before = [b.padded(tile)[1] for b in batch.shape.bands if b.stride >= 0 and b.start < band.start]
+        return self.places.rows + len(batch) * sum(before)
+
+    def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
+        mirror, width = self.parameters.mirror, self.places.padded_dim
+        return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
+
+    def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
+        p, places, shape = self.parameters, self.places, batch.shape
+        rows = shape.columns if side else shape.rows
+        grid = triton.cdiv(rows * places.dim, ELEMENTS), len(batch)
+        kernels.update[grid](
+            p.vectors, p.accumulators, p.mirror, gradients, table, side, places.dim, gradients.shape[2],
+            gradients.shape[1], self.settings.decay, batch.steps[0].rate, P=places.padded_dim, SIZE=ELEMENTS,
+        )  # fmt: skip
+
+    def _run_sampled(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+        n, shape = len(batch), batch.shape
+        sampled = shape.bands[1:]
+        places = self._buffer("places", len(sampled) * n * self.places.pitch, torch.int32).fill_(-1)
+        places = places.view(len(sampled), n, self.places.pitch)
+        back: list[tuple[Tensor, Tensor]] = []
+        for number, band in enumerate(shape.bands):
+            if band.stride >= 0:
+                self._gather(batch, number, table[number], places[number - 1])
+            if band.rows:
+                G = self._gradient(batch, band, table[number], cells, found)
+                back.append(self._multiply_back(batch, band, G))
+            else:
+                nothing = torch.zeros(1, 1, self.places.padded_dim, device=self.device)
+                back.append((nothing, nothing))
+        for side in (0, 1):
+            self._update_sampled(batch, cells, table, places, [pair[side] for pair in back], side, found)
+        grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
+        p = self.parameters
+        kernels.refresh[grid](
+            p.vectors, p.mirror, table[0], 0, self.places.dim, shape.rows, P=self.places.padded_dim, SIZE=ELEMENTS
+        )  # fmt: skip
+
+    def _gather(self, batch: Batch, number: int, table: Tensor, places: Tensor) -> None:
+        """Take a band's columns for this step."""
+        p, band = self.parameters, batch.shape.bands[number]
+        fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
+        if self._strides is None or len(self._strides[0]) != len(self.shapes.strides()[0]):
+            starts, lengths = self.shapes.strides()
+            self._strides = self._put(starts), self._put(lengths)
+        padded = band.padded(self.shapes.tile)[1]
+        kernels.gather[(triton.cdiv(padded, TAKEN_AT_ONCE), len(batch))](
+            p.mirror, p.offsets, p.weights, places, table, *self._strides, self._put(fractions),
+            self.places.pitch, padded, P=self.places.padded_dim,
+            PP=triton.next_power_of_2(self.places.padded_dim), BN=TAKEN_AT_ONCE, **self._no_fusion(),
+        )  # fmt: skip
+
+    def _no_fusion(self) -> dict[str, bool]:
+        # start + fraction x length, rounded as NumPy rounds it: the sample is the host's, to the last column.
+        return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
+
+    def _update_sampled(
+        self, batch: Batch, cells: CellArrays, table: Tensor, places: Tensor, parts: list[Tensor], side: int,
+        found: Tensor,
+    ) -> None:  # fmt: skip
+        p, shape, n = self.parameters, batch.shape, len(batch)
+        size = shape.columns if side else shape.rows
+        losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
+        three = [*parts, parts[-1]][:3]
+        kernels.update_sampled[(size, n)](
+            p.vectors, p.accumulators, p.mirror, p.offsets, p.weights, places, table, *three,
+            cells.starts, cells.positions, cells.counts, losses, n, *(part.shape[1] for part in three),
+            self.places.pitch, self.places.dim, self.settings.decay, batch.steps[0].rate, *self._objective,
+            SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=self.places.padded_dim,
+            PP=triton.next_power_of_2(self.places.padded_dim), CHUNK=RARE_CHUNK, **self._flags,
+        )  # fmt: skip
+        if side == 0:
+            rare = losses[:, :size].sum(1, dtype=torch.float64)
+            found[:, 0] += rare[:, 0]
+            found[:, 1] -= rare[:, 1]
+            found[:, 2] += rare[:, 2]
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return a batch of products, summed and kept in float32."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    if a.device.type == "cuda":
+        return torch.bmm(a, b, out_dtype=torch.float32)
+    return torch.bmm(a.float(), b.float())

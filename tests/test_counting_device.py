@@ -1,0 +1,328 @@
+"""Counting by sorting on a device: the files of the counting on cores, byte for byte, whatever the memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swivel import storage
+from swivel.config import CountConfig
+from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs, device_plan, window_weights
+from swivel.counting import count as counting
+from swivel.counting.device import DeviceCounter, DeviceMeans
+from swivel.counting.device_plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
+from swivel.matrix import layout as matrix_layout
+from swivel.matrix.layout import Layout
+from swivel.progress import SILENT
+from swivel.vocabulary import Vocabulary
+
+WORDS = 7
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def make_vocabulary(size=WORDS):
+    return Vocabulary([f"w{number}" for number in range(size)], range(size, 0, -1))
+
+
+def digest(path):
+    files = sorted(file for file in Path(path).iterdir() if file.suffix != ".json")
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def make_counter(ids, config, *, words=WORDS, **means):
+    ids = np.asarray(ids, np.uint32)
+    layout = counting.make_spec(make_vocabulary(words), config).layout()
+    return DeviceCounter(ids, layout, config, DeviceMeans(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
+
+
+def count_on_device(path, ids, config, *, words=WORDS, **means):
+    """Count by sorting, on a device that by default is the CPU."""
+    counter = make_counter(ids, config, words=words, **means)
+    spec = counting.make_spec(make_vocabulary(words), config)
+    task = SILENT.begin("", None, "")
+    return counting.count_with_device(counter, spec, config, CountJob(path=path), tokens=1, task=task)
+
+
+def count_on_cores(path, ids, config, *, words=WORDS):
+    return count_tokens(np.asarray(ids, np.uint32), make_vocabulary(words), config, CountJob(path=path))
+
+
+def make_corpus(seed, size, words=WORDS):
+    """Zipf-like words, some breaks and gaps."""
+    rng = np.random.default_rng(seed)
+    ids = np.minimum((words + 1) ** rng.random(size) - 1, words - 1).astype(np.uint32)
+    ids[rng.random(size) < 0.02] = BREAK
+    ids[rng.random(size) < 0.02] = GAP
+    return ids
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(storage, "flush", lambda path: None)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
+
+
+corpora = st.lists(
+    st.one_of(st.integers(0, WORDS - 1), st.integers(0, WORDS - 1), st.sampled_from([BREAK, GAP])),
+    min_size=1,
+    max_size=60,
+)
+
+
+@st.composite
+def configs(draw):
+    left, right = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    if draw(st.booleans()) or left + right == 0:
+        left = right = max(left, 2)
+    columns = draw(st.sampled_from(["symmetric", "directional", "bands", "directional-bands"]))
+    if "bands" in columns and max(left, right) < 2:
+        left = 3
+    near = draw(st.integers(1, max(left, right) - 1)) if "bands" in columns else 1
+    weight = draw(st.sampled_from(["harmonic", "linear", "uniform"]))
+    return CountConfig(left=left, right=right, columns=columns, near=near, weight=weight)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=corpora, config=configs(), memory=st.integers(22_000, 60_000), piece_cells=st.integers(1, 30))
+def test_files_are_those_of_the_cores(small_blocks, tmp_path_factory, ids, config, memory, piece_cells):
+    folder = tmp_path_factory.mktemp("counts")
+    means = {"memory_bytes": memory, "piece_cells": piece_cells}
+    try:
+        expected = count_on_cores(folder / "cores", ids, config)
+    except CountsError as error:
+        with pytest.raises(CountsError, match=str(error)):
+            count_on_device(folder / "device", ids, config, **means)
+        return
+    found = count_on_device(folder / "device", ids, config, **means)
+    assert digest(found.path) == digest(expected.path)
+    assert found.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("columns", ["symmetric", "directional-bands"])
+def test_files_are_the_same_whatever_the_memory_of_the_device(tmp_path, small_blocks, columns):
+    ids, config = make_corpus(1, 1_000, words=9), CountConfig(window=2, columns=columns)
+    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=9).path)
+    runs = []
+    for memory in (12_000, 40_000, 1 << 28):
+        runs.append(len(make_counter(ids, config, words=9, memory_bytes=memory).chunks()))
+        path = tmp_path / f"{memory}"
+        assert digest(count_on_device(path, ids, config, words=9, memory_bytes=memory).path) == expected
+    assert runs[0] == 2 and runs[-1] == 1
+
+
+def test_groups_that_are_fuller_than_was_thought_are_split(tmp_path, small_blocks, monkeypatch):
+    ids, config = make_corpus(2, 2_000, words=20), CountConfig(window=3)
+    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20).path)
+    found = estimate_pairs(make_counter(ids, config, words=20).rules, np.ones(8, np.int64), places=ids.size)
+    monkeypatch.setattr(device, "estimate_pairs", lambda *args, **named: found / 1_000)
+    monkeypatch.setattr(device, "choose_capacity", lambda *args: 50)
+    looks = []
+    monkeypatch.setattr(device, "sort_pairs", lambda keys: looks.append(keys) or torch.unique(keys, return_counts=True))
+    assert digest(count_on_device(tmp_path / "device", ids, config, words=20).path) == expected
+    assert len(looks) > 100 and max(keys.numel() for keys in looks) <= 50
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 300_000])
+def test_counts_past_32_bits_are_exact(tmp_path, small_blocks, memory):
+    config, length = CountConfig(window=20), 2_000
+    matrix = count_on_device(tmp_path / "m", [0] * length, config, words=2, memory_bytes=memory)
+    weights = window_weights(config).left
+    expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
+    assert expected > 1 << 32
+    assert matrix.units(0, 0)[1].tolist() == [expected]
+    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", [0] * length, config, words=2).path)
+
+
+def test_counts_between_31_and_32_bits_and_rows_above_32767_keep_their_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 1 << 16)
+    words, config = 1 << 16, CountConfig(window=1, weight="uniform")
+    rng = np.random.default_rng(4)
+    ids = rng.integers(32_000, words, 2_000).astype(np.uint32)
+    found = count_on_device(tmp_path / "device", ids, config, words=words)
+    assert digest(found.path) == digest(count_on_cores(tmp_path / "cores", ids, config, words=words).path)
+    ids = np.zeros(430, np.uint32)
+    found = count_on_device(tmp_path / "large", ids, CountConfig(window=20))
+    assert 1 << 31 < found.units(0, 0)[1].item() < 1 << 32
+    assert digest(found.path) == digest(count_on_cores(tmp_path / "b", ids, CountConfig(window=20)).path)
+
+
+@pytest.mark.parametrize("ids", [[], [0], [BREAK, GAP], [0, BREAK, 1]])
+def test_a_corpus_without_pairs_is_refused(tmp_path, ids):
+    with pytest.raises(CountsError, match="no counts at all"):
+        count_on_device(tmp_path / "m", ids, CountConfig())
+
+
+def test_a_job_on_a_device_reports_what_it_does_and_writes_the_same_files(tmp_path):
+    ids, config = make_corpus(3, 50_000, words=2_100), CountConfig(window=3)
+    said, advances = [], []
+
+    class Listener:
+        def begin(self, job, total, unit):
+            assert (job, total, unit) == ("counting", int((ids < GAP).sum()), "tokens")
+            return self
+
+        def advance(self, amount=1, note=""):
+            assert amount >= 0
+            advances.append(amount)
+
+        def end(self, task):
+            assert sum(advances) == int((ids < GAP).sum())
+
+        def say(self, text):
+            said.append(text)
+
+    vocabulary = make_vocabulary(2_100)
+    job = CountJob(path=tmp_path / "a", device="cpu:0", threads=2, memory_bytes=1 << 20, device_memory=80 << 20)
+    found = count_tokens(ids, vocabulary, config, job, progress=Listener())
+    assert digest(found.path) == digest(count_on_cores(tmp_path / "b", ids, config, words=2_100).path)
+    assert said[0].startswith("about ") and said[1] == "counting on cpu:0, pairs by torch, in 80.0 MiB of its memory"
+    assert len(advances) > 3
+
+
+def test_wrong_ids_and_no_ids_are_refused_on_a_device_too(tmp_path):
+    job = CountJob(path=tmp_path / "m", device="cpu:0")
+    with pytest.raises(CountsError, match="no counts at all"):
+        count_tokens(np.empty(0, np.uint32), make_vocabulary(), CountConfig(), job)
+    with pytest.raises(CountsError, match="id 7 at place 3 of the corpus: the vocabulary has 7 words"):
+        count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), CountConfig(), job)
+
+
+@pytest.mark.parametrize("name", ["no-such-device", "cuda:99", "meta:x"])
+def test_a_device_that_cannot_be_used_is_told(tmp_path, name):
+    job = CountJob(path=tmp_path / "m", device=name)
+    with pytest.raises(ConfigError, match=f"device '{name}' cannot be used for counting: .*; choose another, or cpu"):
+        count_tokens(np.zeros(9, np.uint32), make_vocabulary(), CountConfig(), job)
+
+
+def test_too_little_memory_of_the_device_is_refused_with_what_is_needed():
+    rules = make_rules(Layout(4, 4, 2, 2, True), CountConfig(), longest=100)
+    with pytest.raises(MemoryBudgetError, match=r"needs 10\.\d KiB of its memory or more, got 9\.8 KiB"):
+        share_memory(10_000, 100, rules)
+    share = share_memory(11_300, 100, rules)
+    assert share.keys >= 2 * rules.reach and share.chunk_places >= 1
+
+
+def test_a_group_has_no_more_shards_than_a_key_can_tell_apart(tmp_path, monkeypatch):
+    config = CountConfig(left=5_000, right=0, weight="linear")
+    rules = make_rules(Layout(1 << 26, 1 << 26, 1 << 10, 1 << 10, False), config, longest=1 << 20)
+    assert (rules.weight_bits, rules.most_shards) == (13, 1 << (62 - 32 - 13))
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
+    monkeypatch.setattr(device_plan, "_KEY_BITS", 7)  # of which 4 are a position's and 2 a weight's
+    ids, config = make_corpus(8, 500), CountConfig(window=3)
+    assert make_counter(ids, config).rules.most_shards == 2
+    found = count_on_device(tmp_path / "device", ids, config)
+    assert digest(found.path) == digest(count_on_cores(tmp_path / "cores", ids, config).path)
+
+
+def test_free_memory_is_the_default_budget():
+    counter = make_counter([0, 1], CountConfig(), memory_bytes=None)
+    assert 1 << 20 < counter.memory_bytes < 1 << 50
+
+
+def test_shards_are_split_into_all_of_them_in_order():
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        estimates = rng.random(rng.integers(1, 40)) * rng.integers(0, 2, 1)
+        ranges = list(split_shards(estimates, most_pairs=int(rng.integers(1, 9)), most_shards=int(rng.integers(1, 9))))
+        assert [shard for shards in ranges for shard in shards] == list(range(estimates.size))
+
+
+def test_the_estimate_of_pairs_is_near_the_truth(small_blocks):
+    ids = make_corpus(6, 20_000, words=30)
+    counter = make_counter(ids, CountConfig(window=5, columns="directional"), words=30)
+    rules = counter.rules
+    slots = device.upload_slots(counter, 0, ids.size)
+    writer = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
+    tallies = device._tally_blocks(slots, rules)
+    keys = torch.empty(10**6, dtype=torch.int64)
+    truth = [writer.write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(rules.shards)]
+    estimates = estimate_pairs(rules, tallies, places=ids.size)
+    assert estimates.sum() == pytest.approx(sum(truth), rel=0.2)
+    assert estimates == pytest.approx(np.array(truth), rel=0.5)
+
+
+def test_a_writer_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr(device_pairs.importlib.util, "find_spec", lambda name: None)
+    assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
+    with pytest.raises(MissingExtra, match="need triton: pip install triton"):
+        device_pairs.choose_writer("triton", torch.device("cpu"))
+
+
+def compare_writers(name, seed, device_name):
+    """Let plain torch and another writer write the same pairs of a random corpus, and compare them as sets."""
+    rng = np.random.default_rng(seed)
+    columns = ["symmetric", "directional", "bands", "directional-bands"][seed % 4]
+    left, right = ((3, 3), (2, 5), (6, 4), (3, 3))[seed % 4]
+    config = CountConfig(left=left, right=right, columns=columns, weight=["harmonic", "uniform"][seed % 2])
+    words, blocks = 50, int(rng.integers(1, 6))
+    parts = len(counting.part_names(config)) or 1
+    layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
+    means = DeviceMeans(device=device_name, memory_bytes=1 << 24, writer=name)
+    ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
+    counter = DeviceCounter(ids, layout, config, means)
+    slots = device.upload_slots(counter, 0, ids.size)
+    shards = counter.rules.shards
+    first, last = int(rng.integers(0, shards // 3 + 1)), int(rng.integers(shards * 2 // 3, shards)) + 1
+    places = range(int(rng.integers(0, 100)), ids.size - int(rng.integers(0, 100)))
+    found = []
+    for writer in ("torch", name):
+        keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
+        total = device_pairs.make_writer(writer, slots, counter.rules, tile=100).write(keys, range(first, last), places)
+        assert not torch.any(keys[total:] != -1)
+        found.append(keys[:total].sort().values.tolist())
+        few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
+        writer = device_pairs.make_writer(writer, slots, counter.rules, tile=100)
+        assert writer.write(few[: total // 2], range(first, last), places) == total
+        assert torch.all(few[total // 2 :] == -1)
+    assert found[0] == found[1]
+    return len(found[0])
+
+
+def test_triton_writes_the_same_pairs_under_its_interpreter():
+    pytest.importorskip("triton")
+    # In a process of its own: the interpreter must be asked for before Triton is first imported.
+    code = (
+        "import test_counting_device as t; assert sum(t.compare_writers('triton', n, 'cpu') for n in range(4)) > 5_000"
+    )
+    variables = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, cwd=Path(__file__).parent, check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+@pytest.mark.parametrize("seed", range(8))
+def test_triton_writes_the_same_pairs_on_a_gpu(seed):
+    assert compare_writers("triton", seed, "cuda") >= 0
+
+
+@pytest.mark.gpu
+@NEEDS_CUDA
+@pytest.mark.parametrize("columns", ["symmetric", "directional"])
+@pytest.mark.parametrize("writer", ["torch", "triton"])
+def test_files_of_a_gpu_are_those_of_the_cores_inside_its_budget(tmp_path, columns, writer):
+    ids, config = make_corpus(7, 1_000_000, words=20_000), CountConfig(columns=columns)
+    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20_000).path)
+    for memory in (100 << 20, 1 << 30, 8 << 30):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        path = tmp_path / f"{memory}"
+        means = {"device": "cuda", "memory_bytes": memory, "writer": writer, "threads": 2, "piece_cells": 1 << 20}
+        assert digest(count_on_device(path, ids, config, words=20_000, **means).path) == expected
+        assert torch.cuda.max_memory_allocated() - before <= memory
