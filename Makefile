@@ -1,12 +1,14 @@
 # `make run`: set up and run the demonstration, or CORPUS=path: text to vectors.
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
+# `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 OUT ?= work
+GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all lint types setup clean
+.PHONY: run test test-all gpu-test lint types setup clean
 
 setup: $(VENV)/ready
 
@@ -35,6 +37,11 @@ test: lint types
 
 test-all: lint types
 	$(BIN)/pytest -n 2
+
+# What runs on a GPU. Installs nothing: takes the venv if there is one, else a Python that has torch for CUDA, Triton,
+# numba and pytest of its own.
+gpu-test:
+	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,12 +15,19 @@ import torch
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from step_contract import Maker
+    from swivel.backends import Backend, StepSettings
+
 GROUPS, WORDS = 6, 60
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
     os.environ["TRITON_INTERPRET"] = "1"
+
+sys.path.insert(0, str(Path(__file__).parent))  # files of tests are no package: this is how they share a module
+pytest.register_assert_rewrite("step_contract", "device_counts")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -61,3 +70,30 @@ def share_of_own_group() -> Callable[[np.ndarray], float]:
         return float((nearest % GROUPS == np.arange(WORDS)[:, None] % GROUPS).mean())
 
     return share
+
+
+@pytest.fixture(scope="session")
+def has_bfloat16() -> bool:
+    """Whether bfloat16 products run here: asked in a process of its own, for they may kill the one that tries."""
+    from swivel.backends.choice import measure_products
+
+    return "bfloat16" in measure_products("bfloat16")
+
+
+@pytest.fixture
+def make(kind: str, request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """What makes backends of a kind that a test is parametrized with, such as `cpu float32`."""
+    from step_contract import create, split_kind
+
+    _, device, dtype = split_kind(kind)
+    if dtype == "bfloat16" and device == "cpu" and not request.getfixturevalue("has_bfloat16"):
+        pytest.skip("bfloat16 products do not run on this machine")
+    made: list[Backend] = []
+
+    def make_backend(settings: StepSettings) -> Backend:
+        made.append(create(kind, settings))
+        return made[-1]
+
+    yield make_backend
+    for backend in made:
+        backend.close()

@@ -48,7 +48,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
         },
     ),
     ("maths", {"objective": set()}),
-    ("results", {"vectors": set(), "schedule": set(), "backends": set(), "checkpoint": set()}),
+    ("results", {"vectors": set(), "schedule": set(), "backends": {"schedule"}, "checkpoint": set()}),
     ("uses", {"evaluation": set(), "planning": set(), "training": {"planning"}}),
     ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set()}),
     ("faces", {"cli": set(), "__init__": set(), "__main__": {"cli"}}),

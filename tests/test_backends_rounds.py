@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from swivel.backends import (
     create_backend,
 )
 from swivel.config import TrainConfig
-from swivel.errors import TrainingError
+from swivel.errors import ConfigError, TrainingError
 from swivel.objective import Loss, Objective
 
 SAMPLED = StepSettings(Objective(), Zeros(common=0.1, middle=0.4, share=0.05), decay=1e-4)
@@ -125,7 +125,7 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
         raise OSError("the disk is gone")
 
     step = make_round(backend)[0]
-    broken = Step(step.rows, step.columns, fail, step.rate, step.seed)
+    broken = replace(step, load=fail)
     with pytest.raises(OSError, match="the disk is gone"):
         backend.run([broken], lambda: False)
     backend.close()
@@ -166,6 +166,76 @@ def test_auto_takes_the_best_device_there_is(
     assert choose_backend(TrainConfig()) == expected
 
 
+@pytest.fixture
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a CUDA device, as far as choosing goes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize(
+    ("backend", "device", "has_triton", "expected"),
+    [
+        ("auto", "auto", True, ("triton", "cuda")),
+        ("auto", "auto", False, ("torch", "cuda")),
+        ("auto", "cuda:1", True, ("triton", "cuda:1")),
+        ("auto", "cpu", True, ("cpu", "cpu")),
+        ("triton", "auto", True, ("triton", "cuda")),
+        ("torch", "auto", True, ("torch", "cuda")),
+        ("cpu", "auto", True, ("cpu", "cpu")),
+        ("reference", "auto", True, ("reference", "cpu")),
+    ],
+)
+def test_gpu_is_taken_with_triton_where_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch, backend: str, device: str, has_triton: bool, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
+    assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    line = "the triton backend needs a CUDA device and Triton: the package triton is missing; use --backend auto"
+    with pytest.raises(TrainingError, match=f"^{line}$"):
+        choose_backend(TrainConfig(backend="triton"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
+    line = f"the triton backend needs a CUDA device and Triton: there is none at '{device}'; use --backend auto"
+    with pytest.raises(TrainingError, match=f"^{line}$"):
+        choose_backend(TrainConfig(backend="triton", device=device))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_accelerator_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
+    assert choice.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
+
+
+@pytest.mark.parametrize(("has_mps", "words"), [(True, "mps"), (False, "no CUDA device")])
+def test_absent_accelerator_is_said(monkeypatch: pytest.MonkeyPatch, has_mps: bool, words: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+    assert words in choice.describe_accelerator()
+
+
+@pytest.mark.parametrize("text", ["lots", "0"])
+def test_memory_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="memory must be"):
+        create_backend("triton", SAMPLED, BackendMeans(memory=text))
+
+
+@pytest.mark.parametrize(("has_cuda", "has_mps"), [(True, False), (False, True), (False, False)])
+def test_best_device_is_asked_of_torch(monkeypatch: pytest.MonkeyPatch, has_cuda: bool, has_mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+    assert choice._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_absent_device_is_one_line_that_says_what_to_do() -> None:
     with pytest.raises(TrainingError, match=r"device 'cuda' cannot be used: .*; use --device auto or cpu") as caught:
@@ -191,6 +261,8 @@ def test_cpu_backends_refuse_another_device(backend: str) -> None:
         ("auto", "reference", "cpu", 1e15, "float64"),
         ("auto", "cpu", "cpu", 1e6, "float32"),
         ("auto", "torch", "cuda:1", 1e6, "bfloat16"),
+        ("auto", "triton", "cuda", 1e6, "bfloat16"),
+        ("float32", "triton", "cuda", 1e15, "float32"),
         ("auto", "torch", "mps", 1e15, "float32"),
         ("float32", "cpu", "cpu", 1e15, "float32"),
         ("bfloat16", "torch", "cuda", 1e6, "bfloat16"),

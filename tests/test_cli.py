@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from swivel import training
 from swivel._version import __version__
+from swivel.backends import BackendMeans
 from swivel.cli import cli, main
 from swivel.cli.bars import format_rate
 from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours
@@ -162,6 +164,25 @@ def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) ->
     assert (trained["train"]["rate"], trained["vectors"]["combine"]) == (0.05, "sum")
 
 
+def test_device_and_its_memory_reach_counting_and_training(
+    swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str | None]] = []
+    create = training.create_backend
+
+    def note(name: str, settings: Any, means: BackendMeans) -> Any:
+        seen.append((means.device, means.memory))
+        return create(name, settings, means)
+
+    monkeypatch.setattr(training, "create_backend", note)
+    flags = ["--device", "cpu", "--device-memory", "1GiB"]
+    assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags).status == 0
+    assert seen == [("cpu", "1GiB")]
+    for stage in ("matrix", "vectors"):
+        for settings in read_manifest(tmp_path / "work" / stage).config.values():
+            assert "device_memory" not in settings, "what a job may use changes no result"
+
+
 # Vectors
 
 
@@ -271,6 +292,10 @@ def check_error(ended: Ended, status: int, line: str) -> None:
         (["--window", "0"], "ConfigError: window must be a positive integer, got 0"),
         (["--threads", "0"], "ConfigError: threads must be a positive integer, got 0"),
         (["--memory", "lots"], "ConfigError: memory must be a number of bytes such as 1GiB or 500MB, got 'lots'"),
+        (
+            ["--device-memory", "lots"],
+            "ConfigError: memory must be a number of bytes such as 1GiB or 500MB, got 'lots'",
+        ),
         (["--left", "0", "--right", "0"], "ConfigError: left and right are both 0: there is nothing to count"),
         (["--vocabulary", "nowhere.txt"], "ConfigError: nowhere.txt: No such file or directory"),
     ],

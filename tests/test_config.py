@@ -17,6 +17,7 @@ from swivel.config import (
     TrainConfig,
     VectorsConfig,
     VocabularyConfig,
+    result_settings,
     stage_config,
 )
 from swivel.errors import ConfigError
@@ -88,6 +89,15 @@ def test_confidence_of_nothing_is_refused() -> None:
         TrainConfig(confidence_base=0, confidence_scale=0)
 
 
+def test_memory_of_the_device_is_a_text_or_left_open_and_changes_no_result() -> None:
+    assert TrainConfig().device_memory is None
+    some = TrainConfig(device_memory="20GiB")
+    assert some.device_memory == "20GiB"
+    assert result_settings(some) == result_settings(TrainConfig())
+    with pytest.raises(ConfigError, match="device_memory must be a text that is not empty, got ''"):
+        TrainConfig(device_memory="")
+
+
 def test_left_and_right_take_the_place_of_the_window() -> None:
     config = CountConfig(window=4, left=0)
     assert (config.window_left, config.window_right) == (0, 4)
@@ -133,5 +143,7 @@ def test_settings_override_the_recipe_and_none_does_not() -> None:
 def test_unknown_recipe_and_unknown_setting_are_refused() -> None:
     with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, got 'slow'"):
         stage_config(TrainConfig, "slow")
-    with pytest.raises(ConfigError, match="windw is not a setting of count; it has columns, left, near"):
+    with pytest.raises(
+        ConfigError, match="windw is not a setting of count; it has columns, device, device_memory, left, near"
+    ):
         stage_config(CountConfig, windw=3)

@@ -2,68 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs, device_plan, window_weights
-from swivel.counting import count as counting
-from swivel.counting.device import DeviceCounter, DeviceMeans
 from swivel.counting.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
 from swivel.matrix import layout as matrix_layout
 from swivel.matrix.layout import Layout
-from swivel.progress import SILENT
-from swivel.vocabulary import Vocabulary
-
-WORDS = 7
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def make_vocabulary(size=WORDS):
-    return Vocabulary([f"w{number}" for number in range(size)], range(size, 0, -1))
-
-
-def digest(path):
-    files = sorted(file for file in Path(path).iterdir() if file.suffix != ".json")
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-def make_counter(ids, config, *, words=WORDS, **means):
-    ids = np.asarray(ids, np.uint32)
-    layout = counting.make_spec(make_vocabulary(words), config).layout()
-    return DeviceCounter(ids, layout, config, DeviceMeans(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
-
-
-def count_on_device(path, ids, config, *, words=WORDS, **means):
-    """Count by sorting, on a device that by default is the CPU."""
-    counter = make_counter(ids, config, words=words, **means)
-    spec = counting.make_spec(make_vocabulary(words), config)
-    task = SILENT.begin("", None, "")
-    return counting.count_with_device(counter, spec, config, CountJob(path=path), tokens=1, task=task)
-
-
-def count_on_cores(path, ids, config, *, words=WORDS):
-    return count_tokens(np.asarray(ids, np.uint32), make_vocabulary(words), config, CountJob(path=path))
-
-
-def make_corpus(seed, size, words=WORDS):
-    """Zipf-like words, some breaks and gaps."""
-    rng = np.random.default_rng(seed)
-    ids = np.minimum((words + 1) ** rng.random(size) - 1, words - 1).astype(np.uint32)
-    ids[rng.random(size) < 0.02] = BREAK
-    ids[rng.random(size) < 0.02] = GAP
-    return ids
 
 
 @pytest.fixture(autouse=True)
@@ -260,69 +212,3 @@ def test_a_writer_that_is_not_installed_is_told(monkeypatch):
     assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
     with pytest.raises(MissingExtra, match="need triton: pip install triton"):
         device_pairs.choose_writer("triton", torch.device("cpu"))
-
-
-def compare_writers(name, seed, device_name):
-    """Let plain torch and another writer write the same pairs of a random corpus, and compare them as sets."""
-    rng = np.random.default_rng(seed)
-    columns = ["symmetric", "directional", "bands", "directional-bands"][seed % 4]
-    left, right = ((3, 3), (2, 5), (6, 4), (3, 3))[seed % 4]
-    config = CountConfig(left=left, right=right, columns=columns, weight=["harmonic", "uniform"][seed % 2])
-    words, blocks = 50, int(rng.integers(1, 6))
-    parts = len(counting.part_names(config)) or 1
-    layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
-    means = DeviceMeans(device=device_name, memory_bytes=1 << 24, writer=name)
-    ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
-    counter = DeviceCounter(ids, layout, config, means)
-    slots = device.upload_slots(counter, 0, ids.size)
-    shards = counter.rules.shards
-    first, last = int(rng.integers(0, shards // 3 + 1)), int(rng.integers(shards * 2 // 3, shards)) + 1
-    places = range(int(rng.integers(0, 100)), ids.size - int(rng.integers(0, 100)))
-    found = []
-    for writer in ("torch", name):
-        keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
-        total = device_pairs.make_writer(writer, slots, counter.rules, tile=100).write(keys, range(first, last), places)
-        assert not torch.any(keys[total:] != -1)
-        found.append(keys[:total].sort().values.tolist())
-        few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
-        writer = device_pairs.make_writer(writer, slots, counter.rules, tile=100)
-        assert writer.write(few[: total // 2], range(first, last), places) == total
-        assert torch.all(few[total // 2 :] == -1)
-    assert found[0] == found[1]
-    return len(found[0])
-
-
-def test_triton_writes_the_same_pairs_under_its_interpreter():
-    pytest.importorskip("triton")
-    # In a process of its own: the interpreter must be asked for before Triton is first imported.
-    code = (
-        "import test_counting_device as t; assert sum(t.compare_writers('triton', n, 'cpu') for n in range(4)) > 5_000"
-    )
-    variables = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=variables, cwd=Path(__file__).parent, check=False, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr.decode()
-
-
-@pytest.mark.gpu
-@NEEDS_CUDA
-@pytest.mark.parametrize("seed", range(8))
-def test_triton_writes_the_same_pairs_on_a_gpu(seed):
-    assert compare_writers("triton", seed, "cuda") >= 0
-
-
-@pytest.mark.gpu
-@NEEDS_CUDA
-@pytest.mark.parametrize("columns", ["symmetric", "directional"])
-@pytest.mark.parametrize("writer", ["torch", "triton"])
-def test_files_of_a_gpu_are_those_of_the_cores_inside_its_budget(tmp_path, columns, writer):
-    ids, config = make_corpus(7, 1_000_000, words=20_000), CountConfig(columns=columns)
-    expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20_000).path)
-    for memory in (100 << 20, 1 << 30, 8 << 30):
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        path = tmp_path / f"{memory}"
-        means = {"device": "cuda", "memory_bytes": memory, "writer": writer, "threads": 2, "piece_cells": 1 << 20}
-        assert digest(count_on_device(path, ids, config, words=20_000, **means).path) == expected
-        assert torch.cuda.max_memory_allocated() - before <= memory

@@ -133,6 +133,36 @@ def test_counts_past_32_bits_are_exact(tmp_path, small_blocks, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
+def test_stored_cells_are_all_of_them_shard_after_shard(tmp_path, small_blocks, symmetric):
+    dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric, large=True)
+    matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
+    stored = matrix.stored
+    assert (stored.blocks, stored.symmetric) == ((matrix.row_blocks, matrix.column_blocks), symmetric)
+    assert len(stored.offsets) == matrix.row_blocks * matrix.column_blocks + 1
+    assert stored.offsets[-1] == len(stored.positions) == matrix.facts["stored_cells"]
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            first, last = stored.offsets[i * matrix.column_blocks + j :][:2].tolist()
+            cells = matrix.cells(i, j)
+            if cells.mirrored:
+                assert first == last
+                continue
+            assert np.array_equal(stored.positions[first:last], cells.positions)
+            assert np.array_equal(stored.counts_of(first, last), cells.counts)
+
+
+def test_stored_counts_are_read_in_any_pieces(tmp_path, small_blocks):
+    dense = make_dense(9, 9, large=True)
+    stored = build(tmp_path / "m", dense, unit=3).stored
+    whole = stored.counts_of(0, int(stored.offsets[-1]))
+    assert whole.dtype == np.float32
+    assert whole.max() == np.float32((5 << 40) / 3)
+    for first in range(len(whole)):
+        for last in (first, first + 1, len(whole)):
+            assert np.array_equal(stored.counts_of(first, last), whole[first:last])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("blocks", [(6, 6), (1, 1), (2, 5), (5, 2), (12, 9), (3, 3)])
 def test_reblocked_is_the_same_matrix(tmp_path, small_blocks, symmetric, blocks):
     dense = make_dense(12, 12, symmetric=symmetric, large=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,6 +59,22 @@ def test_the_same_seed_gives_the_same_order(rows: int, columns: int, seed: tuple
 def test_passes_differ_in_their_order() -> None:
     orders = {str(rounds_without_conflict(8, 8, (1, 1, number))) for number in range(20)}
     assert len(orders) == 20
+
+
+@given(blocks, blocks, seeds)
+@settings(deadline=None)
+def test_a_round_is_a_diagonal_whose_blocks_are_neighbours(rows: int, columns: int, seed: tuple[int, int]) -> None:
+    """Neighbours in memory go to a GPU in one launch: one row block and one column block on, the longer side around."""
+    for round in rounds_without_conflict(rows, columns, seed):
+        for (i, j), (next_i, next_j) in pairwise(round):
+            assert next_i == (i + 1) % rows
+            assert next_j == (j + 1) % columns
+
+
+def test_diagonals_come_in_random_order() -> None:
+    orders = [rounds_without_conflict(6, 6, (seed,)) for seed in range(30)]
+    assert {tuple(sorted(map(tuple, rounds))) for rounds in orders} == {tuple(sorted(map(tuple, orders[0])))}
+    assert len({rounds[0][0] for rounds in orders}) == 6, "every diagonal is the first at times"
 
 
 def test_blocks_are_plain_integers() -> None:

@@ -18,9 +18,10 @@ from swivel.checkpoint import PLAN
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.progress import SilentProgress
+from swivel.planning import MOST_PASSES, Plan, make_plan
+from swivel.progress import SilentProgress, Task
 from swivel.schedule import block_order, block_starts
-from swivel.training import MOST_PASSES, Plan, Trained, make_plan, train_matrix
+from swivel.training import Trained, train_matrix
 from swivel.vocabulary import Vocabulary
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
@@ -33,6 +34,21 @@ class Heard(SilentProgress):
 
     def say(self, text: str) -> None:
         self.lines.append(text)
+
+
+class Notes(SilentProgress):
+    """What training says of its way, and how many cells it says it did."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.cells = 0.0
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self  # type: ignore[return-value]
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.lines += [note] if note else []
+        self.cells += amount
 
 
 def train(matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2) -> Trained:
@@ -87,8 +103,25 @@ def test_loss_falls(planted: Matrix, tmp_path: Path) -> None:
     assert len(history) == CONFIG.passes
     assert history[-1].mean < 0.5 * history[0].mean
     assert history[-1].mean_observed < 0.2 * history[0].mean_observed
-    cells = {(loss.observed_cells, loss.unobserved_cells) for loss in history}
-    assert cells == {(planted.cell_count, 62 * 62 - planted.cell_count)}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("block_size", [62, 21, 9])
+def test_losses_of_every_pass_are_whole_though_they_are_collected_late(
+    planted: Matrix, backend: str, block_size: int, tmp_path: Path
+) -> None:
+    """A round's losses are asked for once the next has begun: none may be missed, doubled, or go to another pass."""
+    config = replace(CONFIG, backend=backend, device="cpu", passes=3, block_size=block_size)
+    notes = Notes()
+    history = train_matrix(planted, config, folder=tmp_path, threads=2, progress=notes).history
+    cells = [(loss.observed_cells, loss.unobserved_cells) for loss in history]
+    assert cells == [(planted.cell_count, 62 * 62 - planted.cell_count)] * 3
+    assert history[0].mean > history[1].mean > history[2].mean
+    rounds = -(-62 // block_size)
+    assert [note.partition(",")[0] for note in notes.lines] == [f"pass {1 + n // rounds}/3" for n in range(3 * rounds)]
+    assert notes.cells == pytest.approx(3 * 62 * 62)
+    for number, loss in enumerate(history, 1):
+        assert notes.lines[number * rounds - 1].startswith(f"pass {number}/3, loss {loss.mean:.4f} ")
 
 
 def test_sampled_zeros_end_close_to_all_zeros(planted: Matrix, tmp_path: Path) -> None:
@@ -138,13 +171,13 @@ def test_huge_rate_is_said_to_diverge(planted: Matrix, backend: str, tmp_path: P
     with pytest.raises(Diverged) as caught:
         train(planted, replace(CONFIG, backend=backend, device="cpu", rate=1e30), tmp_path)
     assert str(caught.value) == (
-        "the loss is not finite at step 6 of 270 (pass 1): the vectors grew without bound; lower --rate (now 1e+30) "
+        "the loss is not finite by step 6 of 270 (pass 1): the vectors grew without bound; lower --rate (now 1e+30) "
         "or raise --decay. The last checkpoint, if any, is untouched"
     )
 
 
 def test_loss_that_grows_without_overflowing_is_divergence_too(planted: Matrix, tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its start at step 9 of 270"):
+    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its start by step 9 of 270"):
         train(planted, replace(CONFIG, rate=100.0), tmp_path)
 
 

@@ -83,6 +83,15 @@ def choice(default: str, help: str, *choices: str) -> Any:
     return knob(default, help, one_of(*choices), choices=choices)
 
 
+def _device_knob(*, changes_result: bool) -> Any:
+    return knob("auto", "auto, cpu, cuda, or any device as torch names it", TEXT, changes_result=changes_result)
+
+
+def _device_memory_knob() -> Any:
+    text = "memory of the device to stay inside, such as 20GiB; default: what is free"
+    return knob(None, text, TEXT, optional=True, changes_result=False)
+
+
 def check_fields(config: Any) -> None:
     """Raise ConfigError for the first field whose value breaks its rule."""
     for field in dataclasses.fields(config):
@@ -159,6 +168,8 @@ class CountConfig:
         "drop",
         "gap",
     )
+    device: str = _device_knob(changes_result=False)
+    device_memory: str | None = _device_memory_knob()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -229,14 +240,8 @@ class TrainConfig:
     unseen: float = knob(1.0, "the count that stands in for 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = choice("auto", "operands of the matrix products; auto measures", "auto", "float32", "bfloat16")
     backend: str = choice("auto", "what computes a step", "auto", "cpu", "triton", "torch", "reference")
-    device: str = knob("auto", "auto, cpu, cuda, or any device as torch names it", TEXT)
-    device_memory: str | None = knob(
-        None,
-        "memory of the device to stay inside, such as 20GiB; default: what is free",
-        TEXT,
-        optional=True,
-        changes_result=False,
-    )
+    device: str = _device_knob(changes_result=True)
+    device_memory: str | None = _device_memory_knob()
     seed: int = knob(1, "seed of everything random", NATURAL)
     checkpoint_minutes: float = knob(
         5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE, changes_result=False

@@ -12,7 +12,7 @@ from swivel.errors import StorageError
 from swivel.resources import count_cores, format_bytes, free_memory
 from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
 
-_LIBRARIES = ("numpy", "scipy", "numba", "torch", "safetensors")
+_LIBRARIES = ("numpy", "scipy", "numba", "torch", "triton", "safetensors")
 
 
 def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
@@ -41,10 +41,11 @@ def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
 
 def describe_machine() -> dict[str, Any]:
     """Return versions, cores, memory, and which backend and device training would take."""
-    from swivel.backends import choose_backend
+    from swivel.backends import choose_backend, describe_accelerator
     from swivel.config import TrainConfig
 
     backend, device = choose_backend(TrainConfig())
+    accelerator = describe_accelerator()
     return {
         "swivel-embeddings": __version__,
         "python": platform.python_version(),
@@ -53,6 +54,7 @@ def describe_machine() -> dict[str, Any]:
         "free memory": format_bytes(free_memory()),
         "backend": backend,
         "device": device,
+        "accelerator": accelerator,
         "libraries": {name: _version_of(name) for name in _LIBRARIES},
     }
 

@@ -31,7 +31,7 @@ from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyErr
 from swivel.interrupts import stop_on_signals
 from swivel.means import Means
 from swivel.progress import Progress
-from swivel.resources import format_bytes
+from swivel.resources import format_bytes, parse_bytes
 from swivel.storage import MANIFEST, create_folder, fingerprint, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary, choose_tokens, from_list
 
@@ -162,7 +162,7 @@ def count(
             return open_matrix(home.path)
         _refuse_finished(home.path, means)
         _warn_of_paths(texts, means.progress)
-        return home.keep(_count(texts, home.path, listed, configs, inputs, means))
+        return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
 
 def _list_tokens(vocabulary: Vocabulary | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -192,13 +192,14 @@ def _count(
     texts: Texts,
     path: Path,
     listed: tuple[str, ...] | None,
-    configs: Mapping[str, Mapping[str, Any]],
+    settings: tuple[Mapping[str, Mapping[str, Any]], CountConfig],
     inputs: Mapping[str, str],
     means: Means,
 ) -> Matrix:
-    from swivel.counting import CountJob, count_tokens
+    from swivel.counting import CountJob, choose_device, count_tokens
 
-    count_config = CountConfig(**configs["count"])
+    configs, count_config = settings
+    device_memory = count_config.device_memory and parse_bytes(count_config.device_memory)
     with scratch_folder(path) as scratch:
         vocabulary, ids = _number_tokens(texts, scratch, listed, configs, means)
         job = CountJob(
@@ -208,6 +209,8 @@ def _count(
             overwrite=means.overwrite,
             inputs=inputs,
             settings=configs,
+            device=choose_device(count_config.device, len(ids)),
+            device_memory=device_memory or None,
         )
         return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
 
@@ -374,11 +377,16 @@ def run(
         Fields of every stage's configuration.
     """
     split_settings(recipe, settings, *STAGES.values())
-    train_names = {field.name for stage in (TrainConfig, VectorsConfig) for field in dataclasses.fields(stage)}
-    to_train = {name: value for name, value in settings.items() if name in train_names}
-    to_count = {name: value for name, value in settings.items() if name not in train_names}
+    to_count = _settings_of(settings, CorpusConfig, VocabularyConfig, CountConfig)
+    to_train = _settings_of(settings, TrainConfig, VectorsConfig)
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
     matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=means, **to_count)
     return train(matrix, path / "vectors", recipe=recipe, means=means, **to_train)
+
+
+def _settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:
+    """Return the settings that stages know; the device is one of several."""
+    names = {field.name for stage in stages for field in dataclasses.fields(stage)}
+    return {name: value for name, value in settings.items() if name in names}

@@ -1,4 +1,4 @@
-"""What is chosen for a run, once: blocks, passes, backend, device, dtype.
+"""What is chosen for a run, once: blocks, passes, backend, device, dtype, and the order of blocks.
 
 Receives a matrix and a configuration, hands on a plan, which is written down before the first step so that a resumed
 run never chooses again.
@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends import choose_backend, choose_dtype
-from swivel.backends.base import ObservedCells, StoredCells
+from swivel.backends import BackendMeans, Zeros, choose_backend, choose_dtype
+from swivel.backends.base import Load, ObservedCells, StoredCells
+from swivel.backends.choice import choose_groups
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder
-from swivel.schedule import choose_block_count, default_block_size, default_passes
+from swivel.schedule import block_starts, choose_block_count, default_block_size, default_passes, is_sorted_enough
 
 MOST_PASSES = 100  # with end="converged"
 
@@ -75,6 +76,7 @@ class Plan:
     backend: str
     device: str
     dtype: str
+    groups: tuple[int, int] | None = None  # blocks of rows and of columns that are trained together; None: all
 
 
 def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
@@ -90,14 +92,37 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
     most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
     passes = config.passes or most
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
-    return Plan(row_blocks, column_blocks, passes, backend, device, dtype)
+    load = describe_load(matrix, config, (row_blocks, column_blocks))
+    groups = choose_groups(backend, load, BackendMeans(device, dtype, memory=config.device_memory))
+    return Plan(row_blocks, column_blocks, passes, backend, device, dtype, groups)
+
+
+def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int]) -> Load:
+    """Return what a run asks of a device."""
+    row_starts, column_starts = (block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True))
+    stored = matrix.stored
+    is_halved = stored.symmetric and blocks[0] == blocks[1]
+    cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
+    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config), cells, is_halved)
+
+
+def choose_zeros(matrix: BlockedMatrix, config: TrainConfig) -> Zeros:
+    """Return which zeros are computed: all, too, where sampling is asked for but nothing is sorted by frequency."""
+    sums = matrix.row_sums, matrix.column_sums
+    if config.zeros != "sampled" or not all(is_sorted_enough(side, config.common) for side in sums):
+        return Zeros()
+    return Zeros(config.common, config.middle, config.share)
 
 
 def read_plan(saved: dict[str, Any], folder: Path) -> Plan:
     """Return a plan as it was written down."""
     try:
-        return Plan(**saved)
-    except TypeError as error:
+        groups = saved.get("groups")
+        if groups is not None:
+            row_group, column_group = groups
+            groups = int(row_group), int(column_group)
+        return Plan(**{**saved, "groups": groups})
+    except (TypeError, ValueError) as error:
         raise DamagedFolder(
             f"{folder}: a run that another version of Swivel began; remove it to start again"
         ) from error

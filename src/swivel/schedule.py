@@ -39,6 +39,51 @@ def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int
     return rounds
 
 
+def rounds_in_groups(
+    row_blocks: int, column_blocks: int, row_group: int, column_group: int, seed: tuple[int, ...]
+) -> list[list[Block]]:
+    """Return one pass in which few blocks change hands: rounds inside one pair of groups, then inside the next.
+
+    A device that holds one group of row blocks and one of column blocks loads one group for every further pair: pairs
+    follow each other as a snake goes, the side with fewer groups on the outside. No order needs fewer loads, since two
+    pairs differ in a group at least. PyTorch-BigGraph's inside-out order and Marius's BETA order are for graphs whose
+    rows are their columns; here the two sides have parameters of their own, and the snake is the whole answer.
+
+    >>> [sorted(round) for round in rounds_in_groups(2, 4, 2, 2, (1,))]
+    [[(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+    """
+    rng = np.random.default_rng(seed)
+    row_starts, column_starts = group_starts(row_blocks, row_group), group_starts(column_blocks, column_group)
+    rounds = []
+    for i, j in _snake(len(row_starts) - 1, len(column_starts) - 1, rng):
+        rows, columns = row_starts[i + 1] - row_starts[i], column_starts[j + 1] - column_starts[j]
+        inside = rounds_without_conflict(rows, columns, (*seed, i, j))
+        rounds += [[(row_starts[i] + row, column_starts[j] + column) for row, column in blocks] for blocks in inside]
+    return rounds
+
+
+def group_starts(blocks: int, group: int) -> list[int]:
+    """Return where groups of at most `group` blocks, about equal ones, start; the last entry is `blocks`.
+
+    >>> group_starts(7, 3)
+    [0, 3, 5, 7]
+    """
+    starts: list[int] = block_starts(blocks, math.ceil(blocks / group)).tolist()
+    return starts
+
+
+def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
+    """Return all pairs, each differing from the one before in one number."""
+    if rows > columns:
+        return [(i, j) for j, i in _snake(columns, rows, rng)]
+    inner = rng.permutation(columns).tolist()
+    pairs = []
+    for outer in rng.permutation(rows).tolist():
+        pairs += [(outer, number) for number in inner]
+        inner.reverse()
+    return pairs
+
+
 def default_block_size(rows: int, columns: int, device: str = "cpu") -> int:
     """Return the block size that reaches good vectors soonest.
 

@@ -22,7 +22,6 @@ from swivel.backends import (
     Side,
     Step,
     StepSettings,
-    Zeros,
     create_backend,
 )
 from swivel.backends.base import ObservedCells, Running
@@ -31,13 +30,14 @@ from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.planning import BlockedMatrix, Plan, make_plan, read_plan
+from swivel.planning import BlockedMatrix, Plan, choose_zeros, describe_load, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.schedule import (
+    Block,
     block_order,
     block_starts,
     falling_rate,
-    is_sorted_enough,
+    rounds_in_groups,
     rounds_without_conflict,
 )
 from swivel.storage import fingerprint, scratch_folder
@@ -118,6 +118,7 @@ class _Run:
         self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
         self.place = Place()
         self._clock = 0.0
+        self._orders: dict[int, list[list[Block]]] = {}
         self.row_starts = block_starts(matrix.shape[0], plan.row_blocks)
         self.column_starts = block_starts(matrix.shape[1], plan.column_blocks)
         self.row_order = block_order(matrix.shape[0], plan.row_blocks)
@@ -125,7 +126,8 @@ class _Run:
 
     def create_backend(self, threads: int, progress: Progress) -> Backend:
         plan = self.plan
-        means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory)
+        load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks))
+        means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory, plan.groups, load.cells)
         return create_backend(plan.backend, self._settings(progress), means)
 
     def train(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> Trained:
@@ -133,21 +135,21 @@ class _Run:
         self._hand_over(backend, self._restore(progress) or self._initial_arrays())
         progress.say(
             f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
-            f"blocks: {backend.describe()}"
+            f"blocks: {backend.describe()}{self._why_not_cuda()}"
         )
         self.saver.last = time.monotonic()
         self._run_passes(backend, progress, should_stop)
         return self._finish(backend)
 
+    def _why_not_cuda(self) -> str:
+        is_open = self.config.device == "auto" and self.config.backend == "auto"
+        return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
+
     def _settings(self, progress: Progress) -> StepSettings:
         config = self.config
-        zeros = Zeros()
-        if config.zeros == "sampled":
-            sums = self.matrix.row_sums, self.matrix.column_sums
-            if all(is_sorted_enough(side, config.common) for side in sums):
-                zeros = Zeros(config.common, config.middle, config.share)
-            else:
-                progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
+        zeros = choose_zeros(self.matrix, config)
+        if config.zeros == "sampled" and zeros.common != config.common:
+            progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         return StepSettings(Objective.from_config(config), zeros, config.decay)
 
     def _initial_arrays(self) -> dict[str, Array]:
@@ -194,8 +196,20 @@ class _Run:
 
     def _done_steps(self) -> int:
         plan, place = self.plan, self.place
-        a_round = min(plan.row_blocks, plan.column_blocks)
-        return place.passes * plan.row_blocks * plan.column_blocks + place.rounds * a_round + place.steps
+        before = sum(len(blocks) for blocks in self._rounds(place.passes)[: place.rounds])
+        return place.passes * plan.row_blocks * plan.column_blocks + before + place.steps
+
+    def _rounds(self, number: int) -> list[list[Block]]:
+        """Return the order of a pass."""
+        plan, seed = self.plan, (self.config.seed, 1, number)
+        if number not in self._orders:
+            if plan.groups is None:
+                order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
+            else:
+                order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
+            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.place.passes}
+            self._orders[number] = order
+        return self._orders[number]
 
     def _run_passes(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> None:
         cells_per_step = self.matrix.shape[0] * self.matrix.shape[1] / (self.plan.row_blocks * self.plan.column_blocks)
@@ -214,7 +228,8 @@ class _Run:
 
     def _run_pass(self, backend: Backend, task: Task, cells_per_step: float, should_stop: StopRequest) -> None:
         number = self.place.passes
-        rounds = rounds_without_conflict(self.plan.row_blocks, self.plan.column_blocks, (self.config.seed, 1, number))
+        rounds = self._rounds(number)
+        backend.expect([*rounds[self.place.rounds :], *self._rounds(number + 1)])
         running: Running | None = None
         while self.place.rounds < len(rounds):
             steps = self._steps(rounds[self.place.rounds])[self.place.steps :]

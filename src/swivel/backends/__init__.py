@@ -5,7 +5,7 @@ new backend joins.
 """
 
 from swivel.backends.base import Backend, Side, Step, StepSettings, Zeros
-from swivel.backends.choice import BackendMeans, choose_backend, choose_dtype, create_backend
+from swivel.backends.choice import BackendMeans, choose_backend, choose_dtype, create_backend, describe_accelerator
 
 __all__ = [
     "Backend",
@@ -17,4 +17,5 @@ __all__ = [
     "choose_backend",
     "choose_dtype",
     "create_backend",
+    "describe_accelerator",
 ]

@@ -88,6 +88,17 @@ class Step:
     seed: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a run asks of a device."""
+
+    starts: Starts
+    dim: int
+    zeros: Zeros
+    cells: int  # observed ones that are laid out, at most
+    is_halved: bool = False  # whether blocks below the diagonal are read from above it
+
+
 class Running(Protocol):
     """Steps on their way."""
 
@@ -124,6 +135,9 @@ class HeldSides:
 
     def take(self, cells: StoredCells) -> None:
         """Need nothing: every step loads its own cells."""
+
+    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Need not know: everything is at hand."""
 
     def put(self, array: NDArray[Any]) -> Any:
         """Return a copy of a host array as the backend's own kind."""
@@ -307,6 +321,9 @@ class Backend(Protocol):
 
     def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
+
+    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Hear which blocks will come next, in their order, so that they can be fetched ahead; a hint, no promise."""
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Running:
         """Run steps that share no parameters, or the first ones of them.

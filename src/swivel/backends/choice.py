@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from swivel.backends.base import Backend, StepSettings
+from swivel.backends.base import Backend, Load, StepSettings
 from swivel.config import TrainConfig
 from swivel.errors import TrainingError
-from swivel.resources import parse_bytes
+from swivel.resources import format_bytes, parse_bytes
 
 # The three products of a step at k = 1,024, warmed, on one thread: cells a second in each dtype, a line each. It runs
 # in a process of its own because a product may die of an illegal instruction: some virtual machines announce matrix
@@ -72,6 +72,16 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+def describe_accelerator() -> str:
+    """Say which accelerator there is, and how much of its memory is free."""
+    import torch
+
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return f"{torch.cuda.get_device_name()}, {format_bytes(free)} of {format_bytes(total)} free"
+    return "Apple's (mps)" if torch.backends.mps.is_available() else "none: no CUDA device, everything runs on the CPU"
+
+
 def _best_device() -> str:
     import torch
 
@@ -110,6 +120,18 @@ class BackendMeans:
     dtype: str = "float32"  # of the operands of matrix products
     threads: int = 1
     memory: str | None = None  # of the device: bytes, or a text such as 20GiB; None: what is free
+    groups: tuple[int, int] | None = None  # row blocks and column blocks that are trained together; None: all
+    cells: int = 0  # observed ones that will be laid out, at most
+
+
+def choose_groups(name: str, load: Load, means: BackendMeans) -> tuple[int, int] | None:
+    """Return how many row blocks and column blocks the order of blocks keeps together; None: all fit the device."""
+    if name != "triton":
+        return None
+    from swivel.backends.triton import backend
+
+    memory = parse_bytes(means.memory) if means.memory else None
+    return backend.choose_groups(load, device=means.device, dtype=means.dtype, memory=memory)
 
 
 def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Backend:
@@ -123,10 +145,11 @@ def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Ba
 
         return CpuBackend(settings, threads=means.threads, dtype=means.dtype)
     if name == "triton":
-        from swivel.backends.triton import TritonBackend
+        from swivel.backends.triton.backend import DeviceMeans, TritonBackend
 
         memory = parse_bytes(means.memory) if means.memory else None
-        return TritonBackend(settings, device=means.device, dtype=means.dtype, memory=memory)
+        place = DeviceMeans(memory, means.groups, means.cells)
+        return TritonBackend(settings, device=means.device, dtype=means.dtype, means=place)
     from swivel.backends.torch import TorchBackend
 
     return TorchBackend(settings, device=means.device, dtype=means.dtype, threads=means.threads)

@@ -37,12 +37,12 @@ class StageOption(click.Option):
 
 
 def config_options(*configs: type[Any]) -> Callable[[Function], Function]:
-    """Return a decorator that adds a flag for every field of the configurations."""
+    """Return a decorator that adds a flag for every field of the configurations, one for a field that several share."""
+    fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
 
     def decorate(function: Function) -> Function:
-        for config in reversed(configs):
-            for field in reversed(dataclasses.fields(config)):
-                function = _field_option(config, field)(function)
+        for config, field in reversed(fields.values()):
+            function = _field_option(config, field)(function)
         return function
 
     return decorate

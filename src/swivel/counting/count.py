@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from swivel.counting.device import DeviceCounter
     from swivel.counting.rows import ChunkCounter
 
+_WORTH_A_DEVICE = 10_000_000  # places of a corpus: less is counted by the time a device is ready
 _PIECE_BYTES_A_CELL = 64  # position and count, in the four pieces that may be under way, and room to spare
 
 
@@ -99,6 +100,21 @@ def count_tokens(
     progress.say(str(prepared.forecast))
     with track(progress, "counting", prepared.survey.tokens, "tokens") as task:
         return count_with_plan(ids, spec, config, job, plan=prepared.plan, task=task)
+
+
+def choose_device(asked: str, places: int) -> str:
+    """Return the device to count on: `auto` takes CUDA where there is one and the corpus is worth its start.
+
+    >>> choose_device("auto", 100), choose_device("cuda:1", 100)
+    ('cpu', 'cuda:1')
+    """
+    if asked != "auto":
+        return asked
+    if places < _WORTH_A_DEVICE:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def forecast(

@@ -2,31 +2,38 @@
 
 The blocks of a round share no parameters; those that are neighbours in memory go in one launch: the gradient with
 respect to the dot products (one kernel, which also brings the observed cells in and adds up the loss), two batched
-products back to the vectors, and Adagrad. No block is ever dense in float32. Steps are only handed to the device here;
-what they lost is waited for when it is asked for.
+products back to the vectors, and Adagrad. No block is ever dense in float32. What does not fit the device is in host
+memory: cells are streamed, groups of blocks take turns. Steps are only handed to the device here; what they lost is
+waited for when it is asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import Side, Starts, Step, StepSettings, StoredCells
-from swivel.backends.triton.cells import DeviceCells, ShardCells
+from swivel.backends.base import Load, Side, Starts, Step, StepSettings, StoredCells
+from swivel.backends.triton.cells import CellRoom, DeviceCells, ShardCells
+from swivel.backends.triton.lanes import HostMemory, free_memory
 from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
-from swivel.backends.triton.steps import Batch, CellArrays, Parameters, StepLauncher
+from swivel.backends.triton.residence import BUFFERS, ENTRY_BYTES, Needs, arrange, choose_order
+from swivel.backends.triton.steps import Batch, Parameters, StepLauncher
+from swivel.backends.triton.streaming import CellFeed
+from swivel.backends.triton.swapping import ParameterStore
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
 LN2 = math.log(2)
-MOST_SHARDS = 32  # in one launch: enough to fill the device many times over
-GRADIENT_BYTES = 5 << 28  # of the gradients with respect to the dot products, at most
+# Of what is free on the device: an order of blocks is chosen for the first, so that the second holds it for sure.
+PLANNED_SHARE, USED_SHARE = 0.9, 0.95
+LIBRARY_BYTES = 1 << 26  # that cuBLAS takes on CUDA for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +66,91 @@ def choose_tile(dtype: torch.dtype, dim: int) -> Tile:
     return Tile()
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMeans:
+    """What a run may use of a device, and what it will need."""
+
+    memory: int | None = None  # bytes; None: what is free
+    groups: tuple[int, int] | None = None  # blocks of rows and of columns that the order keeps together; None: all
+    cells: int = 0  # observed ones, at most
+
+
+def choose_groups(load: Load, *, device: str, dtype: str, memory: int | None) -> tuple[int, int] | None:
+    """Return how many row blocks and column blocks an order has to keep together; None: all fit the device."""
+    there = torch.device(device)
+    memory = free_memory(there, PLANNED_SHARE) if memory is None else memory
+    return choose_order(measure_needs(load, there, getattr(torch, dtype)), memory)
+
+
+def measure_needs(load: Load, device: torch.device, dtype: torch.dtype) -> Needs:
+    """Return what a run needs of a device's memory."""
+    fixed = LIBRARY_BYTES if device.type == "cuda" else 0
+    return Needs(load, choose_tile(dtype, load.dim), dtype.itemsize, fixed)
+
+
 class TritonBackend:
     """Computes rounds of blocks on a CUDA device, with operands of the products in `dtype`."""
 
     name = "triton"
     lays_out = True
 
-    def __init__(self, settings: StepSettings, *, device: str, dtype: str, memory: int | None = None) -> None:
+    def __init__(self, settings: StepSettings, *, device: str, dtype: str, means: DeviceMeans | None = None) -> None:
         self.settings = settings
         self.device = torch.device(device)
         self.dtype = dtype
-        self.memory = memory
+        self.means = means or DeviceMeans()
         self._kind = getattr(torch, dtype)
 
+    @property
+    def memory(self) -> int | None:
+        """Bytes of the device to stay inside; None: what is free."""
+        return self.means.memory
+
     def describe(self) -> str:
-        """Say what runs."""
+        """Say what runs, and what is not on the device."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "interpreted"
-        return f"triton on {self.device} ({name}), {self.dtype} products, float32 parameters"
+        parts = [f"triton on {self.device} ({name})", f"{self.dtype} products", "float32 parameters"]
+        if self.is_swapping:
+            rows, columns = self._store.layout
+            parts.append(f"parameters taking turns on the device, {rows.room} x {columns.room} blocks at a time")
+        if self.is_streaming:
+            parts.append("cells streamed from host memory")
+        return ", ".join(parts)
+
+    @property
+    def is_swapping(self) -> bool:
+        """Whether some parameters are in host memory."""
+        return "_store" in self.__dict__ and not all(side.is_whole for side in self._store.layout)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the cells are in host memory."""
+        cells = self.__dict__.get("_cells")
+        return cells is not None and cells.on_host
 
     def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         """Take parameters on."""
-        dim = rows.vectors.shape[1]
-        self._places = Places(starts, dim)
+        self.close()
+        means, dim = self.means, rows.vectors.shape[1]
+        self._memory = free_memory(self.device, USED_SHARE) if means.memory is None else means.memory
+        self._needs = measure_needs(Load(starts, dim, self.settings.zeros, means.cells), self.device, self._kind)
+        banks = arrange(self._needs, means.groups, self._memory)
+        self._most = self._needs.most(means.groups)
+        self._places = Places(starts, dim, sum(side.slots for side in banks))
         self._shapes = Shapes(self.settings.zeros, choose_tile(self._kind, dim))
-        self._index = [torch.from_numpy(self._places.index(side)).to(self.device) for side in (0, 1)]
+        self._host = HostMemory(self.device)
         self._parameters = self._allocate()
-        for index, side in zip(self._index, (rows, columns), strict=True):
-            self._put_side(index, side)
+        self._store = ParameterStore(self._parameters, self._places, banks, self._host)
+        for side, given in enumerate((rows, columns)):
+            self._store.put(side, given)
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
         self._cells: DeviceCells | None = None
+        self._feed: CellFeed | None = None
 
     def _allocate(self) -> Parameters:
-        places, tile = self._places, self._shapes.tile
-        self._most = self._shards_at_once()
-        taken = [
-            sum(band.padded(tile)[1] for band in shape.bands if band.stride >= 0) for shape in self._block_shapes()
-        ]
+        places = self._places
         # Behind the last block a tile may read on; what it reads meets gradients of zero.
-        room = places.rows + self._most * max(taken) + places.pitch
+        room = places.rows + self._most * self._needs.taken + places.pitch
         return Parameters(
             vectors=torch.zeros(places.rows, places.dim, device=self.device),
             accumulators=torch.ones(places.rows, places.dim, device=self.device),
@@ -105,65 +159,64 @@ class TritonBackend:
             weights=torch.zeros(room, device=self.device),
         )
 
-    def _block_shapes(self) -> list[BlockShape]:
-        """Return the shapes that blocks have, either way round."""
-        rows, columns = (np.unique(np.diff(np.asarray(starts))).tolist() for starts in self._places.starts)
-        shapes = [self._shapes.of(m, n) for m in rows for n in columns]
-        return shapes + [self._shapes.of(n, m) for m in rows for n in columns]
-
-    def _shards_at_once(self) -> int:
-        size = self._places.pitch**2 * self._kind.itemsize
-        return int(max(1, min(MOST_SHARDS, GRADIENT_BYTES // size, min(self._places.blocks))))
-
-    def _put_side(self, index: Tensor, side: Side) -> None:
-        def put(array: NDArray[Any]) -> Tensor:
-            return torch.tensor(np.asarray(array, np.float32), device=self.device)
-
-        p, vectors = self._parameters, put(side.vectors)
-        p.vectors[index] = vectors
-        p.accumulators[index] = put(side.accumulators)
-        p.offsets[index] = put(np.asarray(side.offsets, np.float64) / LN2)
-        p.mirror[index, : self._places.dim] = vectors.to(self._kind)
-
     def take(self, cells: StoredCells) -> None:
-        """Lay the cells of the whole matrix out on the device."""
-        self._cells = DeviceCells(self._places, self._shapes, self.device)
+        """Lay the cells of the whole matrix out: on the device, or in host memory where they do not fit."""
+        room = self._cell_room()
+        self._cells = DeviceCells(self._places, self._shapes, self.device, room=room, host=self._host)
         self._cells.take(cells)
+        self._feed = self._make_feed(self._cells)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what sorting took
+
+    def _cell_room(self) -> CellRoom | None:
+        if self._memory is None:
+            return None
+        left = self._memory - self._needs.parameters(self._places.rows // self._places.pitch, self._most)
+        return CellRoom(left - self._needs.work(self._most), left)
+
+    def _make_feed(self, cells: DeviceCells) -> CellFeed:
+        if not cells.on_host or cells.room is None:
+            return CellFeed(cells, self.device, room=0)
+        left = (cells.room.lasting - cells.index_bytes) // (BUFFERS * ENTRY_BYTES)
+        return CellFeed(cells, self.device, room=max(1, min(left, self._most * cells.largest)))
+
+    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Hear which blocks will come next."""
+        if self.is_swapping:
+            self._store.expect(rounds)
 
     def fetch(self) -> tuple[Side, Side]:
         """Return the parameters as host arrays."""
-        rows, columns = (self._fetch_side(index) for index in self._index)
-        return rows, columns
-
-    def _fetch_side(self, index: Tensor) -> Side:
-        p = self._parameters
-        vectors, accumulators, offsets = (
-            array[index].cpu().numpy() for array in (p.vectors, p.accumulators, p.offsets)
-        )
-        return Side(vectors, accumulators, offsets * LN2)
+        return self._store.fetch(0), self._store.fetch(1)
 
     def close(self) -> None:
         """Give the device's memory back."""
-        for name in ("_parameters", "_launcher", "_cells", "_index"):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for name in ("_launcher", "_store", "_parameters", "_feed", "_cells"):
             self.__dict__.pop(name, None)
+        host = self.__dict__.pop("_host", None)
+        if host is not None:
+            host.close()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> OnTheirWay:
         """Hand steps to the device, all or, asked to stop, none."""
         steps = [] if should_stop() else steps
-        cells = self._cells or self._load(steps)
         found = torch.zeros(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
+        feed = self._feed or CellFeed(self._load(steps), self.device, room=0)
         done = 0
-        for batch in self._batches(steps, cells):
-            arrays = CellArrays(cells.positions, cells.counts, cells.starts, [0] * len(batch))
-            self._launcher.run(batch, arrays, found[done : done + len(batch)])
-            for shard in batch.cells:
-                # A cell of a tile is one entry and takes its zero back itself; one of the rare is two.
-                in_tiles = 2 * shard.observed - (shard.end - shard.begin)
-                counts[done] = shard.observed, batch.shape.rows * batch.shape.columns - in_tiles
-                done += 1
+        for pair, some in groupby(steps, key=lambda step: self._store.pair_of(step.block)):
+            self._store.bring(pair)
+            for batch in self._batches(some, feed):
+                end = done + len(batch)
+                self._launcher.run(batch, feed.load(batch.cells), found[done:end])
+                feed.release()
+                counts[done:end] = _count_cells(batch)
+                done = end
+            self._store.release()
         return self._send(found, counts)
 
     def _load(self, steps: Sequence[Step]) -> DeviceCells:
@@ -172,17 +225,19 @@ class TritonBackend:
         cells.take_blocks({step.block: step.load() for step in steps})
         return cells
 
-    def _batches(self, steps: Sequence[Step], cells: DeviceCells) -> Iterator[Batch]:
+    def _batches(self, steps: Iterable[Step], feed: CellFeed) -> Iterator[Batch]:
         """Yield steps in their order, as many at a time as lie at equal distances and have one shape."""
         found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]] = []
+        entries = 0
         for step in steps:
-            shard = cells.find(step.block)
-            shape = cells.shape_of(step.block, mirrored=shard.mirrored)
-            places = step.block[0], self._places.blocks[0] + step.block[1]
-            entry = step, shard, shape, (places[1], places[0]) if shard.mirrored else places
-            if found and not self._may_join(found, entry):
+            shard = feed.cells.find(step.block)
+            shape = feed.cells.shape_of(step.block, mirrored=shard.mirrored)
+            slots = self._store.slot_of(0, step.block[0]), self._store.slot_of(1, step.block[1])
+            entry = step, shard, shape, (slots[1], slots[0]) if shard.mirrored else slots
+            entries += shard.end - shard.begin
+            if found and not (self._may_join(found, entry) and feed.has_room(entries)):
                 yield _make_batch(found)
-                found = []
+                found, entries = [], shard.end - shard.begin
             found.append(entry)
         if found:
             yield _make_batch(found)
@@ -205,3 +260,11 @@ class TritonBackend:
 
 def _make_batch(found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]]) -> Batch:
     return Batch([f[0] for f in found], [f[1] for f in found], found[0][2], found[0][3])
+
+
+def _count_cells(batch: Batch) -> NDArray[np.float64]:
+    """Return observed cells, and zeros before those that were taken back, of every step."""
+    observed = np.array([shard.observed for shard in batch.cells])
+    # A cell of a tile is one entry and takes its zero back itself; one of the rare is two.
+    in_tiles = 2 * observed - np.array([shard.end - shard.begin for shard in batch.cells])
+    return np.stack([observed, batch.shape.rows * batch.shape.columns - in_tiles], 1).astype(np.float64)

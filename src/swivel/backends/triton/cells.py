@@ -1,12 +1,13 @@
-"""The observed cells on the device: sorted into the slots of their blocks, once, before the first step.
+"""The observed cells: sorted on the device into the slots of their blocks, once, before the first step.
 
 Receives the cells as a matrix stores them, in whatever blocks; hands on positions, counts and where each slot begins.
-Blocks are laid out anew here, on the device, so that no other copy of the matrix is needed. It knows no vectors.
+Blocks are laid out anew here, on the device, so that no other copy of the matrix is needed. Where they do not fit they
+go to host memory, group by group. It knows no vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,26 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.backends.base import ObservedCells, StoredCells
+from swivel.backends.triton.lanes import HostMemory
 from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
+from swivel.backends.triton.residence import BUFFERS, ENTRY_BYTES, PIECE_BYTES, index_bytes, sort_bytes
+from swivel.errors import TrainingError
+from swivel.resources import format_bytes
 
 Tensor = torch.Tensor
-PIECE = 1 << 25  # cells that are read at a time
-GROUP = 1 << 26  # entries that are sorted at a time
+PIECE = 1 << 25  # cells that are read at a time, at most
+GROUP = 1 << 26  # entries that are sorted at a time, at most
+
+
+@dataclass(frozen=True, slots=True)
+class CellRoom:
+    """Bytes of the device that cells may take."""
+
+    lasting: int  # all through training
+    passing: int  # while they are laid out
+
+
+Source = Callable[[], "Iterator[_Piece]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +69,19 @@ class DeviceCells:
     positions, counts
         An entry for each: its place in its tile, or the other side's local index; and its count.
     starts
-        Where each slot begins, shard after shard; int64.
+        Where each slot begins, shard after shard; int64, on the device.
+    on_host
+        Whether positions and counts are in host memory.
     """
 
-    def __init__(self, places: Places, shapes: Shapes, device: torch.device, *, on_host: bool = False) -> None:
+    def __init__(
+        self, places: Places, shapes: Shapes, device: torch.device, *, room: CellRoom | None = None,
+        host: HostMemory | None = None,
+    ) -> None:  # fmt: skip
         self.places, self.shapes, self.device = places, shapes, device
-        self.on_host = on_host
+        self.room = room  # None: as much as there is
+        self.on_host = False
+        self._host = host
         self.symmetric = False
         self._mirrored: set[tuple[int, int]] = set()
         self.positions = torch.zeros(0, dtype=torch.int16)
@@ -67,6 +90,7 @@ class DeviceCells:
         self._begins: NDArray[np.int64] = np.zeros(1, np.int64)
         self._observed: NDArray[np.int64] = np.zeros(0, np.int64)
         self._slots = 1
+        self._piece_bytes = 0
 
     def find(self, block: tuple[int, int]) -> ShardCells:
         """Return where the cells of a block are."""
@@ -85,12 +109,24 @@ class DeviceCells:
     def take(self, stored: StoredCells) -> None:
         """Lay out the cells of a whole matrix."""
         self.symmetric = stored.symmetric and self.places.blocks[0] == self.places.blocks[1]
-        self._fill(lambda: self._read(stored))
+        total = int(stored.offsets[-1])
+        size = PIECE if self.room is None else max(1, min(PIECE, self.room.passing // (8 * PIECE_BYTES)))
+        self._piece_bytes = min(size, total) * PIECE_BYTES
+        offsets = self._put(np.asarray(stored.offsets, np.int64))
+
+        def source(first: int) -> Source:
+            return lambda: self._read(stored, offsets, first, min(first + size, total))
+
+        self._fill([source(first) for first in range(0, total, size)])
 
     def take_blocks(self, blocks: dict[tuple[int, int], ObservedCells]) -> None:
         """Lay out some blocks alone, each the way round it is."""
         self._mirrored = {block for block, cells in blocks.items() if cells.mirrored}
-        self._fill(lambda: (self._to_piece(block, cells) for block, cells in blocks.items()))
+
+        def source(block: tuple[int, int], cells: ObservedCells) -> Source:
+            return lambda: iter([self._to_piece(block, cells)])
+
+        self._fill([source(block, cells) for block, cells in blocks.items()])
 
     def _to_piece(self, block: tuple[int, int], cells: ObservedCells) -> _Piece:
         positions = self._put(np.asarray(cells.positions).astype(np.int64))
@@ -98,24 +134,21 @@ class DeviceCells:
         return _Piece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
-    def _read(self, stored: StoredCells) -> Iterator[_Piece]:
-        """Yield the cells that are kept, with their new shards."""
-        offsets = self._put(np.asarray(stored.offsets, np.int64))
-        total = int(stored.offsets[-1])
-        for first in range(0, total, PIECE):
-            last = min(first + PIECE, total)
-            positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
-            counts = self._put(stored.counts_of(first, last))
-            shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
-            old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
-            rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
-            columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
-            yield self._place(rows, columns, counts)
-            if stored.symmetric:
-                off = old_i != old_j  # shards on the diagonal hold both mirrors already
-                yield self._place(columns[off], rows[off], counts[off])
+    def _read(self, stored: StoredCells, offsets: Tensor, first: int, last: int) -> Iterator[_Piece]:
+        """Yield the cells that are kept of a range, with their new shards."""
+        positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
+        counts = self._put(stored.counts_of(first, last))
+        shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
+        old_i, old_j = shards // stored.blocks[1], shards % stored.blocks[1]
+        rows = old_i + ((positions >> 16) & 0xFFFF) * stored.blocks[0]
+        columns = old_j + (positions & 0xFFFF) * stored.blocks[1]
+        off = old_i != old_j  # shards on the diagonal hold both mirrors already
+        del positions, shards, old_i, old_j
+        yield self._place(rows, columns, counts)
+        if stored.symmetric:
+            yield self._place(columns[off], rows[off], counts[off])
 
     def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _Piece:
         row_blocks, column_blocks = self.places.blocks
@@ -123,30 +156,81 @@ class DeviceCells:
         piece = _Piece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
         return piece.where(i <= j) if self.symmetric else piece
 
-    def _fill(self, read: Callable[[], Iterator[_Piece]]) -> None:
+    def _fill(self, sources: Sequence[Source]) -> None:
         shapes = self._shapes_of_shards()
         self._slots = max((shape.slots for shape in shapes), default=1)
         count = len(shapes)
         table = _ShapeTable(shapes, self.shapes.tile, self.device)
-        entries, observed = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
-        for piece in read():
-            cells = torch.bincount(piece.shards, minlength=count)
-            rare = torch.bincount(piece.shards[table.is_sparse(piece)], minlength=count)
-            observed += cells.cpu()
-            entries += (cells + rare).cpu()
-        self._observed = observed.numpy()
-        self._begins = np.concatenate([[0], np.cumsum(entries.numpy())])
+        found = self._count(sources, table, count)
         total = int(self._begins[-1])
-        self.positions = self._empty(total, torch.int16)
-        self.counts = self._empty(total, torch.float32)
+        self.on_host = self._must_stream()
+        self.positions = self._empty(total, np.int16)
+        self.counts = self._empty(total, np.float32)
         self.starts = torch.full((count * self._slots + 1,), total, dtype=torch.int64, device=self.device)
         for first, last in self._groups(count):
-            self._fill_group(read(), table, first, last)
+            # Groups are of neighbours, as pieces are: most have nothing to do with each other.
+            wanted = [source for source, shards in zip(sources, found, strict=True) if shards[first:last].any()]
+            self._fill_group(wanted, table, first, last)
 
-    def _empty(self, size: int, dtype: torch.dtype) -> Tensor:
+    def _count(self, sources: Sequence[Source], table: _ShapeTable, count: int) -> list[NDArray[np.bool_]]:
+        """Count the entries of every shard; return which shards each source has cells of."""
+        entries, observed = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        found = []
+        for source in sources:
+            has = np.zeros(count, np.bool_)
+            for piece in source():
+                cells = torch.bincount(piece.shards, minlength=count).cpu().numpy()
+                rare = torch.bincount(piece.shards[table.is_sparse(piece)], minlength=count).cpu().numpy()
+                has |= cells > 0
+                observed += cells
+                entries += cells + rare
+            found.append(has)
+        self._observed = observed
+        self._begins = np.concatenate([[0], np.cumsum(entries)])
+        return found
+
+    @property
+    def largest(self) -> int:
+        """Entries of the largest shard."""
+        return int(np.diff(self._begins).max(initial=0))
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that say where cells are."""
+        return index_bytes(len(self._observed), self._slots)
+
+    def _must_stream(self) -> bool:
+        """Return whether cells stay in host memory; raise TrainingError where not even a shard fits the device."""
+        if self.room is None:
+            return False
+        cells = int(self._begins[-1]) * ENTRY_BYTES
+        sorting = self._piece_bytes + sort_bytes(self.largest, self._slots)
+        if cells + self.index_bytes <= self.room.lasting and cells + self.index_bytes + sorting <= self.room.passing:
+            return False
+        lacking = max(
+            self.index_bytes + BUFFERS * self.largest * ENTRY_BYTES - self.room.lasting,
+            self.index_bytes + sorting - self.room.passing,
+        )
+        if lacking > 0:
+            raise TrainingError(
+                f"the largest block has {self.largest:,} entries, for which the device's memory is "
+                f"{format_bytes(lacking)} short; raise --device-memory, or lower --block-size"
+            )
+        return True
+
+    def _empty(self, size: int, dtype: type) -> Tensor:
         if not self.on_host:
-            return torch.empty(size, dtype=dtype, device=self.device)
-        return torch.empty(size, dtype=dtype, pin_memory=self.device.type == "cuda")
+            return torch.empty(size, dtype=torch.int16 if dtype is np.int16 else torch.float32, device=self.device)
+        self._host = self._host or HostMemory(self.device)
+        return self._host.empty((size,), dtype)
+
+    def _sort_room(self) -> int:
+        """Return the bytes that sorting may take."""
+        most = int(sort_bytes(GROUP, 0))
+        if self.room is None:
+            return most
+        cells = 0 if self.on_host else int(self._begins[-1]) * ENTRY_BYTES
+        return min(most, self.room.passing - self.index_bytes - cells - self._piece_bytes)
 
     def _shapes_of_shards(self) -> list[BlockShape]:
         rows, columns = self.places.blocks
@@ -154,25 +238,30 @@ class DeviceCells:
         return [self.shape_of(block, mirrored=block in self._mirrored) for block in blocks]
 
     def _groups(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of shards of at most GROUP entries, or of one shard."""
-        first = 0
+        """Yield ranges of shards that are sorted together: as many as fit, one at least."""
+        first, most = 0, self._sort_room()
+        costs = sort_bytes(self._begins, np.arange(count + 1) * self._slots)
         while first < count:
-            last = int(np.searchsorted(self._begins, self._begins[first] + GROUP, side="right")) - 1
+            last = int(np.searchsorted(costs, costs[first] + most, side="right")) - 1
             last = min(max(last, first + 1), count)
             yield first, last
             first = last
 
-    def _fill_group(self, pieces: Iterator[_Piece], table: _ShapeTable, first: int, last: int) -> None:
-        keys, counts = [], []
-        for piece in pieces:
+    def _fill_group(self, sources: Sequence[Source], table: _ShapeTable, first: int, last: int) -> None:
+        begin, end = int(self._begins[first]), int(self._begins[last])
+        keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
+        counts = torch.empty(end - begin, device=self.device)
+        done = 0
+        for piece in (piece for source in sources for piece in source()):
             inside = piece.where((piece.shards >= first) & (piece.shards < last))
             for key, count in table.entries(inside, self._slots):
-                keys.append(key)
-                counts.append(count)
-        found, order = torch.sort(torch.cat(keys))
-        begin, end = int(self._begins[first]), int(self._begins[last])
+                keys[done : done + len(key)] = key
+                counts[done : done + len(key)] = count
+                done += len(key)
+        found, order = torch.sort(keys)
+        del keys
         self.positions[begin:end] = _as_int16(found & 0xFFFF)
-        self.counts[begin:end] = torch.cat(counts)[order]
+        self.counts[begin:end] = counts[order]
         slots = torch.arange(first * self._slots, last * self._slots, device=self.device)
         self.starts[first * self._slots : last * self._slots] = begin + torch.searchsorted(found, slots << 16)
 

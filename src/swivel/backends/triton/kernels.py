@@ -107,6 +107,14 @@ def _bring_in(
 
 
 @triton.jit
+def _find_tile(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Return row and column of a tile: in groups of rows, so that what is read at a time fits the cache."""
+    first = tile // (GROUP * tiles_n) * GROUP
+    rows_at_once = min(tiles_m - first, GROUP)
+    return first + tile % (GROUP * tiles_n) % rows_at_once, tile % (GROUP * tiles_n) // rows_at_once
+
+
+@triton.jit
 def gradient(
     V, offsets, weights, G, table, starts, positions, counts, losses,
     tiles_m, tiles_n, unseen, base, scale, power,
@@ -116,12 +124,8 @@ def gradient(
     """Write G for a tile of every shard of a band, and what its cells lose: observed, and zeros in log 2."""
     pid = tl.program_id(0)
     shard = pid // (tiles_m * tiles_n)
-    # Tiles in groups of rows, so that what is read at a time fits the cache.
     tile = pid % (tiles_m * tiles_n)
-    first = tile // (GROUP * tiles_n) * GROUP
-    rows_at_once = min(tiles_m - first, GROUP)
-    tm = first + tile % (GROUP * tiles_n) % rows_at_once
-    tn = tile % (GROUP * tiles_n) // rows_at_once
+    tm, tn = _find_tile(tile, tiles_m, tiles_n, GROUP)
     entry = table + shard * FIELDS
     x0, height = tl.load(entry), tl.load(entry + 1)
     y0, width = tl.load(entry + 2), tl.load(entry + 3)
@@ -174,7 +178,7 @@ def gradient(
 
 @triton.jit
 def gather(
-    V, offsets, weights, places, table, strides, lengths, fractions,
+    V, offsets, weights, places, taken, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Copy the columns that a band takes this time behind the others, and note their weights and places."""
@@ -190,6 +194,7 @@ def gather(
     tl.store(weights + y0 + n, length.to(tl.float32), mask=ok)
     tl.store(offsets + y0 + n, tl.load(offsets + whole0 + column, mask=ok, other=0.0), mask=ok)
     tl.store(places + shard.to(tl.int64) * y_rows + column, n, mask=ok)
+    tl.store(taken + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
     k = tl.arange(0, PP)
     inside = (k < P)[None, :]
     # Rows between the last column and the padded end meet a gradient of zero; they must only be finite.
@@ -204,7 +209,7 @@ def _adagrad(gradient, vectors, accumulators, mirror, at, mirror_at, mask, decay
     a = tl.load(accumulators + at, mask=mask, other=1.0)
     g = gradient + decay * w
     a += g * g
-    w -= rate * g / tl.sqrt(a)
+    w -= rate * g * tl.rsqrt(a)
     tl.store(vectors + at, w, mask=mask)
     tl.store(accumulators + at, a, mask=mask)
     if MIRROR:
@@ -216,18 +221,18 @@ def update(
     vectors, accumulators, V, gradients, table, side, D, pitch, rows_apart, decay, rate,
     P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Adagrad on one side of every shard, all zeros computed: elements one after the other, 300 to a row."""
-    shard = tl.program_id(1)
+    """Adagrad on one side of every shard, all zeros computed: elements one after the other, D to a row."""
+    shard = tl.program_id(1).to(tl.int64)
     entry = table + shard * FIELDS + 2 * side
-    row0, rows = tl.load(entry), tl.load(entry + 1)
-    others = tl.load(table + shard * FIELDS + 3 - 2 * side)
+    row0, rows = tl.load(entry), tl.load(entry + 1).to(tl.int32)
+    others = tl.load(table + shard * FIELDS + 3 - 2 * side).to(tl.float32)
     element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     mask = element < rows * D
     row = element // D
     k = element - row * D
-    at = shard.to(tl.int64) * rows_apart * pitch + row.to(tl.int64) * pitch + k
-    g = tl.load(gradients + at, mask=mask, other=0.0).to(tl.float32) / others.to(tl.float32)
-    _adagrad(g, vectors, accumulators, V, row0 * D + element, (row0 + row) * P + k, mask, decay, rate, True)
+    g = tl.load(gradients + shard * rows_apart * pitch + (row * pitch + k), mask=mask, other=0.0).to(tl.float32)
+    own, mirror = row0 * D, V + row0 * P
+    _adagrad(g / others, vectors + own, accumulators + own, mirror, element, row * P + k, mask, decay, rate, True)
 
 
 @triton.jit
@@ -243,87 +248,113 @@ def refresh(vectors, V, table, side, D, rows, P: tl.constexpr, SIZE: tl.constexp
 
 
 @triton.jit
-def _weight_of_zero(weights, places, column, band, places_at, ok):
-    """Return how often a zero of each column counts in a band: 0 where it was not taken."""
-    place = tl.load(places + places_at + column, mask=ok, other=-1)
-    return tl.load(weights + tl.load(band + 2) + place, mask=ok & (place >= 0), other=0.0)
+def _dense_part(part, shard, apart, local, is_here, k, P: tl.constexpr):
+    """Return what a band's product back says of a vector."""
+    return tl.load(part + (shard * apart + local) * P + k, mask=is_here & (k < P), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _dense_gradient(
+    part0, part1, part2, apart0, apart1, apart2, places, shards, y_rows, shard, row, common, second, k,
+    SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Return the sum of what the bands' products say of a row (of its band's) or of a column (of all that took it)."""
+    g = tl.zeros(k.shape, tl.float32)
+    if HAS_COMMON:
+        g += _dense_part(part0, shard, apart0, row, (row < common) | (SIDE == 1), k, P)
+    if SIDE == 0:
+        g += _dense_part(part1, shard, apart1, row - common, (row >= common) & (row < second), k, P)
+        if BANDS == 2:
+            g += _dense_part(part2, shard, apart2, row - second, row >= second, k, P)
+    else:
+        place = tl.load(places + shard * y_rows + row)
+        g += _dense_part(part1, shard, apart1, place, place >= 0, k, P)
+        if BANDS == 2:
+            place = tl.load(places + (shards + shard) * y_rows + row)
+            g += _dense_part(part2, shard, apart2, place, place >= 0, k, P)
+    return g
+
+
+@triton.jit
+def _rare_pull(m, x, zero, ok, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
+    """Return gradient and loss of observed cells of the rare, and the loss of their zeros that is to be taken back."""
+    pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST)
+    sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
+    return tl.where(ok, pull - zero * sigmoid, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
+
+
+@triton.jit
+def _store_three(line, first, second, third):
+    tl.store(line, first)
+    tl.store(line + 1, second)
+    tl.store(line + 2, third)
+
+
+@triton.jit
+def _load_halves(line, k1, k2, P: tl.constexpr):
+    """Return a vector of the mirror in two parts, as float32."""
+    first = tl.load(line + k1, mask=k1 < P, other=0.0).to(tl.float32)
+    return first, tl.load(line + k2, mask=k2 < P, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def update_sampled(
-    vectors, accumulators, V, offsets, weights, places, table, part0, part1, part2,
-    starts, positions, counts, losses, shards, rows0, rows1, rows2, y_rows, D,
+    vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
+    starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
     decay, rate, unseen, base, scale, power,
-    SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, PP: tl.constexpr,
-    CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
+    P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Adagrad on a vector of every shard: what the bands' products say of it, and its observed cells among the rare.
 
-    A program is one row (SIDE 0) or column (SIDE 1). Of an observed cell whose zero was taken, that zero is taken
-    off again.
+    A program is one row (SIDE 0) or column (SIDE 1). The sampled bands begin at rows `common` and `second`.
     """
-    row = tl.program_id(0)
-    shard = tl.program_id(1).to(tl.int64)
-    entry = table + shard * FIELDS
-    if row >= tl.load(entry + 10 + SIDE):
-        return
-    own0, other0 = tl.load(entry + 7 * SIDE), tl.load(entry + 7 - 7 * SIDE)
-    k = tl.arange(0, PP)
-    inside = k < P
-    g = tl.zeros((PP,), tl.float32)
-    if HAS_COMMON:
-        rows = tl.load(entry + 10 + SIDE) if SIDE == 1 else tl.load(entry + 1)
-        g += tl.load(part0 + (shard * rows0 + row) * P + k, mask=inside & (row < rows), other=0.0).to(tl.float32)
-    for band in tl.static_range(1, BANDS + 1):
-        line = entry + band * shards * FIELDS
-        if SIDE == 0:
-            local = row - tl.load(line + 9)
-            taken = (local >= 0) & (local < tl.load(line + 1))
-        else:
-            local = tl.load(places + ((band - 1) * shards + shard) * y_rows + row).to(tl.int64)
-            taken = local >= 0
-        part = part1 if band == 1 else part2
-        apart = rows1 if band == 1 else rows2
-        g += tl.load(part + (shard * apart + local) * P + k, mask=inside & taken, other=0.0).to(tl.float32)
-    slot = tl.load(entry + 12 + SIDE) + row
-    cell0 = tl.load(entry + 6)
-    start, stop = tl.load(starts + slot) + cell0, tl.load(starts + slot + 1) + cell0
-    own = tl.load(V + (own0 + row) * P + k, mask=inside, other=0.0).to(tl.float32)
-    offset = tl.load(offsets + own0 + row) + unseen
+    row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    slot = starts + tl.load(table + shard * FIELDS + 12 + SIDE) + row
+    cell0 = tl.load(table + shard * FIELDS + 6)
+    own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
+    start, stop = tl.load(slot) + cell0, tl.load(slot + 1) + cell0
+    k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
+    g1 = _dense_gradient(
+        part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k1,
+        SIDE, BANDS, HAS_COMMON, P,
+    )  # fmt: skip
+    g2 = _dense_gradient(
+        part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k2,
+        SIDE, BANDS, HAS_COMMON, P,
+    )  # fmt: skip
+    # How often a zero counts: of a row, that of the column in the row's band; of a column, that in either band.
+    first_taken, second_taken = taken + shard * pitch, taken + ((BANDS - 1) * shards + shard) * pitch
+    if SIDE == 0:
+        first_taken = second_taken if row >= second else first_taken
+    own1, own2 = _load_halves(V + own * P, k1, k2, P)
+    offset = tl.load(offsets + own) + unseen
     observed, zeros, weight = 0.0, 0.0, 0.0
     while start < stop:
         cell = start + tl.arange(0, CHUNK)
         ok = cell < stop
         other = tl.load(positions + cell, mask=ok, other=0).to(tl.int32) & 0xFFFF
         x = tl.load(counts + cell, mask=ok, other=1.0)
-        source = V + (other0 + other)[:, None] * P + k[None, :]
-        theirs = tl.load(source, mask=ok[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        s = tl.sum(theirs * own[None, :], 1)
+        source = V + (other0 + other)[:, None] * P
+        theirs1 = tl.load(source + k1[None, :], mask=ok[:, None] & (k1 < P)[None, :], other=0.0).to(tl.float32)
+        theirs2 = tl.load(source + k2[None, :], mask=ok[:, None] & (k2 < P)[None, :], other=0.0).to(tl.float32)
+        if SIDE == 0:
+            zero = tl.load(first_taken + other, mask=ok, other=0.0)
+        else:
+            zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
+        s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST)
-        sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-        zero = tl.zeros((CHUNK,), tl.float32)
-        for band in tl.static_range(1, BANDS + 1):
-            line = entry + band * shards * FIELDS
-            column, their_row = (other, row) if SIDE == 0 else (row, other)
-            local = their_row - tl.load(line + 9)
-            at = ((band - 1) * shards + shard) * y_rows
-            is_here = ok & (local >= 0) & (local < tl.load(line + 1))
-            zero += _weight_of_zero(weights, places, column + tl.zeros((CHUNK,), tl.int32), line, at, is_here)
-        e = tl.where(ok, pull - zero * sigmoid, 0.0)
-        g += tl.sum(e[:, None] * theirs, 0)
-        observed += tl.sum(tl.where(ok, loss, 0.0))
-        zeros += tl.sum(zero * _log2(hinge, FAST))
-        weight += tl.sum(zero)
+        e, loss, hinge = _rare_pull(m, x, zero, ok, unseen, base, scale, power, SQRT, FAST)
+        g1 += tl.sum(e[:, None] * theirs1, 0)
+        g2 += tl.sum(e[:, None] * theirs2, 0)
+        if SIDE == 0:
+            observed += tl.sum(loss)
+            zeros += tl.sum(hinge)
+            weight += tl.sum(zero)
         start += CHUNK
-    others = tl.load(entry + 11 - SIDE).to(tl.float32)
-    own_at = own0 + row
     # Columns come second and read the rows' old vectors: theirs are copied to the mirror afterwards.
-    _adagrad(
-        g / others, vectors, accumulators, V, own_at * D + k, own_at * P + k, k < D, decay, rate, SIDE == 1
-    )  # fmt: skip
+    vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
+    _adagrad(g1 / others, vectors, accumulators, V, k1, k1, k1 < D, decay, rate, SIDE == 1)
+    _adagrad(g2 / others, vectors, accumulators, V, k2, k2, k2 < D, decay, rate, SIDE == 1)
     if SIDE == 0:
-        line = losses + (shard * y_rows + row) * 3
-        tl.store(line, observed)
-        tl.store(line + 1, zeros)
-        tl.store(line + 2, weight)
+        _store_three(losses + (shard * pitch + row) * 3, observed, zeros, weight)

@@ -1,8 +1,9 @@
 """Where things lie on the device: blocks, bands, tiles and slots. Pure arithmetic, no device.
 
 Blocks of both sides lie in one array, `pitch` rows apart: the row blocks, then the column blocks, then room for the
-columns that sampled bands take. A block's *slots* are its lists of observed cells, one after the other: those of the
-tiles of every band, then one for each row and one for each column (cells between features that are not common).
+columns that sampled bands take. Where not all blocks fit, some take turns in their places. A block's *slots* are its
+lists of observed cells, one after the other: those of the tiles of every band, then one for each row and one for each
+column (cells between features that are not common).
 """
 
 from __future__ import annotations
@@ -122,10 +123,11 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the blocks of both sides lie in the joint array."""
+    """How blocks lie in the joint array: slots at equal distances, the row blocks' first."""
 
     starts: Starts  # of the blocks among the rows, and among the columns, as the host has them
     dim: int
+    slots: int | None = None  # blocks that there is room for; None: all
 
     @cached_property
     def blocks(self) -> tuple[int, int]:
@@ -139,23 +141,19 @@ class Places:
 
     @cached_property
     def pitch(self) -> int:
-        """Rows from one block to the next."""
+        """Rows from one slot to the next."""
         return int(-(-self.sizes.max() // 128) * 128)
 
     @property
     def rows(self) -> int:
-        """Rows of all blocks."""
-        return len(self.sizes) * self.pitch
+        """Rows of all slots."""
+        return (len(self.sizes) if self.slots is None else self.slots) * self.pitch
 
     @property
     def padded_dim(self) -> int:
         """Length of a padded vector."""
         return -(-self.dim // ALIGNED) * ALIGNED
 
-    def index(self, side: int) -> NDArray[np.int64]:
-        """Return the joint row of every feature of a side, in the order of the host's arrays."""
-        first = 0 if side == 0 else self.blocks[0]
-        sizes = self.sizes[first : first + self.blocks[side]]
-        begins = np.arange(first, first + len(sizes)) * self.pitch
-        local = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.asarray(np.repeat(begins, sizes) + local)
+    def span(self, side: int, block: int) -> tuple[int, int]:
+        """Return first and last row of a block in the host's array of its side."""
+        return int(self.starts[side][block]), int(self.starts[side][block + 1])

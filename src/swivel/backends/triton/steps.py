@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from swivel.backends.base import Step, StepSettings, step_fraction
 from swivel.backends.triton import kernels
 from swivel.backends.triton.cells import ShardCells
-from swivel.backends.triton.plan import FIELDS, BandShape, BlockShape, Places, Shapes
+from swivel.backends.triton.plan import FIELDS, BandShape, BlockShape, Places, Shapes, Tile
+
+if TYPE_CHECKING:
+    from swivel.backends.triton.hopper import HopperGradient
 
 Tensor = torch.Tensor
 CHUNK = 256  # cells of a tile that are applied at a time
@@ -81,8 +84,14 @@ class StepLauncher:
         tile = shapes.tile
         self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
+        self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
         self._strides: tuple[Tensor, Tensor] | None = None
         self._buffers: dict[str, Tensor] = {}
+
+    @property
+    def kernel(self) -> str:
+        """Which gradient kernel runs: "hopper" or "plain"."""
+        return "plain" if self._hopper is None else "hopper"
 
     def run(self, batch: Batch, cells: CellArrays, found: Tensor) -> None:
         """Run a batch; `found` (steps, 3) gets observed loss, zeros' loss in log 2, and weight of zeros taken back."""
@@ -95,6 +104,7 @@ class StepLauncher:
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """Return a buffer that is used again; its content is what was left in it."""
         if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers.pop(name, None)  # its memory first
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
@@ -135,15 +145,20 @@ class StepLauncher:
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
         rows, columns = band.padded(tile)
         programs = band.tiles[0] * band.tiles[1]
+        pairs = programs if self._hopper is None else self._hopper.loss_pairs(band.tiles)
         G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
-        losses = self._buffer("losses", n * programs * 2, torch.float32)
-        kernels.gradient[(n * programs,)](
-            p.mirror, p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses,
-            *band.tiles, *self._objective,
-            P=self.places.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
-            STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision, **self._flags, **self._launch,
-        )  # fmt: skip
-        found[:, :2] += losses.view(n, programs, 2).sum(1, dtype=torch.float64)
+        losses = self._buffer("losses", n * pairs * 2, torch.float32)
+        arrays = p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses
+        if self._hopper is not None:
+            self._hopper.launch(arrays, band.tiles, shards=n, is_weighted=band.stride >= 0)
+        else:
+            kernels.gradient[(n * programs,)](
+                p.mirror, *arrays, *band.tiles, *self._objective,
+                P=self.places.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
+                STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision,
+                **self._flags, **self._launch,
+            )  # fmt: skip
+        found[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
     def _multiply_back(self, batch: Batch, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,12 +193,13 @@ class StepLauncher:
     def _run_sampled(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
         n, shape = len(batch), batch.shape
         sampled = shape.bands[1:]
-        places = self._buffer("places", len(sampled) * n * self.places.pitch, torch.int32).fill_(-1)
-        places = places.view(len(sampled), n, self.places.pitch)
+        size = len(sampled), n, self.places.pitch
+        places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
+        taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
         back: list[tuple[Tensor, Tensor]] = []
         for number, band in enumerate(shape.bands):
             if band.stride >= 0:
-                self._gather(batch, number, table[number], places[number - 1])
+                self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
             if band.rows:
                 G = self._gradient(batch, band, table[number], cells, found)
                 back.append(self._multiply_back(batch, band, G))
@@ -191,14 +207,14 @@ class StepLauncher:
                 nothing = torch.zeros(1, 1, self.places.padded_dim, device=self.device)
                 back.append((nothing, nothing))
         for side in (0, 1):
-            self._update_sampled(batch, cells, table, places, [pair[side] for pair in back], side, found)
+            self._update_sampled(batch, cells, table, (places, taken), [pair[side] for pair in back], side, found)
         grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         p = self.parameters
         kernels.refresh[grid](
             p.vectors, p.mirror, table[0], 0, self.places.dim, shape.rows, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
-    def _gather(self, batch: Batch, number: int, table: Tensor, places: Tensor) -> None:
+    def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Take a band's columns for this step."""
         p, band = self.parameters, batch.shape.bands[number]
         fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
@@ -207,7 +223,7 @@ class StepLauncher:
             self._strides = self._put(starts), self._put(lengths)
         padded = band.padded(self.shapes.tile)[1]
         kernels.gather[(triton.cdiv(padded, TAKEN_AT_ONCE), len(batch))](
-            p.mirror, p.offsets, p.weights, places, table, *self._strides, self._put(fractions),
+            p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
             self.places.pitch, padded, P=self.places.padded_dim,
             PP=triton.next_power_of_2(self.places.padded_dim), BN=TAKEN_AT_ONCE, **self._no_fusion(),
         )  # fmt: skip
@@ -217,25 +233,50 @@ class StepLauncher:
         return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
 
     def _update_sampled(
-        self, batch: Batch, cells: CellArrays, table: Tensor, places: Tensor, parts: list[Tensor], side: int,
-        found: Tensor,
+        self, batch: Batch, cells: CellArrays, table: Tensor, places: tuple[Tensor, Tensor], parts: list[Tensor],
+        side: int, found: Tensor,
     ) -> None:  # fmt: skip
-        p, shape, n = self.parameters, batch.shape, len(batch)
-        size = shape.columns if side else shape.rows
-        losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
+        p, shape, n, pitch = self.parameters, batch.shape, len(batch), self.places.pitch
+        size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
+        losses = self._buffer("rare losses", n * pitch * 3, torch.float32).view(n, -1, 3)
         three = [*parts, parts[-1]][:3]
+        second = shape.bands[2].start if len(shape.bands) > 2 else shape.rows
+        width = self.places.padded_dim
+        whole, rest = _two_powers(width)
         kernels.update_sampled[(size, n)](
-            p.vectors, p.accumulators, p.mirror, p.offsets, p.weights, places, table, *three,
-            cells.starts, cells.positions, cells.counts, losses, n, *(part.shape[1] for part in three),
-            self.places.pitch, self.places.dim, self.settings.decay, batch.steps[0].rate, *self._objective,
-            SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=self.places.padded_dim,
-            PP=triton.next_power_of_2(self.places.padded_dim), CHUNK=RARE_CHUNK, **self._flags,
+            p.vectors, p.accumulators, p.mirror, p.offsets, *places, table, *three, *(part.shape[1] for part in three),
+            cells.starts, cells.positions, cells.counts, losses, batch.first[side] * pitch,
+            batch.first[1 - side] * pitch, pitch, n, others, shape.bands[0].rows, second, self.places.dim,
+            self.settings.decay, batch.steps[0].rate, *self._objective,
+            SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
+            CHUNK=RARE_CHUNK, **self._flags, **({"num_warps": 1} if self.device.type == "cuda" else {}),
         )  # fmt: skip
         if side == 0:
             rare = losses[:, :size].sum(1, dtype=torch.float64)
             found[:, 0] += rare[:, 0]
             found[:, 1] -= rare[:, 1]
             found[:, 2] += rare[:, 2]
+
+
+def _make_hopper(mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float]) -> HopperGradient | None:
+    """Return the gradient kernel for Hopper, or None where the plain one runs."""
+    if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
+        return None
+    try:
+        from swivel.backends.triton import hopper
+    except ImportError:  # a Triton without Gluon
+        return None
+    return hopper.HopperGradient(mirror, objective) if hopper.fits(mirror, tile) else None
+
+
+def _two_powers(width: int) -> tuple[int, int]:
+    """Return two powers of two that hold `width` numbers, with as few to spare as may be.
+
+    >>> _two_powers(320), _two_powers(64), _two_powers(448)
+    ((256, 64), (32, 32), (256, 256))
+    """
+    first = triton.next_power_of_2(width) // 2
+    return first, triton.next_power_of_2(width - first)
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:

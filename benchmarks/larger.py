@@ -1,0 +1,196 @@
+"""Larger than the GPU: cells streamed, parameters taking turns, each under a cap, against everything on the device.
+
+A synthetic matrix (98,304 words, k = 4,096, d = 300, 1 % observed, skewed) is trained for some passes, three times.
+Goal: at most 15 % more time than with everything on the device. `--device cpu` is a tiny dry run, interpreted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from common import keep
+from swivel.backends.base import Load, Running, Side, Step, StepSettings, Zeros
+from swivel.objective import Objective
+from swivel.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
+
+GOAL = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    words: int = 98_304
+    block: int = 4_096
+    dim: int = 300
+    density: float = 0.01
+    passes: int = 10
+    dtype: str = "bfloat16"
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.words // self.block)
+
+
+DRY = Size(words=20, block=6, dim=4, density=0.3, passes=1, dtype="float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A symmetric matrix in the blocks in which it is trained, the upper ones."""
+
+    blocks: tuple[int, int]
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    symmetric: bool = True
+
+    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
+        return self.counts[first:last]
+
+
+def make_cells(size: Size, device: str) -> Stored:
+    """Return cells of which the common features of every block have most."""
+    generator = torch.Generator(device).manual_seed(1)
+    sizes = np.diff(block_starts(size.words, size.blocks)).tolist()
+    offsets, positions, counts = [0], [], []
+    for i in range(size.blocks):
+        for j in range(size.blocks):
+            found = draw_block(sizes[i], sizes[j], size.density, generator) if i <= j else None
+            if found is not None:
+                positions.append(found.cpu().numpy().astype(np.uint32))
+                drawn = torch.empty(len(found), device=device).log_normal_(0, 1.5, generator=generator)
+                counts.append(drawn.cpu().numpy())
+            offsets.append(offsets[-1] + (0 if found is None else len(found)))
+    return Stored((size.blocks,) * 2, np.array(offsets), np.concatenate(positions), np.concatenate(counts))
+
+
+def draw_block(rows: int, columns: int, density: float, generator: torch.Generator) -> torch.Tensor:
+    wanted = int(1.25 * density * rows * columns)  # about a fifth are drawn twice
+    i, j = (
+        (size * torch.rand(wanted, generator=generator, device=generator.device) ** 2).long().clamp_(max=size - 1)
+        for size in (rows, columns)
+    )
+    return torch.unique(i << 16 | j)
+
+
+def make_side(size: Size, seed: int) -> Side:
+    rng = np.random.default_rng(seed)
+    shape = size.words, size.dim
+    vectors = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(size.dim))
+    return Side(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, size.words).astype(np.float32))
+
+
+def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
+    """Return the memory of each way: all there is; a third of the cells besides the parameters; half of those needs."""
+    from swivel.backends.triton.backend import measure_needs
+
+    starts = block_starts(size.words, size.blocks)
+    load = Load((starts, starts), size.dim, Zeros(), cells, is_halved=True)
+    needs = measure_needs(load, torch.device(device), getattr(torch, size.dtype))
+    most = needs.most(None)
+    least = needs.least(needs.banks(None, (1, 1)), most)
+    third = needs.parameters(2 * size.blocks, most) + needs.work(most) + needs.index + 2 * cells
+    return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
+
+
+def run_way(size: Size, stored: Stored, device: str, memory: int | None) -> dict[str, Any]:
+    """Return seconds of the passes, and what it took to get there."""
+    from swivel.backends.triton.backend import DeviceMeans, TritonBackend, choose_groups
+
+    starts = block_starts(size.words, size.blocks)
+    cells = int(stored.offsets[-1])
+    load = Load((starts, starts), size.dim, Zeros(), cells, is_halved=True)
+    groups = choose_groups(load, device=device, dtype=size.dtype, memory=memory)
+    means = DeviceMeans(memory, groups, cells)
+    backend = TritonBackend(StepSettings(Objective(), Zeros(), 0.0), device=device, dtype=size.dtype, means=means)
+    sides = make_side(size, 1), make_side(size, 2)
+    reset_peak(device)
+    started = time.perf_counter()
+    backend.hold(*sides, (starts, starts))
+    backend.take(stored)
+    setup, setup_peak = time.perf_counter() - started, peak_bytes(device)
+    orders = [make_order(size.blocks, groups, number) for number in range(size.passes + 2)]
+    run_passes(backend, orders[:2])  # compiles, warms
+    reset_peak(device)
+    seconds, loss = run_passes(backend, orders[1:])
+    peak = peak_bytes(device)
+    found = {"what": backend.describe(), "memory": memory, "groups": groups, "setup_seconds": setup}
+    found["setup_peak_bytes"] = setup_peak
+    backend.close()
+    steps = size.passes * size.blocks**2
+    return {**found, "seconds": seconds, "us_per_step": 1e6 * seconds / steps, "peak_bytes": peak, "loss": loss}
+
+
+def reset_peak(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes(device: str) -> int | None:
+    return None if device == "cpu" else torch.cuda.max_memory_allocated()
+
+
+def make_order(blocks: int, groups: tuple[int, int] | None, number: int) -> list[list[Block]]:
+    seed = (1, 1, number)
+    if groups is None:
+        return rounds_without_conflict(blocks, blocks, seed)
+    return rounds_in_groups(blocks, blocks, *groups, seed)
+
+
+def run_passes(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float, float]:
+    """Run all passes but the last, which is only announced, as the training loop does; return seconds and the loss."""
+
+    def load() -> Any:
+        raise AssertionError("all cells are there already")
+
+    last: Running | None = None
+    started = time.perf_counter()
+    for number, order in enumerate(orders[:-1]):
+        backend.expect([*order, *orders[number + 1]])
+        for blocks in order:
+            begun = backend.run([Step(block, load, 0.05, (1, number, *block)) for block in blocks], lambda: False)
+            if last is not None:
+                last.losses()
+            last = begun
+    assert last is not None
+    loss = sum(loss.observed for loss in last.losses())
+    return time.perf_counter() - started, loss
+
+
+def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
+    """Return what each way took, and its time against that of everything on the device."""
+    size = size or (Size() if device != "cpu" else DRY)
+    stored = make_cells(size, device)
+    found: dict[str, Any] = {"cells": len(stored.counts), "words": size.words, "goal": GOAL}
+    for name, memory in caps(size, len(stored.counts), device).items():
+        found[name] = run_way(size, stored, device, memory)
+        found[name]["ratio"] = found[name]["seconds"] / found["resident"]["seconds"]
+        print(f"{name}: {found[name]['us_per_step']:.1f} us a step, ratio {found[name]['ratio']:.3f}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--words", type=int)
+    parser.add_argument("--density", type=float)
+    parser.add_argument("--passes", type=int)
+    parser.add_argument("--name", default="larger", help="keep the result under this name")
+    arguments = parser.parse_args()
+    if arguments.device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    given = {name: getattr(arguments, name) for name in ("words", "density", "passes")}
+    size = replace(DRY if arguments.device == "cpu" else Size(), **{k: v for k, v in given.items() if v is not None})
+    keep(arguments.name, measure(arguments.device, size))
+
+
+if __name__ == "__main__":
+    main()

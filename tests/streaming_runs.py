@@ -1,0 +1,167 @@
+"""Matrices, steps and runs that the tests of what is larger than a device share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from swivel.backends import Side, Step, StepSettings, Zeros
+from swivel.backends.base import Load
+from swivel.backends.triton.backend import DeviceMeans, TritonBackend, measure_needs
+from swivel.backends.triton.plan import Places, Shapes
+from swivel.backends.triton.residence import Needs
+from swivel.backends.triton.steps import Batch, CellArrays, Parameters
+from swivel.objective import Loss, Objective
+from swivel.schedule import block_starts, rounds_in_groups
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}
+DIM = 6
+# Shape, stored blocks, blocks that are trained; sizes are no multiples of them.
+MATRICES = {
+    "symmetric": ((37, 37), (3, 3), (4, 4)),
+    "rectangular": ((37, 31), (3, 2), (5, 3)),
+    "tiny": ((5, 3), (1, 1), (3, 2)),
+}
+
+each_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
+each_kind = pytest.mark.parametrize("kind", ["symmetric", "rectangular"])
+with_plain_steps = pytest.mark.usefixtures("plain")
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Cells in stored blocks of their own, of a symmetric matrix the upper ones alone."""
+
+    counts: NDArray[np.float32]
+    blocks: tuple[int, int]
+    symmetric: bool
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.uint32]
+    values: NDArray[np.float32]
+
+    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
+        return self.values[first:last].copy()
+
+
+def store(counts: NDArray[np.float32], blocks: tuple[int, int], symmetric: bool) -> Stored:
+    offsets, positions, values = [0], [], []
+    for i in range(blocks[0]):
+        for j in range(blocks[1]):
+            part = counts[i :: blocks[0], j :: blocks[1]] * (not symmetric or i <= j)
+            rows, columns = np.nonzero(part)
+            positions.append((rows << 16 | columns).astype(np.uint32))
+            values.append(part[rows, columns].astype(np.float32))
+            offsets.append(offsets[-1] + len(rows))
+    return Stored(counts, blocks, symmetric, np.array(offsets), np.concatenate(positions), np.concatenate(values))
+
+
+@cache
+def make_matrix(kind: str) -> tuple[Stored, tuple[int, int]]:
+    """Return stored cells and the numbers of blocks to train in."""
+    rng = np.random.default_rng(5)
+    shape, stored, blocks = MATRICES[kind]
+    common = 1 / np.sqrt(1 + np.arange(shape[0])[:, None]) / np.sqrt(1 + np.arange(shape[1]))
+    counts = (rng.lognormal(0, 1, shape) * (rng.random(shape) < 3 * common)).astype(np.float32)
+    if kind == "symmetric":
+        counts = np.triu(counts) + np.triu(counts, 1).T
+    return store(counts, stored, kind == "symmetric"), blocks
+
+
+def make_sides(kind: str) -> tuple[Side, Side]:
+    rng = np.random.default_rng(6)
+
+    def side(size: int) -> Side:
+        vectors = rng.normal(0, 0.4, (size, DIM)).astype(np.float32)
+        return Side(vectors, np.full((size, DIM), 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32))
+
+    rows, columns = make_matrix(kind)[0].counts.shape
+    return side(rows), side(columns)
+
+
+def make_load(kind: str, zeros: Zeros) -> Load:
+    stored, (rows, columns) = make_matrix(kind)
+    shape = stored.counts.shape
+    starts = block_starts(shape[0], rows), block_starts(shape[1], columns)
+    return Load(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
+
+
+def make_needs(kind: str, zeros: Zeros) -> Needs:
+    return measure_needs(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
+
+
+def make_backend(kind: str, zeros: Zeros, means: DeviceMeans | None = None) -> TritonBackend:
+    step_settings = StepSettings(Objective(), zeros, decay=1e-4)
+    means = means or DeviceMeans(cells=make_load(kind, zeros).cells)
+    return TritonBackend(step_settings, device=DEVICE, dtype="float32", means=means)
+
+
+def hand_over(backend: TritonBackend, kind: str, zeros: Zeros) -> None:
+    backend.hold(*make_sides(kind), make_load(kind, zeros).starts)
+    backend.take(make_matrix(kind)[0])
+
+
+Run = tuple[list[bytes], list[Loss]]
+
+
+def run_passes(backend: TritonBackend, kind: str, groups: tuple[int, int], passes: int = 2) -> Run:
+    """Run passes in the order of some groups, whatever the backend makes of it."""
+
+    def nothing() -> Any:
+        raise AssertionError("all cells are there already")
+
+    count = make_matrix(kind)[1]
+    orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(passes)]
+    losses: list[Loss] = []
+    for number, order in enumerate(orders):
+        backend.expect([round for later in orders[number:] for round in later])
+        for round in order:
+            steps = [Step(block, nothing, 0.1, (number, *block)) for block in round]
+            losses += backend.run(steps, lambda: False).losses()
+    return bits(backend), losses
+
+
+def bits(backend: TritonBackend) -> list[bytes]:
+    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.accumulators, side.offsets)]
+
+
+class PlainLauncher:
+    """A step that a CPU does at once, with a trace of every parameter and of every entry in it."""
+
+    def __init__(self, settings: StepSettings, places: Places, shapes: Shapes, parameters: Parameters) -> None:
+        self.places, self.parameters = places, parameters
+
+    def run(self, batch: Batch, cells: CellArrays, found: torch.Tensor) -> None:
+        shape, pitch = batch.shape, self.places.pitch
+        for number, shard in enumerate(batch.cells):
+            rows = slice((batch.first[0] + number) * pitch, (batch.first[0] + number) * pitch + shape.rows)
+            columns = slice((batch.first[1] + number) * pitch, (batch.first[1] + number) * pitch + shape.columns)
+            first, last = (int(cells.starts[shard.slot + n]) + cells.base[number] for n in (0, shape.slots))
+            places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
+            pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])
+            found[number, 0] = self._update(rows, columns, pull.view(shape.rows, shape.columns), batch.steps[0].rate)
+
+    def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
+        p, dim = self.parameters, self.places.dim
+        x, y = p.mirror[rows, :dim].clone(), p.mirror[columns, :dim].clone()
+        gradient = torch.sigmoid(x @ y.T - p.offsets[rows, None] - p.offsets[columns]) - 0.01 * pull
+        for where, part in ((rows, gradient @ y), (columns, gradient.T @ x)):
+            p.accumulators[where] += part**2
+            p.vectors[where] -= rate * part / p.accumulators[where].sqrt()
+            p.mirror[where, :dim] = p.vectors[where]
+        return float(gradient.sum())
+
+
+@cache
+def run_resident(kind: str, zeros: Zeros, groups: tuple[int, int]) -> Run:
+    backend = make_backend(kind, zeros, DeviceMeans(groups=groups))
+    hand_over(backend, kind, zeros)
+    assert not backend.is_streaming
+    assert not backend.is_swapping
+    return run_passes(backend, kind, groups)

@@ -1,0 +1,86 @@
+"""The contract of a step on a GPU: every shape, dimension and dtype, three blocks of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
+from swivel.backends import StepSettings, Zeros
+from swivel.objective import Objective
+
+pytestmark = pytest.mark.gpu
+if not HAS_GPU:
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+ALL_OR_SAMPLED = ("all", "sampled")
+SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300), (300, 1271), (64, 128), (128, 129)]
+BOTH_WAYS = (False, True)
+# Every shape either way round at the usual dimensions; other ways to sample, and other dimensions, once.
+CASES = [
+    *(
+        (shape, dim, zeros, way)
+        for shape in SHAPES
+        for dim in (50, 300)
+        for zeros in ALL_OR_SAMPLED
+        for way in BOTH_WAYS
+    ),
+    *((shape, 50, zeros, False) for shape in SHAPES for zeros in ("two levels", "nothing common")),
+    *(((41, 401), dim, zeros, False) for dim in (64, 100, 1000, 1024) for zeros in ZEROS),
+    *(((1271, 300), dim, zeros, True) for dim in (64, 100, 1000, 1024) for zeros in ALL_OR_SAMPLED),
+]
+TRITON = ["triton-on-cuda float32", "triton-on-cuda float16", "triton-on-cuda bfloat16"]
+# The topmost mark varies fastest: blocks and their references are made once for all dtypes.
+on_triton = pytest.mark.parametrize("kind", TRITON)
+on_both = pytest.mark.parametrize("kind", ["torch-on-cuda float32", "torch-on-cuda bfloat16", *TRITON])
+
+
+def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirrored: bool = False) -> list[Block]:
+    """Three of them; of a few rows more, where the error of one row, and the yardstick's, is a matter of luck."""
+    keys = range(3 if min(shape) > 8 else 12)
+    return [make_block(shape, dim, objective, mirrored=mirrored, key=key) for key in keys]
+
+
+@on_triton
+@pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
+def test_step_is_the_references(
+    make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
+) -> None:
+    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    check_contract(make, kind, make_blocks(shape, dim, settings.objective, mirrored=mirrored), settings)
+
+
+@pytest.mark.parametrize("kind", ["triton-on-cuda float32"])
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_step_of_vectors_of_one_number_is_the_references(
+    make: Maker, kind: str, shape: tuple[int, int], zeros: str
+) -> None:
+    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    check_contract(make, kind, make_blocks(shape, 1, settings.objective), settings)
+
+
+@on_both
+@pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
+@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_step_is_the_references_for_every_objective_and_either_way_round(
+    make: Maker, kind: str, objective: Objective, zeros: Zeros, mirrored: bool
+) -> None:
+    settings = StepSettings(objective, zeros, decay=0.0)
+    check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
+
+
+@on_both
+@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
+def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: Zeros) -> None:
+    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
+
+
+@on_triton
+@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
+def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: Zeros) -> None:
+    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    check_contract(make, kind, make_block(shape, 300, settings.objective, density=0.02), settings)

@@ -1,0 +1,179 @@
+"""Cells on the device: whatever blocks a matrix is stored in, exactly those of the matrix laid out anew on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from step_contract import HAS_GPU, Cells
+from swivel import storage
+from swivel.backends import Zeros
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.matrix import layout as matrix_layout
+from swivel.schedule import block_starts
+from swivel.vocabulary import Vocabulary
+
+pytest.importorskip("triton")
+pytest.importorskip("numba")  # that builds the matrix
+from swivel.backends.triton import cells as cells_module
+from swivel.backends.triton.cells import DeviceCells, ShardCells
+from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
+
+DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
+ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}
+SIZES = {True: (23, 23), False: (23, 31)}  # of a symmetric matrix, and of one that is not
+STORED = 6  # rows and columns of a stored block
+TILE = Tile(4, 8, 16)
+
+every_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
+
+
+def make_counts(symmetric: bool) -> NDArray[np.int64]:
+    """Counts of which some are more than 32 bits, and a row and a column that are empty."""
+    rng = np.random.default_rng(6)
+    shape = SIZES[symmetric]
+    counts = rng.integers(1, 50, shape) * (rng.random(shape) < 0.4)
+    counts[0, 1] = counts[7, 20] = 5 << 40
+    counts[9], counts[:, 8] = 0, 0
+    if symmetric:
+        counts = np.triu(counts) + np.triu(counts, 1).T
+    return counts
+
+
+@pytest.fixture(scope="module")
+def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matrix_layout, "BLOCK_SIZE", STORED)
+        patch.setattr(storage, "flush", lambda path: None)
+        for symmetric in (True, False):
+            counts = make_counts(symmetric)
+            rows, columns = (Vocabulary([f"w{n}" for n in range(size)]) for size in counts.shape)
+            spec = MatrixSpec(rows=rows, columns=None if symmetric else columns, unit=3, symmetric=symmetric)
+            path = tmp_path_factory.mktemp("cells") / "matrix"
+            with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
+                builder.add(*np.nonzero(counts), counts[np.nonzero(counts)])
+                found[symmetric] = builder.finish()
+    return found
+
+
+def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: Zeros) -> DeviceCells:
+    starts = [block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True)]
+    cells = DeviceCells(Places((starts[0], starts[1]), 8), Shapes(zeros, TILE), DEVICE)
+    cells.take(matrix.stored)
+    return cells
+
+
+def entries_of(cells: DeviceCells, shard: ShardCells, slot: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    first, last = cells.starts[shard.slot + slot : shard.slot + slot + 2].tolist()
+    assert shard.begin <= first <= last <= shard.end
+    places = cells.positions[first:last].cpu().numpy().view(np.uint16).astype(np.int64)
+    return places, cells.counts[first:last].cpu().numpy()
+
+
+def read_tiles(cells: DeviceCells, shard: ShardCells, shape: BlockShape) -> NDArray[np.float32]:
+    """Return the counts of the cells in tiles, at their places."""
+    x = np.zeros((shape.rows, shape.columns), np.float32)
+    for band in shape.bands:
+        for tile in range(band.tiles[0] * band.slot_columns):
+            places, counts = entries_of(cells, shard, band.slot + tile)
+            assert np.all(np.diff(places) > 0)
+            row, column = places // 8 % TILE.rows, places // (8 * TILE.rows) * 8 + places % 8
+            down, across = divmod(tile, band.slot_columns)
+            row += band.start + down * TILE.rows
+            assert np.all(row < band.start + band.rows)
+            x[row, column + across * TILE.columns] = counts
+    return x
+
+
+def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: int) -> NDArray[np.float32]:
+    """Return the counts of the cells between features that are not common, from the lists of rows or of columns."""
+    x = np.zeros((shape.rows, shape.columns), np.float32)
+    if shape.is_sampled:
+        lists = (shape.column_slots, shape.columns, x.T) if side else (shape.row_slots, shape.rows, x)
+        for number in range(lists[1]):
+            others, counts = entries_of(cells, shard, lists[0] + number)
+            assert np.all(np.diff(others) > 0)
+            lists[2][number, others] = counts
+    return x
+
+
+def check_block(cells: DeviceCells, block: tuple[int, int], expected: Cells | object) -> None:
+    shard = cells.find(block)
+    assert shard.mirrored == expected.mirrored  # type: ignore[attr-defined]
+    shape = cells.shape_of(block, mirrored=shard.mirrored)
+    positions = expected.positions.astype(np.int64)  # type: ignore[attr-defined]
+    truth = np.zeros((shape.rows, shape.columns), np.float32)
+    truth[positions >> 16, positions & 0xFFFF] = expected.counts  # type: ignore[attr-defined]
+    rare = np.zeros(truth.shape, bool)
+    rare[shape.common[0] :, shape.common[1] :] = shape.is_sampled
+    np.testing.assert_array_equal(read_tiles(cells, shard, shape), np.where(rare, 0, truth))
+    for side in (0, 1):
+        np.testing.assert_array_equal(read_rare(cells, shard, shape, side), np.where(rare, truth, 0))
+    assert shard.observed == len(positions)
+    assert shard.end - shard.begin == len(positions) + np.count_nonzero(truth[rare])
+
+
+NESTED, OTHERS = [(4, 4), (2, 2), (1, 1), (8, 8), (12, 12)], [(3, 3), (5, 5), (23, 23), (4, 2), (3, 7), (1, 5)]
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])
+@pytest.mark.parametrize("blocks", [*NESTED, *OTHERS], ids=str)
+@every_zeros
+def test_cells_are_those_of_the_matrix_in_these_blocks(
+    matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], zeros: Zeros, tmp_path: Path
+) -> None:
+    matrix = matrices[symmetric]
+    assert matrix.row_blocks == 4
+    cells = lay_out(matrix, blocks, zeros)
+    expected = matrix.reblocked(*blocks, scratch=tmp_path)
+    assert cells.symmetric == expected.is_symmetric == (symmetric and blocks[0] == blocks[1])
+    for i in range(blocks[0]):
+        for j in range(blocks[1]):
+            check_block(cells, (i, j), expected.cells(i, j))
+    assert cells.counts.max().item() == np.float32((5 << 40) / 3)
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])
+@pytest.mark.parametrize(("piece", "group"), [(1, 1), (7, 1 << 26), (1 << 25, 60), (13, 29)])
+@every_zeros
+def test_pieces_and_groups_do_not_change_a_bit(
+    matrices: dict[bool, Matrix], symmetric: bool, piece: int, group: int, zeros: Zeros, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = lay_out(matrices[symmetric], (3, 3), zeros)
+    monkeypatch.setattr(cells_module, "PIECE", piece)
+    monkeypatch.setattr(cells_module, "GROUP", group)
+    found = lay_out(matrices[symmetric], (3, 3), zeros)
+    for name in ("starts", "positions", "counts"):
+        assert torch.equal(getattr(found, name), getattr(whole, name)), name
+    assert [found.find((i, j)) for i in range(3) for j in range(3)] == [
+        whole.find((i, j)) for i in range(3) for j in range(3)
+    ]
+
+
+@every_zeros
+def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(matrices: dict[bool, Matrix], zeros: Zeros) -> None:
+    matrix = matrices[True]
+    starts = block_starts(23, 4)
+    cells = DeviceCells(Places((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
+    wanted = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
+    cells.take_blocks(wanted)
+    for block, expected in wanted.items():
+        check_block(cells, block, expected)
+    assert cells.find((1, 0)).observed == 0
+
+
+@every_zeros
+def test_positions_of_a_block_may_use_16_bits(zeros: Zeros) -> None:
+    shape = 3, 1 << 16
+    starts = np.array([0, shape[0]]), np.array([0, shape[1]])
+    cells = DeviceCells(Places(starts, 1), Shapes(zeros, TILE), DEVICE)
+    columns = np.array([0, 32_767, 32_768, 65_535])
+    positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
+    expected = Cells(positions, np.arange(1, 13, dtype=np.float32))
+    cells.take_blocks({(0, 0): expected})
+    check_block(cells, (0, 0), expected)

@@ -1,0 +1,323 @@
+"""Larger than the device: cells streamed, parameters taking turns, the same bits as with everything at hand."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from swivel.backends import Step, Zeros
+from swivel.errors import TrainingError
+from swivel.schedule import rounds_without_conflict
+
+pytest.importorskip("triton")
+from streaming_runs import (
+    DEVICE,
+    DIM,
+    PlainLauncher,
+    bits,
+    each_kind,
+    each_zeros,
+    hand_over,
+    make_backend,
+    make_load,
+    make_matrix,
+    make_needs,
+    run_passes,
+    run_resident,
+    with_plain_steps,
+)
+from swivel.backends.triton import backend as triton_backend
+from swivel.backends.triton import lanes, streaming, swapping
+from swivel.backends.triton.backend import DeviceMeans
+from swivel.backends.triton.cells import CellRoom, DeviceCells, ShardCells
+from swivel.backends.triton.plan import Places, Shapes, Tile
+from swivel.backends.triton.residence import ENTRY_BYTES
+from swivel.backends.triton.streaming import plan_copies
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps without kernels, whose interpreter takes its time: what is where is all that matters here."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
+
+
+def cells_bytes(kind: str, zeros: Zeros) -> int:
+    """Return the bytes of the cells of a matrix, laid out."""
+    backend = make_backend(kind, zeros)
+    hand_over(backend, kind, zeros)
+    assert backend._cells is not None
+    return len(backend._cells.counts) * ENTRY_BYTES
+
+
+@with_plain_steps
+@each_kind
+@each_zeros
+def test_streamed_cells_give_the_same_bits(kind: str, zeros: Zeros) -> None:
+    needs = make_needs(kind, zeros)
+    most, whole = needs.most(None), needs.banks(None, (1, 1))
+    lasting = needs.parameters(sum(side.slots for side in whole), most) + needs.work(most) + needs.index
+    backend = make_backend(kind, zeros, DeviceMeans(lasting + cells_bytes(kind, zeros) - 1))
+    hand_over(backend, kind, zeros)
+    assert backend.is_streaming
+    assert not backend.is_swapping
+    assert "cells streamed from host memory" in backend.describe()
+    groups = make_matrix(kind)[1]
+    assert run_passes(backend, kind, groups) == run_resident(kind, zeros, groups)
+
+
+@with_plain_steps
+@each_kind
+@each_zeros
+@pytest.mark.parametrize("banks", [1, 2], ids=["one group at a time", "one ahead"])
+@pytest.mark.parametrize("groups", [(2, 2), (1, 1), (1, 9), (9, 1)], ids=str)
+def test_parameters_that_take_turns_give_the_same_bits(
+    kind: str, zeros: Zeros, banks: int, groups: tuple[int, int]
+) -> None:
+    count = make_matrix(kind)[1]
+    groups = min(groups[0], count[0]), min(groups[1], count[1])
+    needs = make_needs(kind, zeros)
+    memory = needs.least(needs.banks(groups, (banks, banks)), needs.most(groups))
+    backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+    hand_over(backend, kind, zeros)
+    assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
+    assert ("parameters taking turns on the device" in backend.describe()) is backend.is_swapping
+    assert run_passes(backend, kind, groups) == run_resident(kind, zeros, groups)
+
+
+@each_zeros
+def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: Zeros) -> None:
+    kind, groups = "tiny", (1, 1)
+    needs = make_needs(kind, zeros)
+    runs = []
+    for memory in (None, needs.least(needs.banks(groups, (1, 1)), 1)):
+        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        hand_over(backend, kind, zeros)
+        assert backend.is_swapping is (memory is not None)
+        runs.append(run_passes(backend, kind, groups, passes=1))
+    assert runs[0] == runs[1]
+
+
+@with_plain_steps
+@each_kind
+@each_zeros
+def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: Zeros) -> None:
+    backend = make_backend(kind, zeros, DeviceMeans(groups=(2, 2)))
+    hand_over(backend, kind, zeros)
+    assert not backend.is_swapping
+    assert run_passes(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
+
+
+@with_plain_steps
+def test_rounds_that_nobody_announced_are_run_all_the_same() -> None:
+    """An order across groups is slow, not wrong."""
+    kind, zeros, groups = "symmetric", Zeros(), (2, 2)
+    count = make_matrix(kind)[1]
+    needs = make_needs(kind, zeros)
+    small = make_backend(kind, zeros, DeviceMeans(needs.least(needs.banks(groups, (1, 1)), 2), groups))
+    found = []
+    for backend in (small, make_backend(kind, zeros, DeviceMeans(groups=groups))):
+        hand_over(backend, kind, zeros)
+        for round in rounds_without_conflict(*count, (2,)):
+            backend.run([Step(block, lambda: None, 0.1, block) for block in round], lambda: False)  # type: ignore[arg-type, return-value]
+        found.append(bits(backend))
+    assert found[0] == found[1]
+
+
+class LateLane(lanes.Lane):
+    """Puts every copy off until someone waits for it, or for a later one of the same lane."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.jobs: list[Callable[[], None]] = []
+        self.done = 0
+
+    def submit(self, job: Callable[[], None], after: Iterable[Any]) -> Any:
+        waited = [mark for mark in after if mark is not None]
+
+        def run() -> None:
+            for mark in waited:
+                mark()
+            job()
+
+        self.jobs.append(run)
+        number = len(self.jobs)
+
+        def mark() -> None:
+            while self.done < number:
+                self.done += 1
+                self.jobs[self.done - 1]()
+
+        return mark
+
+
+@with_plain_steps
+@each_zeros
+def test_nothing_is_used_before_its_copy_was_waited_for(zeros: Zeros, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, groups = "rectangular", (2, 1)
+    expected = run_resident(kind, zeros, groups)
+    for module in (swapping, streaming):
+        monkeypatch.setattr(module, "Lane", LateLane)
+        monkeypatch.setattr(module, "wait_here", lambda device, mark: mark() if mark else None)
+        monkeypatch.setattr(module, "mark_here", lambda device: None)
+    monkeypatch.setattr(swapping, "wait_for", lambda mark: mark() if mark else None)
+    needs = make_needs(kind, zeros)
+    for banks in ((1, 1), (2, 2)):
+        memory = needs.least(needs.banks(groups, banks), needs.most(groups))
+        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        hand_over(backend, kind, zeros)
+        assert backend.is_swapping
+        assert run_passes(backend, kind, groups) == expected
+
+
+@with_plain_steps
+def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, groups = "symmetric", (1, 1)
+    needs = make_needs(kind, Zeros())
+    backend = make_backend(
+        kind, Zeros(), DeviceMeans(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)), groups)
+    )
+    hand_over(backend, kind, Zeros())
+    late: list[tuple[int, int]] = []
+    load, bring = swapping.ParameterStore._load, swapping.ParameterStore.bring
+    is_bringing = False
+
+    def note(self: Any, side: int, group: int, number: int) -> None:
+        if is_bringing:
+            late.append((side, group))
+        load(self, side, group, number)
+
+    def watched(self: Any, pair: tuple[int, int]) -> None:
+        nonlocal is_bringing
+        is_bringing = True
+        bring(self, pair)
+        is_bringing = False
+
+    monkeypatch.setattr(swapping.ParameterStore, "_load", note)
+    monkeypatch.setattr(swapping.ParameterStore, "bring", watched)
+    run_passes(backend, kind, groups)
+    assert len(late) == 2  # those of the very first pair
+
+
+class Watch(TorchDispatchMode):
+    """Adds up the bytes of all tensors that live at a time, those of host memory apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak = 0, 0
+        self._seen: set[int] = set()
+
+    def ignore(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._seen.add(tensor.untyped_storage()._cdata)
+        return tensor
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        given = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
+        for tensor in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor.untyped_storage(), given)
+        return found
+
+    def _note(self, storage: Any, given: set[int]) -> None:
+        key = storage._cdata
+        if key in self._seen or key in given:
+            return
+        self._seen.add(key)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, storage.nbytes())
+
+    def _forget(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= size
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="counts tensors on the CPU")
+@each_zeros
+@pytest.mark.parametrize("groups", [None, (1, 1)], ids=["all", "in groups"])
+def test_no_more_is_allocated_than_was_allowed(
+    zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = make_needs("tiny", zeros)
+    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    with Watch() as watch:
+        empty = lanes.HostMemory.empty
+        monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
+        backend = make_backend("tiny", zeros, DeviceMeans(memory, groups))
+        hand_over(backend, "tiny", zeros)
+        assert backend.is_swapping is (groups is not None)
+        backend.run([Step((n, n), lambda: None, 0.1, (n,)) for n in (0, 1)], lambda: False)  # type: ignore[arg-type, return-value]
+        backend.fetch()
+    assert 0.3 * memory < watch.peak <= memory
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="counts tensors on the CPU")
+@with_plain_steps
+@each_kind
+@each_zeros
+@pytest.mark.parametrize("groups", [None, (2, 1)], ids=["all", "in groups"])
+def test_no_more_is_allocated_for_laying_out_than_was_allowed(
+    kind: str, zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = make_needs(kind, zeros)
+    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    with Watch() as watch:
+        empty = lanes.HostMemory.empty
+        monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
+        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        hand_over(backend, kind, zeros)
+    assert 0.3 * memory < watch.peak <= memory
+    backend.close()
+    assert watch.live == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
+def test_copies_bring_every_entry_to_its_place(spans: list[tuple[int, int]]) -> None:
+    source = np.arange(60)
+    shards = [ShardCells(0, begin, begin + size, size) for begin, size in spans]
+    base, copies = plan_copies(shards)
+    buffer = np.full(sum(size for _, size in spans), -1)
+    for begin, end, target in copies:
+        buffer[target : target + end - begin] = source[begin:end]
+    for shard, add in zip(shards, base, strict=True):
+        np.testing.assert_array_equal(buffer[shard.begin + add : shard.end + add], source[shard.begin : shard.end])
+
+
+@pytest.mark.parametrize("room", [CellRoom(0, 10**9), CellRoom(10**9, 0)], ids=["lasting", "passing"])
+def test_blocks_too_large_for_the_device_are_refused(room: CellRoom) -> None:
+    load = make_load("symmetric", Zeros())
+    cells = DeviceCells(Places(load.starts, DIM), Shapes(Zeros(), Tile()), torch.device(DEVICE), room=room)
+    with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .* short; raise"):
+        cells.take(make_matrix("symmetric")[0])
+
+
+def test_host_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_lock", lambda array: 2)
+    with pytest.raises(TrainingError, match=r"64.0 KiB of host memory cannot be locked .*ulimit"):
+        lanes.HostMemory(torch.device("cuda")).empty((1 << 14,), np.float32)
+
+
+def test_host_memory_is_unlocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[int] = []
+
+    class Runtime:
+        def cudaHostUnregister(self, place: int) -> None:  # noqa: N802  (CUDA's name)
+            locked.remove(place)
+
+    monkeypatch.setattr(lanes, "_lock", lambda array: locked.append(array.ctypes.data) or 0)
+    monkeypatch.setattr(lanes, "_runtime", Runtime)
+    memory = lanes.HostMemory(torch.device("cuda"))
+    tensors = [memory.empty((size,), np.float32) for size in (0, 3, 5)]
+    assert [len(tensor) for tensor in tensors] == [0, 3, 5]
+    assert len(locked) == 2
+    memory.close()
+    memory.close()
+    assert not locked
