@@ -203,6 +203,7 @@ def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], sett
 def check_loss(loss: Loss, truth: Loss, tolerance: float) -> None:
     assert loss.observed_cells == truth.observed_cells
     assert loss.unobserved_cells == pytest.approx(truth.unobserved_cells, rel=1e-6)
-    assert loss.observed == pytest.approx(truth.observed, rel=tolerance)
+    # A square: where a few cells happen to fit, it is the rounding of the distance that is left of it.
+    assert loss.observed == pytest.approx(truth.observed, rel=tolerance, abs=tolerance**2 * truth.observed_cells)
     # What the hinge adds for observed cells is taken off again, so its rounding is relative to all of them.
     assert loss.unobserved == pytest.approx(truth.unobserved, rel=tolerance, abs=tolerance * truth.observed_cells)

@@ -75,6 +75,15 @@ def test_step_is_the_references_in_half_precision(make: Maker, kind: str, zeros:
     check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
 
 
+@pytest.mark.parametrize("kind", ["triton float16"])
+@pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
+def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros: str) -> None:
+    """Of an observed cell whose zero was taken, that zero's gradient, rounded to half precision, leaves no trace."""
+    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
+    check_contract(make, kind, blocks, settings)
+
+
 @float32
 @every_zeros
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)

@@ -224,8 +224,12 @@ class TrainConfig:
         0.002, "with --end converged: the relative fall of the loss a pass that ends training", POSITIVE
     )
     zeros: str = choice("all", "every unobserved cell in every step, or a sample without bias", "all", "sampled")
-    common: float = knob(
-        0.05, "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken", FRACTION
+    common: float | None = knob(
+        None,
+        "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken; "
+        "default: .05, on a GPU .1",
+        FRACTION,
+        optional=True,
     )
     middle: float = knob(
         0.3, "with sampled zeros: where the middling rows and columns end and the rare begin", FRACTION

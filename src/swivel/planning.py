@@ -22,6 +22,9 @@ from swivel.errors import DamagedFolder
 from swivel.schedule import block_starts, choose_block_count, default_block_size, default_passes, is_sorted_enough
 
 MOST_PASSES = 100  # with end="converged"
+# Share of features whose zeros are all taken, where the configuration leaves it open. A GPU would rather compute
+# more cells in tiles than gather the observed ones between the others one by one.
+COMMON, COMMON_ELSEWHERE = {"cpu": 0.05}, 0.1
 
 
 class BlockedMatrix(Protocol):
@@ -92,26 +95,27 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
     most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
     passes = config.passes or most
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
-    load = describe_load(matrix, config, (row_blocks, column_blocks))
+    load = describe_load(matrix, config, (row_blocks, column_blocks), device)
     groups = choose_groups(backend, load, BackendMeans(device, dtype, memory=config.device_memory))
     return Plan(row_blocks, column_blocks, passes, backend, device, dtype, groups)
 
 
-def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int]) -> Load:
+def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> Load:
     """Return what a run asks of a device."""
     row_starts, column_starts = (block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True))
     stored = matrix.stored
     is_halved = stored.symmetric and blocks[0] == blocks[1]
     cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
-    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config), cells, is_halved)
+    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config, device), cells, is_halved)
 
 
-def choose_zeros(matrix: BlockedMatrix, config: TrainConfig) -> Zeros:
+def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str) -> Zeros:
     """Return which zeros are computed: all, too, where sampling is asked for but nothing is sorted by frequency."""
     sums = matrix.row_sums, matrix.column_sums
-    if config.zeros != "sampled" or not all(is_sorted_enough(side, config.common) for side in sums):
+    common = config.common or COMMON.get(device, COMMON_ELSEWHERE)
+    if config.zeros != "sampled" or not all(is_sorted_enough(side, common) for side in sums):
         return Zeros()
-    return Zeros(config.common, config.middle, config.share)
+    return Zeros(common, max(config.middle, common), config.share)
 
 
 def read_plan(saved: dict[str, Any], folder: Path) -> Plan:

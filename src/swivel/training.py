@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from swivel.backends import (
     Side,
     Step,
     StepSettings,
+    Zeros,
     create_backend,
 )
 from swivel.backends.base import ObservedCells, Running
@@ -32,6 +34,7 @@ from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.planning import BlockedMatrix, Plan, choose_zeros, describe_load, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
+from swivel.resources import parse_bytes
 from swivel.schedule import (
     Block,
     block_order,
@@ -44,7 +47,7 @@ from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
-START_BLOCKS = 32  # blocks that it is taken from
+START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ def train_matrix(
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
+    if config.device_memory is not None:
+        parse_bytes(config.device_memory)  # A slip is told whatever the device.
     identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
     saved = load_plan(folder, identity)
     plan = read_plan(saved, folder) if saved else make_plan(matrix, config)
@@ -126,7 +131,7 @@ class _Run:
 
     def create_backend(self, threads: int, progress: Progress) -> Backend:
         plan = self.plan
-        load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks))
+        load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks), plan.device)
         means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory, plan.groups, load.cells)
         return create_backend(plan.backend, self._settings(progress), means)
 
@@ -147,8 +152,8 @@ class _Run:
 
     def _settings(self, progress: Progress) -> StepSettings:
         config = self.config
-        zeros = choose_zeros(self.matrix, config)
-        if config.zeros == "sampled" and zeros.common != config.common:
+        zeros = choose_zeros(self.matrix, config, self.plan.device)
+        if config.zeros == "sampled" and zeros == Zeros():
             progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         return StepSettings(Objective.from_config(config), zeros, config.decay)
 
@@ -244,10 +249,17 @@ class _Run:
                 self._save(backend)
                 should_stop.raise_if_set()
         self._collect(running, task, cells_per_step)
-        if self.place.loss.mean_observed > MOST_GROWTH * starting_loss(self.matrix, Objective.from_config(self.config)):
+        if self.place.loss.mean_observed > MOST_GROWTH * self._starting_loss:
             raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start")
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, passes=number + 1, rounds=0, steps=0, loss=Loss(), history=history)
+        if should_stop():  # while the last round was being waited for
+            self._save(backend)
+            should_stop.raise_if_set()
+
+    @cached_property
+    def _starting_loss(self) -> float:
+        return starting_loss(self.matrix, Objective.from_config(self.config))
 
     def _steps(self, blocks: Sequence[tuple[int, int]]) -> list[Step]:
         rate = self.config.rate
@@ -334,6 +346,8 @@ def starting_loss(matrix: BlockedMatrix, objective: Objective) -> float:
         squares = observed_targets(counts, offsets) ** 2 + 1
         total += float((0.5 * objective.confidence(counts) * squares).sum())
         cells += len(counts)
+        if cells > START_CELLS:
+            break
     return total / cells if total else math.inf
 
 

@@ -110,6 +110,8 @@ class TritonBackend:
         """Say what runs, and what is not on the device."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "interpreted"
         parts = [f"triton on {self.device} ({name})", f"{self.dtype} products", "float32 parameters"]
+        if "_launcher" in self.__dict__ and self.device.type == "cuda":
+            parts.append(f"{self._launcher.kernel} kernel")
         if self.is_swapping:
             rows, columns = self._store.layout
             parts.append(f"parameters taking turns on the device, {rows.room} x {columns.room} blocks at a time")

@@ -163,7 +163,7 @@ def _consume_item(
     column = first * 128 + order(gl.arange(0, 128, LINE))
     column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
     pitch = tiles_n * 128
-    tile_g = G + shard.to(gl.int64) * (tiles_m * 64) * pitch + (tm * 128 + C * 64) * pitch + first * 128
+    tile_g = G + (shard.to(gl.int64) * (tiles_m * 64) + tm * 128 + C * 64) * pitch + first * 128
     x, following = _take_rows(shared, e, C, CHUNKS, SLOTS)
     zero = gl.zeros((64, 128), gl.float32, MMA)
     half, _ = gl.split(gl.reshape(zero, (64, 64, 2)))
@@ -260,7 +260,7 @@ def gradient(
 class Tuning:
     """What was chosen by measuring."""
 
-    split: int = 2  # items that a pair of row tiles is divided into
+    split: int = 4  # items that a pair of row tiles is divided into
     chunk: int = 512  # cells of a crowded tile at a time
 
 

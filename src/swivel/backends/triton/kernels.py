@@ -160,7 +160,8 @@ def gradient(
         even, odd = tl.split(tl.reshape(hinge, (BM, BN // 2, 2)))
         zeros = tl.sum(_log2(even * odd, FAST))
     pitch = tiles_n * BN
-    tile_g = G + shard.to(tl.int64) * (tiles_m * BM * pitch) + (tm * BM * pitch + tn * BN)
+    row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
+    tile_g = G + row_g * pitch + tn * BN
     tl.store(tile_g + tl.arange(0, BM)[:, None] * pitch + tl.arange(0, BN)[None, :], g.to(G.dtype.element_ty))
     observed, taken_back = 0.0, 0.0
     if stop > start:
@@ -218,25 +219,25 @@ def _adagrad(gradient, vectors, accumulators, mirror, at, mirror_at, mask, decay
 
 @triton.jit
 def update(
-    vectors, accumulators, V, gradients, table, side, D, pitch, rows_apart, decay, rate,
-    P: tl.constexpr, SIZE: tl.constexpr,
+    vectors, accumulators, V, gradients, table, side, pitch, rows_apart, decay, rate,
+    D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Adagrad on one side of every shard, all zeros computed: elements one after the other, D to a row."""
     shard = tl.program_id(1).to(tl.int64)
     entry = table + shard * FIELDS + 2 * side
     row0, rows = tl.load(entry), tl.load(entry + 1).to(tl.int32)
-    others = tl.load(table + shard * FIELDS + 3 - 2 * side).to(tl.float32)
+    share = 1.0 / tl.load(table + shard * FIELDS + 3 - 2 * side).to(tl.float32)
     element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     mask = element < rows * D
     row = element // D
     k = element - row * D
     g = tl.load(gradients + shard * rows_apart * pitch + (row * pitch + k), mask=mask, other=0.0).to(tl.float32)
-    own, mirror = row0 * D, V + row0 * P
-    _adagrad(g / others, vectors + own, accumulators + own, mirror, element, row * P + k, mask, decay, rate, True)
+    vectors, accumulators, V = vectors + row0 * D, accumulators + row0 * D, V + row0 * P
+    _adagrad(g * share, vectors, accumulators, V, element, row * P + k, mask, decay, rate, True)
 
 
 @triton.jit
-def refresh(vectors, V, table, side, D, rows, P: tl.constexpr, SIZE: tl.constexpr):
+def refresh(vectors, V, table, side, rows, D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr):
     """Copy one side of every shard to the mirror."""
     shard = tl.program_id(1)
     row0 = tl.load(table + shard * FIELDS + 2 * side)
@@ -276,11 +277,13 @@ def _dense_gradient(
 
 
 @triton.jit
-def _rare_pull(m, x, zero, ok, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
+def _rare_pull(m, x, zero, ok, unseen, base, scale, power, KIND: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr):
     """Return gradient and loss of observed cells of the rare, and the loss of their zeros that is to be taken back."""
     pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST)
     sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-    return tl.where(ok, pull - zero * sigmoid, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
+    # What was added for the zero was rounded to the products' dtype.
+    added = (zero * sigmoid).to(KIND).to(tl.float32)
+    return tl.where(ok, pull - added, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
 
 
 @triton.jit
@@ -344,7 +347,7 @@ def update_sampled(
             zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        e, loss, hinge = _rare_pull(m, x, zero, ok, unseen, base, scale, power, SQRT, FAST)
+        e, loss, hinge = _rare_pull(m, x, zero, ok, unseen, base, scale, power, V.dtype.element_ty, SQRT, FAST)
         g1 += tl.sum(e[:, None] * theirs1, 0)
         g2 += tl.sum(e[:, None] * theirs2, 0)
         if SIDE == 0:

@@ -89,6 +89,11 @@ class Shapes:
             self._shapes[key] = self._make(rows, columns)
         return self._shapes[key]
 
+    @property
+    def stride_count(self) -> int:
+        """Strides of all bands so far."""
+        return self._strides
+
     def strides(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return starts and lengths of the strides of all bands so far."""
         nothing = np.zeros(1)

@@ -21,7 +21,7 @@ from swivel.errors import TrainingError
 from swivel.resources import format_bytes
 from swivel.schedule import group_starts
 
-MOST_SHARDS = 32  # in one launch: enough to fill the device many times over
+MOST_SHARDS = 128  # in one launch: enough to fill the device many times over
 GRADIENT_BYTES = 5 << 28  # of the gradients with respect to the dot products, at most
 ENTRY_BYTES = 6  # an observed cell: place and count
 PIECE_BYTES = 200  # a cell that is being read: its place in the old blocks and in the new, masks, keys
@@ -120,7 +120,7 @@ class Needs:
 
     def most(self, groups: tuple[int, int] | None) -> int:
         """Return how many blocks go in one launch: a matter of the order alone, so that the results are, too."""
-        size = self.places.pitch**2 * self.itemsize
+        size = max(self._gradient_of(shape) for shape in self.shapes)
         return int(max(1, min(MOST_SHARDS, GRADIENT_BYTES // size, *(groups or self.places.blocks))))
 
     def banks(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> tuple[Banks, Banks]:
@@ -142,14 +142,17 @@ class Needs:
         """Return the bytes that so many blocks of a launch need besides."""
         return self.fixed + int(SLACK * most * max(self._work_of(shape) for shape in self.shapes)) + (1 << 14)
 
+    def _gradient_of(self, shape: BlockShape) -> int:
+        """Return the bytes of the gradients with respect to the dot products of a band, the largest."""
+        return max(math.prod(band.padded(self.tile)) for band in shape.bands) * self.itemsize
+
     def _work_of(self, shape: BlockShape) -> int:
         bands = [band.padded(self.tile) for band in shape.bands]
-        gradient = max(rows * columns for rows, columns in bands) * self.itemsize
         back = sum(rows + columns for rows, columns in bands) * self.places.padded_dim * 4
         losses = max(band.tiles[0] * band.tiles[1] for band in shape.bands) * 24
-        rare = (4 * len(bands) + 12) * self.places.pitch if shape.is_sampled else 0
+        rare = (8 * len(bands) + 12) * self.places.pitch if shape.is_sampled else 0
         strides = 32 * sum(band.columns for band in shape.bands)
-        return gradient + back + losses + rare + strides + 512 * len(bands)
+        return self._gradient_of(shape) + back + losses + rare + strides + 512 * len(bands)
 
     @cached_property
     def entries(self) -> int:

@@ -86,6 +86,7 @@ class StepLauncher:
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
         self._strides: tuple[Tensor, Tensor] | None = None
+        self._stride_count = 0
         self._buffers: dict[str, Tensor] = {}
 
     @property
@@ -130,8 +131,8 @@ class StepLauncher:
         return self._put(table)
 
     def _put(self, array: NDArray[Any]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        """Return a small array on the device, not waiting for what the device is doing."""
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _run_all(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
         band = batch.shape.bands[0]
@@ -186,8 +187,8 @@ class StepLauncher:
         rows = shape.columns if side else shape.rows
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(batch)
         kernels.update[grid](
-            p.vectors, p.accumulators, p.mirror, gradients, table, side, places.dim, gradients.shape[2],
-            gradients.shape[1], self.settings.decay, batch.steps[0].rate, P=places.padded_dim, SIZE=ELEMENTS,
+            p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
+            self.settings.decay, batch.steps[0].rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
     def _run_sampled(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
@@ -211,14 +212,15 @@ class StepLauncher:
         grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         p = self.parameters
         kernels.refresh[grid](
-            p.vectors, p.mirror, table[0], 0, self.places.dim, shape.rows, P=self.places.padded_dim, SIZE=ELEMENTS
+            p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
     def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Take a band's columns for this step."""
         p, band = self.parameters, batch.shape.bands[number]
         fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
-        if self._strides is None or len(self._strides[0]) != len(self.shapes.strides()[0]):
+        if self._strides is None or self._stride_count != self.shapes.stride_count:
+            self._stride_count = self.shapes.stride_count
             starts, lengths = self.shapes.strides()
             self._strides = self._put(starts), self._put(lengths)
         padded = band.padded(self.shapes.tile)[1]

@@ -110,6 +110,8 @@ class ParameterStore:
 
     def slot_of(self, side: int, block: int) -> int:
         """Return the slot of a block that was brought."""
+        if self.layout[side].groups == 1:
+            return self.layout[side].first + block
         group = self.layout[side].group_of(block)
         return self.layout[side].slot(block, self._held(side)[group])
 
