@@ -238,7 +238,7 @@ def main() -> None:
         result[part] = measure_part(part, rate, arguments)
         print(f"  {time.perf_counter() - started:.1f} s: {shorten(result[part])}", flush=True)
         torch.cuda.empty_cache()
-    keep(arguments.name, result)
+        keep(arguments.name, result)  # after every part: a part that fails takes no other with it
 
 
 def measure_part(part: str, rate: float, arguments: argparse.Namespace) -> Any:

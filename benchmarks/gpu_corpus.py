@@ -48,6 +48,7 @@ def measure_corpus(corpus: list[Path], eval_folder: Path) -> dict[str, Any]:
 
 def make_tokens(corpus: list[Path]) -> Path:
     """Return the corpus with a space between tokens, lines kept."""
+    WORK.mkdir(parents=True, exist_ok=True)
     files = [file for path in corpus for file in plain_corpus(path)]
     return tokenise(files, count_cores())[0]
 
