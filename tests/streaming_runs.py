@@ -140,8 +140,8 @@ class PlainLauncher:
     def run(self, batch: Batch, cells: CellArrays, found: torch.Tensor) -> None:
         shape, pitch = batch.shape, self.places.pitch
         for number, shard in enumerate(batch.cells):
-            rows = slice((batch.first[0] + number) * pitch, (batch.first[0] + number) * pitch + shape.rows)
-            columns = slice((batch.first[1] + number) * pitch, (batch.first[1] + number) * pitch + shape.columns)
+            first, second = (block * pitch for block in batch.blocks[number])
+            rows, columns = slice(first, first + shape.rows), slice(second, second + shape.columns)
             first, last = (int(cells.starts[shard.slot + n]) + cells.base[number] for n in (0, shape.slots))
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])

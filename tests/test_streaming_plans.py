@@ -203,7 +203,7 @@ def bits_of(trained: Trained) -> tuple[bytes, bytes, Any, Any]:
 
 
 def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
-    load = planning.describe_load(matrix, CONFIG, (3, 3))
+    load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
     needs = measure_needs(load, torch.device("cpu"), torch.float32)
     return needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
 

@@ -1,10 +1,10 @@
 """The step on CUDA, a round of blocks at a time.
 
-The blocks of a round share no parameters; those that are neighbours in memory go in one launch: the gradient with
-respect to the dot products (one kernel, which also brings the observed cells in and adds up the loss), two batched
-products back to the vectors, and Adagrad. No block is ever dense in float32. What does not fit the device is in host
-memory: cells are streamed, groups of blocks take turns. Steps are only handed to the device here; what they lost is
-waited for when it is asked for.
+The blocks of a round share no parameters and go in one launch: the gradient with respect to the dot products (one
+kernel, which also brings the observed cells in and adds up the loss); those that are neighbours in memory then share
+two batched products back to the vectors, and Adagrad. No block is ever dense in float32. What does not fit the device
+is in host memory: cells are streamed, groups of blocks take turns. Steps are only handed to the device here; what they
+lost is waited for when it is asked for.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class TritonBackend:
         return cells
 
     def _batches(self, steps: Iterable[Step], feed: CellFeed) -> Iterator[Batch]:
-        """Yield steps in their order, as many at a time as lie at equal distances and have one shape."""
+        """Yield steps in their order, as many at a time as have one shape and find room."""
         found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]] = []
         entries = 0
         for step in steps:
@@ -245,10 +245,9 @@ class TritonBackend:
             yield _make_batch(found)
 
     def _may_join(self, found: list[Any], entry: Any) -> bool:
-        step, _, shape, place = entry
-        last_step, _, last_shape, last = found[-1]
-        is_next = place == (last[0] + 1, last[1] + 1)
-        return len(found) < self._most and is_next and shape == last_shape and step.rate == last_step.rate
+        step, _, shape, _ = entry
+        last_step, _, last_shape, _ = found[-1]
+        return len(found) < self._most and shape == last_shape and step.rate == last_step.rate
 
     def _send(self, found: Tensor, counts: NDArray[np.float64]) -> OnTheirWay:
         if self.device.type != "cuda":
@@ -261,7 +260,7 @@ class TritonBackend:
 
 
 def _make_batch(found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]]) -> Batch:
-    return Batch([f[0] for f in found], [f[1] for f in found], found[0][2], found[0][3])
+    return Batch([f[0] for f in found], [f[1] for f in found], found[0][2], [f[3] for f in found])
 
 
 def _count_cells(batch: Batch) -> NDArray[np.float64]:

@@ -87,7 +87,8 @@ class DeviceCells:
         self.positions = torch.zeros(0, dtype=torch.int16)
         self.counts = torch.zeros(0)
         self.starts = torch.zeros(1, dtype=torch.int64)
-        self._begins: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._begins: NDArray[np.int64] = np.zeros(1, np.int64)  # of the shards' entries, row block by row block
+        self._places: NDArray[np.int64] = np.zeros(0, np.int64)  # where the entries of each shard are kept
         self._observed: NDArray[np.int64] = np.zeros(0, np.int64)
         self._slots = 1
         self._piece_bytes = 0
@@ -97,7 +98,8 @@ class DeviceCells:
         mirrored = block[0] > block[1] if self.symmetric else block in self._mirrored
         i, j = reversed(block) if self.symmetric and mirrored else block
         shard = i * self.places.blocks[1] + j
-        begin, end = int(self._begins[shard]), int(self._begins[shard + 1])
+        begin = int(self._places[shard])
+        end = begin + int(self._begins[shard + 1] - self._begins[shard])
         return ShardCells(shard * self._slots, begin, end, int(self._observed[shard]), mirrored)
 
     def shape_of(self, block: tuple[int, int], *, mirrored: bool) -> BlockShape:
@@ -158,12 +160,13 @@ class DeviceCells:
 
     def _fill(self, sources: Sequence[Source]) -> None:
         shapes = self._shapes_of_shards()
-        self._slots = max((shape.slots for shape in shapes), default=1)
+        self._slots = 1 + max((shape.slots for shape in shapes), default=0)  # the last is empty: it ends the one before
         count = len(shapes)
         table = _ShapeTable(shapes, self.shapes.tile, self.device)
         found = self._count(sources, table, count)
         total = int(self._begins[-1])
         self.on_host = self._must_stream()
+        self._places = self._keep_together() if self.on_host else self._begins[:-1]
         self.positions = self._empty(total, np.int16)
         self.counts = self._empty(total, np.float32)
         self.starts = torch.full((count * self._slots + 1,), total, dtype=torch.int64, device=self.device)
@@ -232,6 +235,16 @@ class DeviceCells:
         cells = 0 if self.on_host else int(self._begins[-1]) * ENTRY_BYTES
         return min(most, self.room.passing - self.index_bytes - cells - self._piece_bytes)
 
+    def _keep_together(self) -> NDArray[np.int64]:
+        """Return where entries are kept so that those of a round are copied in one go: diagonal by diagonal."""
+        rows, columns = self.places.blocks
+        i, j = np.divmod(np.arange(rows * columns), columns)
+        order = np.lexsort((np.minimum(i, j) if self.symmetric else i, (j - i) % max(rows, columns)))
+        lengths = np.diff(self._begins)
+        places = np.empty_like(lengths)
+        places[order] = np.cumsum(lengths[order]) - lengths[order]
+        return places
+
     def _shapes_of_shards(self) -> list[BlockShape]:
         rows, columns = self.places.blocks
         blocks = [(i, j) for i in range(rows) for j in range(columns)]
@@ -260,10 +273,22 @@ class DeviceCells:
                 done += len(key)
         found, order = torch.sort(keys)
         del keys
-        self.positions[begin:end] = _as_int16(found & 0xFFFF)
-        self.counts[begin:end] = counts[order]
+        self._keep(first, last, _as_int16(found & 0xFFFF), counts[order])
         slots = torch.arange(first * self._slots, last * self._slots, device=self.device)
-        self.starts[first * self._slots : last * self._slots] = begin + torch.searchsorted(found, slots << 16)
+        moved = torch.from_numpy(self._places[first:last] - self._begins[first:last] + begin).to(self.device)
+        starts = torch.searchsorted(found, slots << 16) + moved.repeat_interleave(self._slots)
+        self.starts[first * self._slots : last * self._slots] = starts
+
+    def _keep(self, first: int, last: int, positions: Tensor, counts: Tensor) -> None:
+        """Put the entries of some shards where they belong."""
+        begins, places = self._begins[first : last + 1] - self._begins[first], self._places[first:last]
+        if not self.on_host:
+            where = slice(int(places[0]), int(places[0] + begins[-1]))
+            self.positions[where], self.counts[where] = positions, counts
+            return
+        for begin, end, place in zip(begins[:-1].tolist(), begins[1:].tolist(), places.tolist(), strict=True):
+            self.positions[place : place + end - begin] = positions[begin:end]
+            self.counts[place : place + end - begin] = counts[begin:end]
 
 
 def _as_int16(values: Tensor) -> Tensor:

@@ -174,8 +174,8 @@ class Needs:
 
     @cached_property
     def slots(self) -> int:
-        """Lists of cells that a block has, at most."""
-        return max(shape.slots for shape in self.shapes)
+        """Lists of cells that a block has, at most, and the end."""
+        return 1 + max(shape.slots for shape in self.shapes)
 
     def least(self, banks: tuple[Banks, Banks], most: int) -> int:
         """Return the bytes without which an arrangement does not work, all cells being streamed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,16 +34,33 @@ GROUP = 8  # rows of tiles that are read together
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Steps of a batch that are neighbours in memory."""
+
+    steps: slice
+    first: tuple[int, int]  # blocks of the first of them in the joint array
+
+    def __len__(self) -> int:
+        return int(self.steps.stop - self.steps.start)
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Steps of one launch: neighbours in memory, of one shape, the same way round."""
+    """Steps of one launch, of one shape and rate."""
 
     steps: Sequence[Step]
     cells: Sequence[ShardCells]
     shape: BlockShape
-    first: tuple[int, int]  # joint blocks of the first step: the side that rows of the cells speak of, and the other
+    blocks: Sequence[tuple[int, int]]  # in the joint array: of the side that rows of the cells speak of, and the other
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The steps, as many together as lie one after the other on both sides."""
+        ends = [n for n, ((i, j), after) in enumerate(pairwise(self.blocks), 1) if after != (i + 1, j + 1)]
+        return [Run(slice(a, b), self.blocks[a]) for a, b in pairwise([0, *ends, len(self.blocks)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +132,10 @@ class StepLauncher:
         shape, pitch = batch.shape, self.places.pitch
         table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
         number = np.arange(len(batch))
+        whole = np.array(batch.blocks).T * pitch
         slot = np.array([shard.slot for shard in batch.cells])
         room = self.places.rows
         for line, band in zip(table, shape.bands, strict=True):
-            whole = ((batch.first[0] + number) * pitch, (batch.first[1] + number) * pitch)
             padded = band.padded(self.shapes.tile)[1]
             columns = whole[1] if band.stride < 0 else room + number * padded
             values: tuple[Any, ...] = (
@@ -137,9 +155,9 @@ class StepLauncher:
     def _run_all(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
         band = batch.shape.bands[0]
         G = self._gradient(batch, band, table[0], cells, found)
-        back = self._multiply_back(batch, band, G)
-        for side, gradients in enumerate(back):
-            self._update(batch, table[0], side, gradients)
+        for run in batch.runs:
+            for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
+                self._update(batch, table[0, run.steps], side, gradients)
 
     def _gradient(self, batch: Batch, band: BandShape, table: Tensor, cells: CellArrays, found: Tensor) -> Tensor:
         """Return the gradient with respect to the dot products of a band, and add what its cells lose."""
@@ -162,14 +180,16 @@ class StepLauncher:
         found[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
-    def _multiply_back(self, batch: Batch, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
+    def _multiply_back(self, batch: Batch, run: Run, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients with respect to a band's rows and to its columns, float32."""
+        G = G[run.steps]
         n, rows, columns = G.shape
-        x = self._blocks(batch.first[0] * self.places.pitch + band.start, n, rows, self.places.pitch)
+        pitch = self.places.pitch
+        x = self._blocks(run.first[0] * pitch + band.start, n, rows, pitch)
         if band.stride < 0:
-            y = self._blocks(batch.first[1] * self.places.pitch, n, columns, self.places.pitch)
+            y = self._blocks(run.first[1] * pitch, n, columns, pitch)
         else:
-            y = self._blocks(self._taken_from(batch, band), n, columns, columns)
+            y = self._blocks(self._taken_from(batch, band) + run.steps.start * columns, n, columns, columns)
         return _multiply(G, y), _multiply(G.transpose(1, 2), x)
 
     def _taken_from(self, batch: Batch, band: BandShape) -> int:
@@ -185,7 +205,7 @@ class StepLauncher:
     def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
         p, places, shape = self.parameters, self.places, batch.shape
         rows = shape.columns if side else shape.rows
-        grid = triton.cdiv(rows * places.dim, ELEMENTS), len(batch)
+        grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
         kernels.update[grid](
             p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
             self.settings.decay, batch.steps[0].rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
@@ -197,18 +217,20 @@ class StepLauncher:
         size = len(sampled), n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
-        back: list[tuple[Tensor, Tensor]] = []
+        back: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
         for number, band in enumerate(shape.bands):
             if band.stride >= 0:
                 self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
-            if band.rows:
-                G = self._gradient(batch, band, table[number], cells, found)
-                back.append(self._multiply_back(batch, band, G))
-            else:
+            G = self._gradient(batch, band, table[number], cells, found) if band.rows else None
+            for parts, run in zip(back, batch.runs, strict=True):
                 nothing = torch.zeros(1, 1, self.places.padded_dim, device=self.device)
-                back.append((nothing, nothing))
-        for side in (0, 1):
-            self._update_sampled(batch, cells, table, (places, taken), [pair[side] for pair in back], side, found)
+                parts.append((nothing, nothing) if G is None else self._multiply_back(batch, run, band, G))
+        losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
+        for run, parts in zip(batch.runs, back, strict=True):
+            for side in (0, 1):
+                self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
+        rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
+        found += rare * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         p = self.parameters
         kernels.refresh[grid](
@@ -235,29 +257,24 @@ class StepLauncher:
         return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
 
     def _update_sampled(
-        self, batch: Batch, cells: CellArrays, table: Tensor, places: tuple[Tensor, Tensor], parts: list[Tensor],
-        side: int, found: Tensor,
-    ) -> None:  # fmt: skip
-        p, shape, n, pitch = self.parameters, batch.shape, len(batch), self.places.pitch
+        self, batch: Batch, run: Run, cells: CellArrays, arrays: tuple[Tensor, ...], parts: list[Tensor], side: int
+    ) -> None:
+        p, shape, pitch = self.parameters, batch.shape, self.places.pitch
+        table, places, taken, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
-        losses = self._buffer("rare losses", n * pitch * 3, torch.float32).view(n, -1, 3)
         three = [*parts, parts[-1]][:3]
         second = shape.bands[2].start if len(shape.bands) > 2 else shape.rows
         width = self.places.padded_dim
         whole, rest = _two_powers(width)
-        kernels.update_sampled[(size, n)](
-            p.vectors, p.accumulators, p.mirror, p.offsets, *places, table, *three, *(part.shape[1] for part in three),
-            cells.starts, cells.positions, cells.counts, losses, batch.first[side] * pitch,
-            batch.first[1 - side] * pitch, pitch, n, others, shape.bands[0].rows, second, self.places.dim,
+        kernels.update_sampled[(size, len(run))](
+            p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run.steps], taken[:, run.steps],
+            table[0, run.steps], *three, *(part.shape[1] for part in three),
+            cells.starts, cells.positions, cells.counts, losses[run.steps], run.first[side] * pitch,
+            run.first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
             self.settings.decay, batch.steps[0].rate, *self._objective,
             SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
             CHUNK=RARE_CHUNK, **self._flags, **({"num_warps": 1} if self.device.type == "cuda" else {}),
         )  # fmt: skip
-        if side == 0:
-            rare = losses[:, :size].sum(1, dtype=torch.float64)
-            found[:, 0] += rare[:, 0]
-            found[:, 1] -= rare[:, 1]
-            found[:, 2] += rare[:, 2]
 
 
 def _make_hopper(mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float]) -> HopperGradient | None:
