@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,18 @@ from hypothesis import strategies as st
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
 from swivel import storage
 from swivel.config import CountConfig
-from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs, device_plan, window_weights
+from swivel.counting import (
+    BREAK,
+    GAP,
+    CountJob,
+    count,
+    count_tokens,
+    device,
+    device_pairs,
+    device_plan,
+    wake_device,
+    window_weights,
+)
 from swivel.counting.device_plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
 from swivel.matrix import layout as matrix_layout
@@ -212,3 +226,22 @@ def test_a_writer_that_is_not_installed_is_told(monkeypatch):
     assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
     with pytest.raises(MissingExtra, match="need triton: pip install triton"):
         device_pairs.choose_writer("triton", torch.device("cpu"))
+
+
+def test_device_is_woken_only_where_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
+    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
+    wake_device("auto")
+    assert started == []
+    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    wake_device("cpu")
+    assert started == []
+    wake_device("auto")
+    assert started == ["swivel-wake"]
+
+
+def test_waking_a_device_that_is_not_there_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
+    wake_device("nonsense")

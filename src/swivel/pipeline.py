@@ -196,10 +196,11 @@ def _count(
     inputs: Mapping[str, str],
     means: Means,
 ) -> Matrix:
-    from swivel.counting import CountJob, choose_device, count_tokens
+    from swivel.counting import CountJob, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
     device_memory = count_config.device_memory and parse_bytes(count_config.device_memory)
+    wake_device(count_config.device)
     with scratch_folder(path) as scratch:
         vocabulary, ids = _number_tokens(texts, scratch, listed, configs, means)
         job = CountJob(

@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,7 @@ from swivel.schedule import (
 from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
+ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
@@ -122,6 +124,7 @@ class _Run:
     def __init__(self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver) -> None:
         self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
         self.place = Place()
+        self.threads = 1
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}
         self.row_starts = block_starts(matrix.shape[0], plan.row_blocks)
@@ -132,6 +135,7 @@ class _Run:
     def create_backend(self, threads: int, progress: Progress) -> Backend:
         plan = self.plan
         load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks), plan.device)
+        self.threads = threads
         means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory, plan.groups, load.cells)
         return create_backend(plan.backend, self._settings(progress), means)
 
@@ -159,9 +163,8 @@ class _Run:
 
     def _initial_arrays(self) -> dict[str, Array]:
         """Small random vectors, zero where a row or column has no counts; accumulators at their start."""
-        rng = np.random.default_rng((self.config.seed, 0))
-        rows = self._initial_vectors(self.matrix.row_sums, rng)[self.row_order]
-        columns = self._initial_vectors(self.matrix.column_sums, rng)[self.column_order]
+        rows = self._initial_vectors(0, self.matrix.row_sums)[self.row_order]
+        columns = self._initial_vectors(1, self.matrix.column_sums)[self.column_order]
         start = np.float32(self.config.accumulator)
         return {
             "rows": rows,
@@ -170,10 +173,19 @@ class _Run:
             "columns_accumulators": np.full_like(columns, start),
         }
 
-    def _initial_vectors(self, sums: NDArray[np.float64], rng: np.random.Generator) -> Array:
+    def _initial_vectors(self, side: int, sums: NDArray[np.float64]) -> Array:
+        """Draw piece by piece, each from a seed of its own: the same for any number of threads."""
         dim = self.config.dim
-        vectors = rng.standard_normal((len(sums), dim), np.float32) / np.float32(math.sqrt(dim))
-        vectors[sums <= 0] = 0
+        vectors = np.empty((len(sums), dim), np.float32)
+
+        def draw(first: int) -> None:
+            piece = vectors[first : first + ROWS_DRAWN]
+            np.random.default_rng((self.config.seed, 0, side, first)).standard_normal(out=piece, dtype=np.float32)
+            piece *= np.float32(1 / math.sqrt(dim))
+            piece[sums[first : first + ROWS_DRAWN] <= 0] = 0
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(draw, range(0, len(sums), ROWS_DRAWN)))
         return vectors
 
     def _restore(self, progress: Progress) -> dict[str, Array] | None:

@@ -4,7 +4,7 @@ Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the b
 read text.
 """
 
-from swivel.counting.count import CountJob, choose_device, count_tokens, forecast
+from swivel.counting.count import CountJob, choose_device, count_tokens, forecast, wake_device
 from swivel.counting.planning import Forecast
 from swivel.counting.windows import WindowWeights, column_vocabulary, part_names, window_weights
 from swivel.marks import BREAK, GAP
@@ -20,5 +20,6 @@ __all__ = [
     "count_tokens",
     "forecast",
     "part_names",
+    "wake_device",
     "window_weights",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from swivel.counting.device import DeviceCounter
     from swivel.counting.rows import ChunkCounter
 
+_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one is there where CUDA is, on Linux and in its Windows subsystem
 _WORTH_A_DEVICE = 10_000_000  # places of a corpus: less is counted by the time a device is ready
 _PIECE_BYTES_A_CELL = 64  # position and count, in the four pieces that may be under way, and room to spare
 
@@ -115,6 +118,20 @@ def choose_device(asked: str, places: int) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def wake_device(asked: str) -> None:
+    """Load torch and wake a CUDA device in the background, which takes seconds; do nothing where there is none."""
+    if asked == "cpu" or not any(Path(device).exists() for device in _CUDA_DEVICES):
+        return
+
+    def wake() -> None:
+        with contextlib.suppress(Exception):  # whatever is wrong is told when the device is used
+            import torch
+
+            torch.zeros(1, device="cuda" if asked == "auto" else asked)
+
+    threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
 
 
 def forecast(
