@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -34,6 +35,7 @@ from swivel.backends.triton.hopper_tile import (
     MARGINS,
     MMA,
     WORD,
+    barrier,
     bring_in,
     first_cells,
     order,
@@ -117,7 +119,7 @@ def _take_rows(shared, e, C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.const
         x = x + (ring.index(slot * CHUNKS + k).slice(C * 64, 64).load(operand),)  # type: ignore[assignment]  # noqa: RUF005
     item = gl.max(following.index(slot).load(LINE), 0)
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
     mbarrier.arrive(empty.index(slot), count=1)
     return x, item
 
@@ -134,7 +136,7 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
         product = warpgroup_mma(x[k], ring.index(slot * CHUNKS + k).permute((1, 0)), product, is_async=True)
     product = warpgroup_mma_wait(0, deps=[product])
     # Also what lets the margins of the last tile be written over: all threads are done with them.
-    gl.thread_barrier()
+    barrier()
     mbarrier.arrive(turn.index(1 - C), count=1)
     mbarrier.arrive(empty.index(slot), count=1)
     return product
@@ -256,6 +258,9 @@ def gradient(
     )
 
 
+KNOWN_TRITONS = ("3.6.", "3.7.")
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What was chosen by measuring."""
@@ -265,7 +270,9 @@ class Tuning:
 
 
 def fits(mirror: Tensor, tile: Tile) -> bool:
-    """Return whether the kernel is made for such vectors and tiles."""
+    """Return whether the kernel is made for such vectors and tiles, and for this Triton: Gluon's names still move."""
+    if not triton.__version__.startswith(KNOWN_TRITONS):
+        return False
     is_short = mirror.shape[1] <= LONGEST and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)
 

@@ -36,6 +36,9 @@ MARGINS = gl.constexpr(
 )  # fmt: skip
 
 
+barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name until Triton 3.6, and since
+
+
 @gluon.jit
 def _exp2(x):
     return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
@@ -97,7 +100,7 @@ def write_addresses():
         is_pure=False,
         pack=1,
     )
-    gl.thread_barrier()
+    barrier()
 
 
 @gluon.jit
@@ -172,7 +175,7 @@ def bring_in(cells, address, tile_g, pitch, objective, observed, zeros, CHUNK: g
     """Bring a tile's observed cells in; return observed loss and zeros' loss to take back, both added to."""
     positions, counts, cells, place, x = cells
     ok = gl.arange(0, FIRST_CHUNK, LINE) < cells
-    gl.thread_barrier()  # the tile's own gradients, and the margins, come first
+    barrier()  # the tile's own gradients, and the margins, come first
     more, fewer = _overwrite(address, place, x, ok, tile_g, pitch, objective)
     observed += more
     zeros += fewer

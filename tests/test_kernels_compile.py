@@ -1,0 +1,93 @@
+"""The kernels compile for real GPUs, which needs none: registers and shared memory are within what the device has.
+
+In a process of its own: where Triton interprets, it does not compile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is for Linux")
+
+COMPILE = """
+import json, sys
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from swivel.backends.triton import hopper, kernels
+
+KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+WHOLE = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()
+WHOLE += "apart0 apart1 apart2 others common second D".split()
+TYPES = {"table": "*i64", "starts": "*i64", "positions": "*i16", "places": "*i32", "counter": "*i32"}
+TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions")}
+TYPES |= {name: "i32" for name in WHOLE}
+TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power", "decay", "rate")}
+
+
+def compile_kernel(source, kernel, types, constants, capability, **options):
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
+    attributes = {(names.index(n),): [["tt.divisibility", 16]] for n, t in signature.items() if t.startswith("*")}
+    constexprs = {(names.index(name),): value for name, value in constants.items()}
+    made = source(kernel, signature, constexprs=constexprs, attrs=attributes)
+    found = triton.compile(made, target=GPUTarget("cuda", capability, 32), options=options)
+    return {"shared": found.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in found.asm["ptx"]]}
+
+
+def compile_hopper(weighted):
+    flags = hopper.choose_flags(torch.bfloat16, 320, hopper.Tuning()) | {"WEIGHTED": weighted}
+    options = {name: flags.pop(name) for name in ("num_warps", "maxnreg")}
+    types = TYPES | {"G": "*bf16", "rows": f"tensordesc<bf16[128, 64],{hopper.ROWS!r}>"}
+    types["columns"] = f"tensordesc<bf16{list(hopper.COLUMNS_SHAPE)!r},{hopper.COLUMNS!r}>"
+    return compile_kernel(GluonASTSource, hopper.gradient, types, flags, 90, **options)
+
+
+def compile_plain(name, capability, **constants):
+    types = TYPES | {"V": "*bf16", "G": "*bf16"}
+    return compile_kernel(ASTSource, getattr(kernels, name), types, constants, capability)
+
+
+RULES = {"SQRT": True, "FAST": True}
+TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
+HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "BANDS": 2, "HAS_COMMON": True}
+print(json.dumps({
+    "hopper": compile_hopper(False),
+    "hopper, weighted": compile_hopper(True),
+    "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
+    "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
+    "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
+    "update": compile_plain("update", 90, D=300, P=320, SIZE=1024),
+    "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),
+    "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
+    "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
+}))
+"""
+MOST_SHARED = {"gradient on Ampere": 163 << 10}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, object]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_kernels_fit_the_shared_memory_of_their_devices(compiled: dict[str, dict[str, object]]) -> None:
+    for name, found in compiled.items():
+        assert int(str(found["shared"])) <= MOST_SHARED.get(name, 227 << 10), name
+
+
+def test_products_are_those_of_the_matrix_units(compiled: dict[str, dict[str, object]]) -> None:
+    assert compiled["hopper"]["uses"] == compiled["gradient"]["uses"] == ["wgmma"]
+    assert compiled["gradient on Ampere"]["uses"] == ["mma.sync"]
