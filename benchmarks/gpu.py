@@ -183,7 +183,7 @@ def profile(matrix: SkewedMatrix, zeros: str) -> dict[str, float]:
     return {name: round(time, 2) for name, time in sorted(times.items(), key=lambda pair: -pair[1])[:10]}
 
 
-def measure_paper(cells: float = 1e9) -> dict[str, Any]:
+def measure_paper(rate: float, cells: float = 1e9) -> dict[str, Any]:
     """The paper's matrix, trained to convergence, and a million steps of it."""
     started = time.perf_counter()
     matrix = SkewedMatrix(97 * K, round(cells / 97**2), "cuda")
@@ -199,6 +199,7 @@ def measure_paper(cells: float = 1e9) -> dict[str, Any]:
             "seconds": trained.seconds,
             "seconds_with_loading": time.perf_counter() - started,
             "a_million_steps": 1e6 * seconds_a_step(matrix, trained),
+            "share_of_matrix_rate": 6 * K * K * DIM / rate / seconds_a_step(matrix, trained),
             "gpu_bytes": torch.cuda.max_memory_reserved(),
             "losses": [loss.mean for loss in trained.history],
         }
@@ -245,7 +246,7 @@ def measure_part(part: str, rate: float, arguments: argparse.Namespace) -> Any:
     if part == "step":
         return measure_step(rate)
     if part == "paper":
-        return measure_paper()
+        return measure_paper(rate)
     if part == "wide":
         return measure_wide(rate)
     if part == "counting":

@@ -171,6 +171,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a CUDA device, as far as choosing goes."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
 
 
 @pytest.mark.usefixtures("pretended_gpu")
@@ -194,19 +195,34 @@ def test_gpu_is_taken_with_triton_where_that_is_installed(
     assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
 
 
+NEEDS = "the triton backend needs an NVIDIA GPU of compute capability 8 or more and Triton 3.3 or newer, and "
+
+
 @pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
-    line = "the triton backend needs a CUDA device and Triton: the package triton is missing; use --backend auto"
-    with pytest.raises(TrainingError, match=f"^{line}$"):
+    with pytest.raises(TrainingError, match=f"^{NEEDS}'cuda' lacks the second; use --backend auto$"):
         choose_backend(TrainConfig(backend="triton"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
-    line = f"the triton backend needs a CUDA device and Triton: there is none at '{device}'; use --backend auto"
-    with pytest.raises(TrainingError, match=f"^{line}$"):
+    with pytest.raises(TrainingError, match=f"^{NEEDS}'{device}' is none; use --backend auto$"):
         choose_backend(TrainConfig(backend="triton", device=device))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_cards_our_kernels_are_not_made_for_are_left_to_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "version", lambda name: "3.2.0")
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    monkeypatch.setattr(choice, "version", lambda name: "3.10.1")
+    assert choose_backend(TrainConfig()) == ("triton", "cuda")
+    monkeypatch.setattr(torch.version, "hip", "6.2", raising=False)
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    assert choose_dtype(TrainConfig(), "torch", "cuda", 1e6) == "float32"
 
 
 @pytest.mark.usefixtures("pretended_gpu")
@@ -272,6 +288,7 @@ def test_dtype_is_chosen_without_measuring_where_that_is_no_use(
     monkeypatch: pytest.MonkeyPatch, asked: str, backend: str, device: str, cells: float, expected: str
 ) -> None:
     monkeypatch.setattr(choice, "measure_products", forbid)
+    monkeypatch.setattr(choice, "suits_triton", lambda device: device.startswith("cuda"))
     assert choose_dtype(TrainConfig(dtype=asked), backend, device, cells) == expected
 
 

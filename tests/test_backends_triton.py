@@ -31,6 +31,7 @@ from step_contract import (
     run_step,
 )
 from swivel.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
+from swivel.errors import TrainingError
 from swivel.objective import Loss, Objective
 from swivel.schedule import block_starts
 
@@ -376,3 +377,21 @@ def test_memory_of_a_device_is_a_size_that_people_write() -> None:
     assert [backend.memory for backend in sizes] == [2 << 20, 4096]
     unset: Any = create_backend("triton", settings, BackendMeans())
     assert unset.memory is None
+
+
+def test_kernels_and_tables_agree_on_the_columns() -> None:
+    from swivel.backends.triton import kernels
+    from swivel.backends.triton.plan import FIELDS
+
+    assert kernels.FIELDS.value == len(FIELDS)
+
+
+def test_memory_that_runs_out_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = triton_backend.TritonBackend(StepSettings(Objective(), Zeros(), decay=0.0), device="cpu", dtype="float32")
+
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")
+
+    monkeypatch.setattr(backend, "_hold", run_out)
+    with pytest.raises(TrainingError, match=r"its memory ran out .CUDA out of memory.*--device-memory"):
+        backend.hold(*make_sides(5, (6, 6)), EVEN)

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +387,12 @@ def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_pa
     again = train(baskets, tmp_path / "vectors", combine="rows", means=Means(progress=heard), **QUICK)
     assert bits(first) == bits(again)
     assert heard.lines == [f"{tmp_path / 'vectors'}: finished already, nothing to do"]
+
+
+def test_device_that_cannot_be_used_is_told_before_the_text_is_read(tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        raise AssertionError("was read")
+        yield ""
+
+    with pytest.raises(ConfigError, match="device 'cuda:77' cannot be used for counting"):
+        count(texts(), tmp_path / "matrix", device="cuda:77")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from swivel.checkpoint import SLOTS, load_checkpoint
+from swivel.checkpoint import SLOTS, load_checkpoint, load_plan, save_plan
 from swivel.config import TrainConfig, result_settings
-from swivel.errors import Diverged
+from swivel.errors import Diverged, TrainingError
 from swivel.matrix import Matrix
 from swivel.progress import SilentProgress, Task
 from swivel.storage import fingerprint
-from swivel.training import Trained, train_matrix
+from swivel.training import ORDER, Trained, train_matrix
 
 CONFIG = TrainConfig(dim=8, block_size=21, passes=6, backend="cpu", device="cpu", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
@@ -129,7 +129,7 @@ def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> 
 
 
 def run_identity(matrix: Matrix, config: TrainConfig) -> str:
-    return fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
+    return fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
 
 
 def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path) -> None:
@@ -206,3 +206,17 @@ def test_other_interval_of_checkpoints_is_the_same_run(planted: Matrix, tmp_path
     heard = Signalling(-1)
     train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, heard)
     assert any(line.startswith("going on") for line in heard.lines)
+
+
+def test_run_begun_on_a_device_that_is_not_here_is_refused(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(3))
+    identity = run_identity(planted, CONFIG)
+    saved = load_plan(tmp_path, identity)
+    assert saved is not None
+    save_plan(tmp_path, identity, {**saved, "backend": "torch", "device": "cuda:77"})
+    line = (
+        "this run was begun on 'cuda:77' .torch., which cannot be used here; go on where it can, or remove the folder"
+    )
+    with pytest.raises(TrainingError, match=line):
+        train(planted, CONFIG, tmp_path)

@@ -196,10 +196,12 @@ def _count(
     inputs: Mapping[str, str],
     means: Means,
 ) -> Matrix:
-    from swivel.counting import CountJob, choose_device, count_tokens, wake_device
+    from swivel.counting import CountJob, check_device, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
     device_memory = count_config.device_memory and parse_bytes(count_config.device_memory)
+    if count_config.device not in ("auto", "cpu"):
+        check_device(count_config.device)  # now, not after the text has been read
     wake_device(count_config.device)
     with scratch_folder(path) as scratch:
         vocabulary, ids = _number_tokens(texts, scratch, listed, configs, means)

@@ -7,7 +7,7 @@ run never chooses again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from swivel.backends import BackendMeans, Zeros, choose_backend, choose_dtype
 from swivel.backends.base import Load, ObservedCells, StoredCells
 from swivel.backends.choice import choose_groups
 from swivel.config import TrainConfig
-from swivel.errors import DamagedFolder
+from swivel.errors import DamagedFolder, TrainingError
 from swivel.schedule import block_starts, choose_block_count, default_block_size, default_passes, is_sorted_enough
 
 MOST_PASSES = 100  # with end="converged"
@@ -116,6 +116,17 @@ def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str) -> Zer
     if config.zeros != "sampled" or not all(is_sorted_enough(side, common) for side in sums):
         return Zeros()
     return Zeros(common, max(config.middle, common), config.share)
+
+
+def check_plan(plan: Plan, config: TrainConfig, folder: Path) -> None:
+    """Raise TrainingError where a run that was begun elsewhere cannot go on here."""
+    try:
+        choose_backend(replace(config, backend=plan.backend, device=plan.device))
+    except TrainingError as error:
+        raise TrainingError(
+            f"{folder}: this run was begun on {plan.device!r} ({plan.backend}), which cannot be used here; go on where "
+            f"it can, or remove the folder to start again ({error})"
+        ) from error
 
 
 def read_plan(saved: dict[str, Any], folder: Path) -> Plan:

@@ -33,7 +33,7 @@ from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.planning import BlockedMatrix, Plan, choose_zeros, describe_load, make_plan, read_plan
+from swivel.planning import BlockedMatrix, Plan, check_plan, choose_zeros, describe_load, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
 from swivel.schedule import (
@@ -47,6 +47,7 @@ from swivel.schedule import (
 from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
+ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
 ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
@@ -75,11 +76,13 @@ def train_matrix(
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config)})
+    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
     saved = load_plan(folder, identity)
     plan = read_plan(saved, folder) if saved else make_plan(matrix, config)
     if saved is None:
         save_plan(folder, identity, asdict(plan))
+    else:
+        check_plan(plan, config, folder)
     run = _Run(matrix, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
     with (
         scratch_folder(folder) as scratch,

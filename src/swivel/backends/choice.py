@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from swivel.backends.base import Backend, Load, StepSettings
@@ -58,18 +59,35 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
     device = "cpu" if kind == "cpu" else device
     backend = config.backend
     if backend == "auto":
-        backend = "cpu" if kind == "cpu" else "triton" if kind == "cuda" and has_triton() else "torch"
+        backend = "cpu" if kind == "cpu" else "triton" if suits_triton(device) else "torch"
     if backend in ("cpu", "reference") and kind != "cpu":
         raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; use --backend torch")
-    if backend == "triton" and not (kind == "cuda" and has_triton()):
-        missing = f"there is none at {device!r}" if kind != "cuda" else "the package triton is missing"
-        raise TrainingError(f"the triton backend needs a CUDA device and Triton: {missing}; use --backend auto")
+    if backend == "triton" and not suits_triton(device):
+        raise TrainingError(
+            f"the triton backend needs an NVIDIA GPU of compute capability 8 or more and Triton 3.3 or newer, and "
+            f"{device!r} {'is none' if has_triton() else 'lacks the second'}; use --backend auto"
+        )
     return backend, device
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed: torch brings it with its CUDA builds."""
-    return find_spec("triton") is not None
+    """Return whether a Triton is installed that is new enough: torch brings one with its CUDA builds."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        found = version("triton")
+    except PackageNotFoundError:  # one that came under another name
+        return True
+    return tuple(int(part) for part in found.split(".")[:2]) >= (3, 3)
+
+
+def suits_triton(device: str) -> bool:
+    """Return whether our kernels run on a device: NVIDIA's since Ampere; AMD's are left to plain torch."""
+    import torch
+
+    if torch.device(device).type != "cuda" or torch.version.hip is not None or not has_triton():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def describe_accelerator() -> str:
@@ -105,7 +123,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
             raise TrainingError(f"{config.dtype} matrix products do not run on this machine; use --dtype float32")
         return config.dtype
     if device != "cpu":
-        return "bfloat16" if device.startswith("cuda") else "float32"
+        return "bfloat16" if suits_triton(device) else "float32"
     if cells < 3e9:
         return "float32"
     rates = measure_products("float32", "bfloat16")

@@ -4,7 +4,7 @@ Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the b
 read text.
 """
 
-from swivel.counting.count import CountJob, choose_device, count_tokens, forecast, wake_device
+from swivel.counting.count import CountJob, check_device, choose_device, count_tokens, forecast, wake_device
 from swivel.counting.planning import Forecast
 from swivel.counting.windows import WindowWeights, column_vocabulary, part_names, window_weights
 from swivel.marks import BREAK, GAP
@@ -15,6 +15,7 @@ __all__ = [
     "CountJob",
     "Forecast",
     "WindowWeights",
+    "check_device",
     "choose_device",
     "column_vocabulary",
     "count_tokens",

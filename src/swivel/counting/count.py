@@ -120,6 +120,13 @@ def choose_device(asked: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def check_device(name: str) -> None:
+    """Raise ConfigError where a device cannot be used."""
+    from swivel.counting.device import open_device
+
+    open_device(name)
+
+
 def wake_device(asked: str) -> None:
     """Load torch and wake a CUDA device in the background, which takes seconds; do nothing where there is none."""
     if asked == "cpu" or not any(Path(device).exists() for device in _CUDA_DEVICES):

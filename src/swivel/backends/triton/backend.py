@@ -9,6 +9,7 @@ lost is waited for when it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from swivel.backends.triton.residence import BUFFERS, ENTRY_BYTES, Needs, arrang
 from swivel.backends.triton.steps import Batch, Parameters, StepLauncher
 from swivel.backends.triton.streaming import CellFeed
 from swivel.backends.triton.swapping import ParameterStore
+from swivel.errors import TrainingError
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
@@ -59,7 +61,7 @@ class OnTheirWay:
         ]
 
 
-def choose_tile(dtype: torch.dtype, dim: int) -> Tile:
+def choose_tile(dtype: torch.dtype) -> Tile:
     """Return the tile that is fastest (docs/experiments.md)."""
     if dtype == torch.float32:
         return Tile(64, 64, 32, warps=4, stages=2, registers=None)
@@ -85,7 +87,7 @@ def choose_groups(load: Load, *, device: str, dtype: str, memory: int | None) ->
 def measure_needs(load: Load, device: torch.device, dtype: torch.dtype) -> Needs:
     """Return what a run needs of a device's memory."""
     fixed = LIBRARY_BYTES if device.type == "cuda" else 0
-    return Needs(load, choose_tile(dtype, load.dim), dtype.itemsize, fixed)
+    return Needs(load, choose_tile(dtype), dtype.itemsize, fixed)
 
 
 class TritonBackend:
@@ -130,16 +132,32 @@ class TritonBackend:
         cells = self.__dict__.get("_cells")
         return cells is not None and cells.on_host
 
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Make the device torch's current one, which kernels are launched on; say what to do where memory runs out."""
+        try:
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+                yield
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"{self.device}: its memory ran out ({str(error).splitlines()[0]}); another process may have taken "
+                "some: try again, or give --device-memory less than what is free"
+            ) from error
+
     def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         """Take parameters on."""
         self.close()
+        with self._on_device():
+            self._hold(rows, columns, starts)
+
+    def _hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         means, dim = self.means, rows.vectors.shape[1]
         self._memory = free_memory(self.device, USED_SHARE) if means.memory is None else means.memory
         self._needs = measure_needs(Load(starts, dim, self.settings.zeros, means.cells), self.device, self._kind)
         banks = arrange(self._needs, means.groups, self._memory)
         self._most = self._needs.most(means.groups)
         self._places = Places(starts, dim, sum(side.slots for side in banks))
-        self._shapes = Shapes(self.settings.zeros, choose_tile(self._kind, dim))
+        self._shapes = Shapes(self.settings.zeros, choose_tile(self._kind))
         self._host = HostMemory(self.device)
         self._parameters = self._allocate()
         self._store = ParameterStore(self._parameters, self._places, banks, self._host)
@@ -163,12 +181,13 @@ class TritonBackend:
 
     def take(self, cells: StoredCells) -> None:
         """Lay the cells of the whole matrix out: on the device, or in host memory where they do not fit."""
-        room = self._cell_room()
-        self._cells = DeviceCells(self._places, self._shapes, self.device, room=room, host=self._host)
-        self._cells.take(cells)
-        self._feed = self._make_feed(self._cells)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # what sorting took
+        with self._on_device():
+            room = self._cell_room()
+            self._cells = DeviceCells(self._places, self._shapes, self.device, room=room, host=self._host)
+            self._cells.take(cells)
+            self._feed = self._make_feed(self._cells)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # what sorting took
 
     def _cell_room(self) -> CellRoom | None:
         if self._memory is None:
@@ -189,7 +208,8 @@ class TritonBackend:
 
     def fetch(self) -> tuple[Side, Side]:
         """Return the parameters as host arrays."""
-        return self._store.fetch(0), self._store.fetch(1)
+        with self._on_device():
+            return self._store.fetch(0), self._store.fetch(1)
 
     def close(self) -> None:
         """Give the device's memory back."""
@@ -205,7 +225,10 @@ class TritonBackend:
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> OnTheirWay:
         """Hand steps to the device, all or, asked to stop, none."""
-        steps = [] if should_stop() else steps
+        with self._on_device():
+            return self._run([] if should_stop() else steps)
+
+    def _run(self, steps: Sequence[Step]) -> OnTheirWay:
         found = torch.zeros(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed or CellFeed(self._load(steps), self.device, room=0)

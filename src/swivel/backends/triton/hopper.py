@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -258,9 +257,6 @@ def gradient(
     )
 
 
-KNOWN_TRITONS = ("3.6.", "3.7.")
-
-
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What was chosen by measuring."""
@@ -270,9 +266,7 @@ class Tuning:
 
 
 def fits(mirror: Tensor, tile: Tile) -> bool:
-    """Return whether the kernel is made for such vectors and tiles, and for this Triton: Gluon's names still move."""
-    if not triton.__version__.startswith(KNOWN_TRITONS):
-        return False
+    """Return whether the kernel is made for such vectors and tiles."""
     is_short = mirror.shape[1] <= LONGEST and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)
 

@@ -31,6 +31,9 @@ RARE_CHUNK = 8  # cells of a row of the rare
 ELEMENTS = 1024  # of an Adagrad program
 TAKEN_AT_ONCE = 16  # columns that a program copies
 GROUP = 8  # rows of tiles that are read together
+KNOWN_TRITONS = ("3.6.", "3.7.")  # that the Hopper kernel compiles with: Gluon's names still move
+# Before torch 2.8 the result of a product has the operands' dtype.
+HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class StepLauncher:
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
         self._strides: tuple[Tensor, Tensor] | None = None
         self._stride_count = 0
+        self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
 
     @property
@@ -225,12 +229,13 @@ class StepLauncher:
             for parts, run in zip(back, batch.runs, strict=True):
                 nothing = torch.zeros(1, 1, self.places.padded_dim, device=self.device)
                 parts.append((nothing, nothing) if G is None else self._multiply_back(batch, run, band, G))
+            del G  # the next band's may need a larger buffer
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
         for run, parts in zip(batch.runs, back, strict=True):
             for side in (0, 1):
                 self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
-        found += rare * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
+        found += rare * self._signs
         grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         p = self.parameters
         kernels.refresh[grid](
@@ -281,10 +286,10 @@ def _make_hopper(mirror: Tensor, tile: Tile, objective: tuple[float, float, floa
     """Return the gradient kernel for Hopper, or None where the plain one runs."""
     if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
         return None
-    try:
-        from swivel.backends.triton import hopper
-    except ImportError:  # a Triton without Gluon
+    if not triton.__version__.startswith(KNOWN_TRITONS):
         return None
+    from swivel.backends.triton import hopper
+
     return hopper.HopperGradient(mirror, objective) if hopper.fits(mirror, tile) else None
 
 
@@ -299,9 +304,9 @@ def _two_powers(width: int) -> tuple[int, int]:
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batch of products, summed and kept in float32."""
+    """Return a batch of products, summed and, where torch can, kept in float32."""
     if a.dtype == torch.float32:
         return torch.bmm(a, b)
     if a.device.type == "cuda":
-        return torch.bmm(a, b, out_dtype=torch.float32)
+        return torch.bmm(a, b, out_dtype=torch.float32) if HAS_OUT_DTYPE else torch.bmm(a, b)
     return torch.bmm(a.float(), b.float())
