@@ -18,7 +18,7 @@ from swivel.checkpoint import PLAN
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.planning import MOST_PASSES, Plan, make_plan
+from swivel.planning import MOST_PASSES, Plan, make_plan, wants_sample
 from swivel.progress import SilentProgress, Task
 from swivel.schedule import block_order, block_starts
 from swivel.training import Trained, train_matrix
@@ -294,3 +294,18 @@ def test_block_order_holds_every_feature_once_block_by_block(size_and_blocks: tu
 def test_blocks_differ_by_one_at_most(size_and_blocks: tuple[int, int]) -> None:
     lengths = np.diff(block_starts(*size_and_blocks))
     assert lengths.max() - lengths.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("zeros", "device", "blocks", "expected"),
+    [
+        ("auto", "cpu", 4, True),
+        ("auto", "cuda", 24, False),
+        ("auto", "cuda:1", 97, True),
+        ("auto", "mps", 4, True),
+        ("sampled", "cuda", 4, True),
+        ("all", "cpu", 97, False),
+    ],
+)
+def test_zeros_are_sampled_where_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
+    assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected

@@ -223,7 +223,13 @@ class TrainConfig:
     tolerance: float = knob(
         0.002, "with --end converged: the relative fall of the loss a pass that ends training", POSITIVE
     )
-    zeros: str = choice("all", "every unobserved cell in every step, or a sample without bias", "all", "sampled")
+    zeros: str = choice(
+        "all",
+        "every unobserved cell in every step, or a sample without bias; auto: whichever is faster",
+        "all",
+        "sampled",
+        "auto",
+    )
     common: float | None = knob(
         None,
         "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken; "
@@ -296,12 +302,12 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {"decay": 1e-4, "zeros": "sampled"},
+        "train": {"decay": 1e-4, "zeros": "auto"},
         "vectors": {"combine": "sum"},
     },
     "default": {
         "count": {"columns": "directional"},
-        "train": {"decay": 1e-4, "zeros": "sampled"},
+        "train": {"decay": 1e-4, "zeros": "auto"},
         "vectors": {"combine": "parts"},
     },
 }

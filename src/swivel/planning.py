@@ -25,6 +25,7 @@ MOST_PASSES = 100  # with end="converged"
 # Share of features whose zeros are all taken, where the configuration leaves it open. A GPU would rather compute
 # more cells in tiles than gather the observed ones between the others one by one.
 COMMON, COMMON_ELSEWHERE = {"cpu": 0.05}, 0.1
+WORTH_SAMPLING = 64  # blocks of a round: with fewer, handing over a sampled step's launches takes a GPU's host longer
 
 
 class BlockedMatrix(Protocol):
@@ -106,16 +107,23 @@ def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int,
     stored = matrix.stored
     is_halved = stored.symmetric and blocks[0] == blocks[1]
     cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
-    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config, device), cells, is_halved)
+    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
-def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str) -> Zeros:
+def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> Zeros:
     """Return which zeros are computed: all, too, where sampling is asked for but nothing is sorted by frequency."""
     sums = matrix.row_sums, matrix.column_sums
     common = config.common or COMMON.get(device, COMMON_ELSEWHERE)
-    if config.zeros != "sampled" or not all(is_sorted_enough(side, common) for side in sums):
+    if not wants_sample(config, device, blocks) or not all(is_sorted_enough(side, common) for side in sums):
         return Zeros()
     return Zeros(common, max(config.middle, common), config.share)
+
+
+def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
+    """Return whether zeros are to be sampled: on a GPU that pays only where a round has many blocks."""
+    if config.zeros != "auto":
+        return config.zeros == "sampled"
+    return not device.startswith("cuda") or min(blocks) >= WORTH_SAMPLING
 
 
 def check_plan(plan: Plan, config: TrainConfig, folder: Path) -> None:

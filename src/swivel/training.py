@@ -33,7 +33,16 @@ from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.planning import BlockedMatrix, Plan, check_plan, choose_zeros, describe_load, make_plan, read_plan
+from swivel.planning import (
+    BlockedMatrix,
+    Plan,
+    check_plan,
+    choose_zeros,
+    describe_load,
+    make_plan,
+    read_plan,
+    wants_sample,
+)
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
 from swivel.schedule import (
@@ -159,8 +168,9 @@ class _Run:
 
     def _settings(self, progress: Progress) -> StepSettings:
         config = self.config
-        zeros = choose_zeros(self.matrix, config, self.plan.device)
-        if config.zeros == "sampled" and zeros == Zeros():
+        plan = self.plan.device, (self.plan.row_blocks, self.plan.column_blocks)
+        zeros = choose_zeros(self.matrix, config, *plan)
+        if wants_sample(config, *plan) and zeros == Zeros():
             progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         return StepSettings(Objective.from_config(config), zeros, config.decay)
 
