@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from common import keep
+from gpu import SkewedCells
 from swivel.backends.base import Load, Running, Side, Step, StepSettings, Zeros
 from swivel.objective import Objective
 from swivel.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
@@ -42,21 +42,7 @@ class Size:
 DRY = Size(words=20, block=6, dim=4, density=0.3, passes=1, dtype="float32")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A symmetric matrix in the blocks in which it is trained, the upper ones."""
-
-    blocks: tuple[int, int]
-    offsets: NDArray[np.int64]
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    symmetric: bool = True
-
-    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        return self.counts[first:last]
-
-
-def make_cells(size: Size, device: str) -> Stored:
+def make_cells(size: Size, device: str) -> SkewedCells:
     """Return cells of which the common features of every block have most."""
     generator = torch.Generator(device).manual_seed(1)
     sizes = np.diff(block_starts(size.words, size.blocks)).tolist()
@@ -69,7 +55,7 @@ def make_cells(size: Size, device: str) -> Stored:
                 drawn = torch.empty(len(found), device=device).log_normal_(0, 1.5, generator=generator)
                 counts.append(drawn.cpu().numpy())
             offsets.append(offsets[-1] + (0 if found is None else len(found)))
-    return Stored((size.blocks,) * 2, np.array(offsets), np.concatenate(positions), np.concatenate(counts))
+    return SkewedCells((size.blocks,) * 2, np.array(offsets), np.concatenate(positions), np.concatenate(counts))
 
 
 def draw_block(rows: int, columns: int, density: float, generator: torch.Generator) -> torch.Tensor:
@@ -101,7 +87,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 
-def run_way(size: Size, stored: Stored, device: str, memory: int | None) -> dict[str, Any]:
+def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) -> dict[str, Any]:
     """Return seconds of the passes, and what it took to get there."""
     from swivel.backends.triton.backend import DeviceMeans, TritonBackend, choose_groups
 

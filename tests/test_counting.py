@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from count_strategies import configs, corpora
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.counting import (
@@ -118,33 +119,13 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
 
 
-corpora = st.lists(
-    st.one_of(st.integers(0, WORDS - 1), st.integers(0, WORDS - 1), st.sampled_from([BREAK, GAP])),
-    min_size=2,
-    max_size=60,
-)
-
-
-@st.composite
-def configs(draw):
-    left, right = draw(st.integers(0, 5)), draw(st.integers(0, 5))
-    if draw(st.booleans()) or left + right == 0:
-        left = right = max(left, 2)
-    columns = draw(st.sampled_from(["symmetric", "directional", "bands", "directional-bands"]))
-    if "bands" in columns and max(left, right) < 2:
-        left = 3
-    near = draw(st.integers(1, max(left, right) - 1)) if "bands" in columns else 1
-    weight = draw(st.sampled_from(["harmonic", "linear", "uniform"]))
-    return CountConfig(left=left, right=right, columns=columns, near=near, weight=weight)
-
-
 fixture_is_stateless = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
 @fixture_is_stateless
-@given(ids=corpora, config=configs(), chunk=st.integers(1, 70), threads=st.integers(1, 3))
+@given(ids=corpora(WORDS, 2), config=configs(), chunk=st.integers(1, 70), threads=st.integers(1, 3))
 def test_counts_are_those_of_the_definition(small_blocks, tmp_path_factory, ids, config, chunk, threads):
     expected = count_by_definition(ids, make_vocabulary(), config)
     path = tmp_path_factory.mktemp("counts") / "matrix"

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
 from swivel import storage
 from swivel.config import CountConfig
@@ -42,28 +43,8 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
 
 
-corpora = st.lists(
-    st.one_of(st.integers(0, WORDS - 1), st.integers(0, WORDS - 1), st.sampled_from([BREAK, GAP])),
-    min_size=1,
-    max_size=60,
-)
-
-
-@st.composite
-def configs(draw):
-    left, right = draw(st.integers(0, 5)), draw(st.integers(0, 5))
-    if draw(st.booleans()) or left + right == 0:
-        left = right = max(left, 2)
-    columns = draw(st.sampled_from(["symmetric", "directional", "bands", "directional-bands"]))
-    if "bands" in columns and max(left, right) < 2:
-        left = 3
-    near = draw(st.integers(1, max(left, right) - 1)) if "bands" in columns else 1
-    weight = draw(st.sampled_from(["harmonic", "linear", "uniform"]))
-    return CountConfig(left=left, right=right, columns=columns, near=near, weight=weight)
-
-
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ids=corpora, config=configs(), memory=st.integers(22_000, 60_000), piece_cells=st.integers(1, 30))
+@given(ids=corpora(WORDS, 1), config=configs(), memory=st.integers(22_000, 60_000), piece_cells=st.integers(1, 30))
 def test_files_are_those_of_the_cores(small_blocks, tmp_path_factory, ids, config, memory, piece_cells):
     folder = tmp_path_factory.mktemp("counts")
     means = {"memory_bytes": memory, "piece_cells": piece_cells}
