@@ -199,7 +199,7 @@ def _count(
     from swivel.counting import CountJob, check_device, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
-    device_memory = count_config.device_memory and parse_bytes(count_config.device_memory)
+    device_memory = None if count_config.device_memory is None else parse_bytes(count_config.device_memory)
     if count_config.device not in ("auto", "cpu"):
         check_device(count_config.device)  # now, not after the text has been read
     wake_device(count_config.device)
@@ -213,7 +213,7 @@ def _count(
             inputs=inputs,
             settings=configs,
             device=choose_device(count_config.device, len(ids)),
-            device_memory=device_memory or None,
+            device_memory=device_memory,
         )
         return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
 

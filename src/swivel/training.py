@@ -37,7 +37,6 @@ from swivel.planning import (
     BlockedMatrix,
     Plan,
     check_plan,
-    choose_zeros,
     describe_load,
     make_plan,
     read_plan,
@@ -148,8 +147,9 @@ class _Run:
         plan = self.plan
         load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks), plan.device)
         self.threads = threads
-        means = BackendMeans(plan.device, plan.dtype, threads, self.config.device_memory, plan.groups, load.cells)
-        return create_backend(plan.backend, self._settings(progress), means)
+        memory = self.config.device_memory
+        means = BackendMeans(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
+        return create_backend(plan.backend, self._settings(load.zeros, progress), means)
 
     def train(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> Trained:
         plan, (rows, columns) = self.plan, self.matrix.shape
@@ -166,10 +166,9 @@ class _Run:
         is_open = self.config.device == "auto" and self.config.backend == "auto"
         return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
 
-    def _settings(self, progress: Progress) -> StepSettings:
+    def _settings(self, zeros: Zeros, progress: Progress) -> StepSettings:
         config = self.config
         plan = self.plan.device, (self.plan.row_blocks, self.plan.column_blocks)
-        zeros = choose_zeros(self.matrix, config, *plan)
         if wants_sample(config, *plan) and zeros == Zeros():
             progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         return StepSettings(Objective.from_config(config), zeros, config.decay)

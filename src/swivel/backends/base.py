@@ -234,7 +234,7 @@ class Zeros:
     def levels(self, rows: int, columns: int) -> tuple[Level, ...]:
         """Return the levels of the rows of a block, the common first, and what each meets of the columns."""
         levels = self._levels(rows)
-        found = [Level(0, levels[0][0] if levels else rows)]
+        found = [Level(0, self.common_of(rows))]
         for start, stop, rank in levels:
             starts, lengths, weights = self._strides(columns, rank)
             is_all = len(starts) == columns
@@ -266,7 +266,7 @@ class Zeros:
         frequency has its share, and the length of a stride is the weight of the zeros of the column taken from it.
         """
         levels = self._levels(columns)
-        first = levels[0][0] if levels else columns
+        first = self.common_of(columns)
         starts: list[NDArray[np.float64]] = [np.arange(first, dtype=np.float64)]
         lengths: list[NDArray[np.float64]] = [np.ones(first)]
         for start, stop, rank in levels:

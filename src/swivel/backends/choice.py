@@ -137,9 +137,15 @@ class BackendMeans:
     device: str = "cpu"
     dtype: str = "float32"  # of the operands of matrix products
     threads: int = 1
-    memory: str | None = None  # of the device: bytes, or a text such as 20GiB; None: what is free
+    memory: str | None = None  # of the device, a text such as 20GiB; None: what is free
     groups: tuple[int, int] | None = None  # row blocks and column blocks that are trained together; None: all
     cells: int = 0  # observed ones that will be laid out, at most
+    is_halved: bool = False  # whether only one mirror of them will be
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of the device to stay inside; None: what is free."""
+        return None if self.memory is None else parse_bytes(self.memory)
 
 
 def choose_groups(name: str, load: Load, means: BackendMeans) -> tuple[int, int] | None:
@@ -148,8 +154,7 @@ def choose_groups(name: str, load: Load, means: BackendMeans) -> tuple[int, int]
         return None
     from swivel.backends.triton import backend
 
-    memory = parse_bytes(means.memory) if means.memory else None
-    return backend.choose_groups(load, device=means.device, dtype=means.dtype, memory=memory)
+    return backend.choose_groups(load, device=means.device, dtype=means.dtype, memory=means.memory_bytes)
 
 
 def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Backend:
@@ -165,8 +170,7 @@ def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Ba
     if name == "triton":
         from swivel.backends.triton.backend import DeviceMeans, TritonBackend
 
-        memory = parse_bytes(means.memory) if means.memory else None
-        place = DeviceMeans(memory, means.groups, means.cells)
+        place = DeviceMeans(means.memory_bytes, means.groups, means.cells, means.is_halved)
         return TritonBackend(settings, device=means.device, dtype=means.dtype, means=place)
     from swivel.backends.torch import TorchBackend
 

@@ -75,6 +75,7 @@ class DeviceMeans:
     memory: int | None = None  # bytes; None: what is free
     groups: tuple[int, int] | None = None  # blocks of rows and of columns that the order keeps together; None: all
     cells: int = 0  # observed ones, at most
+    is_halved: bool = False  # whether only one mirror of them is laid out
 
 
 def choose_groups(load: Load, *, device: str, dtype: str, memory: int | None) -> tuple[int, int] | None:
@@ -102,11 +103,6 @@ class TritonBackend:
         self.dtype = dtype
         self.means = means or DeviceMeans()
         self._kind = getattr(torch, dtype)
-
-    @property
-    def memory(self) -> int | None:
-        """Bytes of the device to stay inside; None: what is free."""
-        return self.means.memory
 
     def describe(self) -> str:
         """Say what runs, and what is not on the device."""
@@ -153,7 +149,8 @@ class TritonBackend:
     def _hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         means, dim = self.means, rows.vectors.shape[1]
         self._memory = free_memory(self.device, USED_SHARE) if means.memory is None else means.memory
-        self._needs = measure_needs(Load(starts, dim, self.settings.zeros, means.cells), self.device, self._kind)
+        load = Load(starts, dim, self.settings.zeros, means.cells, means.is_halved)
+        self._needs = measure_needs(load, self.device, self._kind)
         banks = arrange(self._needs, means.groups, self._memory)
         self._most = self._needs.most(means.groups)
         self._places = Places(starts, dim, sum(side.slots for side in banks))

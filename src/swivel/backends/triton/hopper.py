@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from swivel.backends.triton import plan
 from swivel.backends.triton.hopper_tile import (
     FIRST_CHUNK,
     LINE,
@@ -54,7 +55,7 @@ ROWS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 COLUMNS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
 COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32s, j, q, b]; see `hopper_tile.PAIRS`
 
-FIELDS = gl.constexpr(14)
+FIELDS = gl.constexpr(len(plan.FIELDS))
 NEVER = gl.constexpr(1e30)
 ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 

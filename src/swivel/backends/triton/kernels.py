@@ -13,7 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-FIELDS = tl.constexpr(14)
+from swivel.backends.triton import plan
+
+FIELDS = tl.constexpr(len(plan.FIELDS))
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Margins are cut off here: 2^60 squared is still a float32, so that a pair of hinges takes one logarithm.

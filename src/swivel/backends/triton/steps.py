@@ -108,6 +108,7 @@ class StepLauncher:
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
         self._strides: tuple[Tensor, Tensor] | None = None
         self._stride_count = 0
+        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # what a band without rows says
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
 
@@ -221,17 +222,17 @@ class StepLauncher:
         size = len(sampled), n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
-        back: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
+        runs = batch.runs
+        back: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
         for number, band in enumerate(shape.bands):
             if band.stride >= 0:
                 self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
             G = self._gradient(batch, band, table[number], cells, found) if band.rows else None
-            for parts, run in zip(back, batch.runs, strict=True):
-                nothing = torch.zeros(1, 1, self.places.padded_dim, device=self.device)
-                parts.append((nothing, nothing) if G is None else self._multiply_back(batch, run, band, G))
+            for parts, run in zip(back, runs, strict=True):
+                parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, band, G))
             del G  # the next band's may need a larger buffer
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
-        for run, parts in zip(batch.runs, back, strict=True):
+        for run, parts in zip(runs, back, strict=True):
             for side in (0, 1):
                 self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
