@@ -49,8 +49,18 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
     ),
     ("maths", {"objective": set()}),
     ("results", {"vectors": set(), "schedule": set(), "backends": {"schedule"}, "checkpoint": set()}),
-    ("uses", {"evaluation": set(), "planning": set(), "training": {"planning"}}),
-    ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set()}),
+    (
+        "uses",
+        {
+            "evaluation": set(),
+            "baselines": set(),
+            "formats": set(),
+            "plots": {"evaluation"},
+            "planning": set(),
+            "training": {"planning"},
+        },
+    ),
+    ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
     ("faces", {"cli": set(), "__init__": set(), "__main__": {"cli"}}),
 ]
 HEIGHTS = {room: height for height, (_, rooms) in enumerate(LAYERS) for room in rooms}
@@ -68,6 +78,10 @@ KNOWN_TO = {
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
     "torch": {"backends", "counting"},
     "triton": {"backends", "counting"},
+    "gensim": {"baselines"},
+    "matplotlib": {"plots"},
+    "pooch": {"evaluation"},
+    "sklearn": {"evaluation"},
     "click": {"cli"},
     "rich": {"cli"},
 }

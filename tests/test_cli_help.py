@@ -64,10 +64,10 @@ def test_help_has_a_flag_for_every_setting(verb: str, configs: list[type[Any]]) 
 
 def test_help_shows_defaults_and_where_recipes_differ() -> None:
     shown = " ".join(show("run", "--help").stdout.split())
-    assert "[paper: symmetric, fast: symmetric, default: directional]" in shown
+    assert "default: bands, glove: symmetric]" in shown
     assert "leave out tokens seen fewer times [default: 5]" in shown
     assert "lower-case the text [default: yes]" in shown
-    assert "[paper: 4096, fast: auto, default: auto]" in shown
+    assert "[paper: 4096, fast: auto, default: auto, glove: 1024]" in shown
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,8 +1,9 @@
-"""Test sets, Spearman's rho, analogies and the report."""
+"""Spearman's rho, analogies, categories and the report."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,27 +14,27 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import swivel.evaluation
-from swivel.errors import ConfigError, EvaluationError
+from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import (
     TABLE_HEADER,
     AnalogyResult,
     AnalogySet,
-    SimilarityResult,
+    CategorySet,
+    Questions,
+    Rules,
     SimilaritySet,
     evaluate,
     find_sets,
     rank_correlation,
     read_set,
     score_analogies,
+    score_categories,
     score_similarity,
 )
-from swivel.evaluation.analogies import answer_questions
-from swivel.evaluation.datasets import PAPER_ORDER, Questions
+from swivel.evaluation.answers import answer_questions
 from swivel.progress import SilentProgress
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
-
-REAL_SETS = Path(__file__).resolve().parents[2] / "shared" / "data" / "eval"
 
 
 def make_vectors(table: NDArray[np.float32], words: list[str] | None = None) -> Vectors:
@@ -58,94 +59,6 @@ class Heard(SilentProgress):
 
 def test_every_public_name_is_exported() -> None:
     assert all(hasattr(swivel.evaluation, name) for name in swivel.evaluation.__all__)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Tiger\tcat\t7.35\nsun\tmoon\t1\n",
-        "tiger cat 7.35\r\nsun moon 1\r\n",
-        "tiger  cat 7.35\rsun moon 1",
-        "\ufefftiger\tcat\t7.35\n\n  sun\tmoon\t1.0  \n\n",
-    ],
-)
-def test_pairs_are_read_whatever_separates_words_and_lines(tmp_path: Path, text: str) -> None:
-    pairs = read_set(write(tmp_path / "pairs.txt", text))
-    assert pairs == SimilaritySet("pairs", (("tiger", "cat"), ("sun", "moon")), (7.35, 1.0))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Oslo\tNorway\tRome\tItaly\tcapital\nbig\tbigger\told\tolder\tgram\noslo\tnorway\tparis\tfrance\tcapital\n",
-        ": capital\nOslo Norway Rome Italy\nOslo Norway Paris France\n: gram\nbig bigger old older\n",
-        ":\tcapital\r\noslo norway rome italy\r\noslo norway paris france\r\n: gram\r\nbig bigger old older\r\n",
-    ],
-)
-def test_questions_are_read_with_their_sections(tmp_path: Path, text: str) -> None:
-    capitals = (("oslo", "norway", "rome", "italy"), ("oslo", "norway", "paris", "france"))
-    expected = (Questions("capital", capitals), Questions("gram", (("big", "bigger", "old", "older"),)))
-    questions = read_set(write(tmp_path / "q.txt", text))
-    assert questions == AnalogySet("q", expected)
-
-
-def test_questions_without_sections_are_one_section(tmp_path: Path) -> None:
-    questions = read_set(write(tmp_path / "q.txt", "a b c d\ne f g h\n"))
-    assert isinstance(questions, AnalogySet)
-    assert [(section.section, len(section.words)) for section in questions.sections] == [("q", 2)]
-
-
-def test_case_is_kept_when_asked_and_labels_may_hold_spaces(tmp_path: Path) -> None:
-    pairs = read_set(write(tmp_path / "p.tsv", "Red wine\tOslo\t3\n"), lowercase=False)
-    assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("Red wine", "Oslo"),)
-
-
-def test_a_next_line_character_ends_no_line(tmp_path: Path) -> None:
-    pairs = read_set(write(tmp_path / "p.tsv", "a\x85b\tc\t3\n"))
-    assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("a\x85b", "c"),)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a b 1\na b\n", "p.txt, line 2: expected word1 word2 score, got 'a b'"),
-        ("a b 1\n\nc d x\n", "p.txt, line 3: expected a number as the score, got 'x'"),
-        ("a b nan\n", "line 1: expected a number as the score, got 'nan'"),
-        ("a\t\t1\n", "line 1: expected word1 word2 score"),
-        ("a b c d\na b c\n", "line 2: expected a b c d, got 'a b c'"),
-        (": s\na b c\n", "line 2: expected a b c d, got 'a b c'"),
-        ("a b c d s\na b c d\n", "line 2: expected a b c d section, got 'a b c d'"),
-        ("a\n", "line 1: expected word1 word2 score, or a b c d .*, got 'a'"),
-        (": s\n", "line 1: sections without questions"),
-        ("\n \n", "p.txt: empty; expected"),
-    ],
-)
-def test_a_malformed_line_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(EvaluationError, match=message):
-        read_set(write(tmp_path / "p.txt", text))
-
-
-def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_bytes(b"a b 1\nc \xff 2\n")
-    with pytest.raises(EvaluationError, match=r"p\.txt, line 2: not valid UTF-8 \(byte 0xff\)"):
-        read_set(tmp_path / "p.txt")
-
-
-def test_missing_files_and_folders_without_sets_are_told(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="none: No such file"):
-        find_sets(tmp_path / "none")
-    with pytest.raises(EvaluationError, match="no test sets"):
-        find_sets(tmp_path)
-    with pytest.raises(EvaluationError, match="no files: no test sets"):
-        find_sets([])
-
-
-def test_sets_come_in_the_papers_order_then_by_name(tmp_path: Path) -> None:
-    for name in ("zoo", "men", "ape", "ws353_similarity", "google_analogies"):
-        write(tmp_path / f"{name}.tsv", "a\tb\t1\n")
-    write(tmp_path / "README.md", "not read")
-    names = [each.name for each in find_sets(tmp_path).sets]
-    assert names == ["ws353_similarity", "men", "google_analogies", "ape", "zoo"]
 
 
 def test_a_file_that_is_no_set_is_left_out_of_a_folder_and_said(tmp_path: Path) -> None:
@@ -177,12 +90,30 @@ def test_similarity_is_measured_on_the_known_pairs_only() -> None:
     result = score_similarity(vectors, pairs)
     expected = spearmanr([0.5**0.5, 0, 1, 0], [8, 1, 10, 2]).statistic
     assert (result.known, result.total, result.rho) == (4, 5, pytest.approx(expected))
+    np.testing.assert_allclose(result.cosines, [0.5**0.5, 0, np.nan, 1, 0], atol=1e-7)
+    assert (result.scores.tolist(), result.items) == ([8, 1, 9, 10, 2], pairs.pairs)
+
+
+@pytest.mark.parametrize(("unknown_pairs", "cosine"), [("zero", 0.0), ("mean", 0.5**0.5)])
+def test_unknown_pairs_may_count_with_zero_or_with_the_mean_vector(unknown_pairs: str, cosine: float) -> None:
+    vectors = make_vectors(np.array([[2, 0], [0, 2], [4, 4], [0, 9]], np.float32), ["a", "b", "c", "rare"])
+    pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("a", "new"), ("rare", "b")), (1, 8, 9, 3))
+    result = score_similarity(vectors, pairs, Rules(unknown_pairs=unknown_pairs, top=3))
+    # The mean of the three words that count is (2, 2).
+    expected = [0, 0.5**0.5, cosine, cosine]
+    np.testing.assert_allclose(result.cosines, expected, atol=1e-7)
+    assert (result.known, result.total) == (2, 4)
+    assert result.figure == pytest.approx(spearmanr(np.round(expected, 6), [1, 8, 9, 3]).statistic)
 
 
 def test_fewer_than_two_known_pairs_have_no_rho() -> None:
     vectors = make_vectors(np.eye(2, dtype=np.float32), ["a", "b"])
     assert score_similarity(vectors, SimilaritySet("p", (("a", "b"), ("a", "x")), (1, 2))).rho is None
-    assert score_similarity(vectors, SimilaritySet("p", (("y", "x"),), (1,))) == SimilarityResult("p", None, 0, 1)
+    for unknown_pairs in ("skip", "zero", "mean"):
+        strange = score_similarity(
+            vectors, SimilaritySet("p", (("y", "x"),) * 3, (1, 2, 3)), Rules(unknown_pairs=unknown_pairs)
+        )
+        assert (strange.figure, strange.interval, strange.known, strange.total) == (None, None, 0, 3)
 
 
 def answer_naively(table: NDArray[np.float32], question: list[int], method: str) -> int:
@@ -203,8 +134,8 @@ def answer_naively(table: NDArray[np.float32], question: list[int], method: str)
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small tiles and batches, so that sizes divide nothing.
-    monkeypatch.setattr("swivel.evaluation.analogies._TILE", 16)
-    monkeypatch.setattr("swivel.evaluation.analogies._BATCH", 7)
+    monkeypatch.setattr("swivel.evaluation.answers._TILE", 16)
+    monkeypatch.setattr("swivel.evaluation.answers._BATCH", 7)
     rng = np.random.default_rng(seed)
     table = rng.standard_normal((53, 6)).astype(np.float32)
     table[[0, 20, 21, 52]] = 0
@@ -213,8 +144,34 @@ def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.
     assert answer_questions(make_vectors(table), questions, method).tolist() == expected
 
 
+def test_answers_do_not_depend_on_threads_tiles_or_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    # Whole numbers, so that sums are exact whatever their order.
+    vectors = make_vectors(rng.choice([-0.5, 0.5], (120, 4)).astype(np.float32))
+    questions = rng.integers(0, 120, (80, 3))
+    expected = answer_questions(vectors, questions).tolist()
+    for name, value in (("count_cores", lambda: 5), ("_TABLE", 700), ("_QUESTIONS", 41), ("_TILE", 1)):
+        monkeypatch.setattr(f"swivel.evaluation.answers.{name}", value)
+        assert answer_questions(vectors, questions).tolist() == expected
+
+
+def test_answers_may_be_looked_for_among_the_first_words_only() -> None:
+    table = np.random.default_rng(8).standard_normal((40, 5)).astype(np.float32)
+    questions = np.random.default_rng(9).integers(0, 12, (30, 3))
+    expected = answer_questions(make_vectors(table[:12]), questions).tolist()
+    assert answer_questions(make_vectors(table), questions, top=12).tolist() == expected
+    assert answer_questions(make_vectors(table), questions).tolist() != expected
+
+
+def test_progress_of_answers_adds_up_to_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.evaluation.answers._TILE", 3)
+    done: list[float] = []
+    answer_questions(make_vectors(np.eye(10, dtype=np.float32)), np.array([[0, 1, 2]] * 6), advance=done.append)
+    assert sum(done) == pytest.approx(6)
+
+
 def test_equal_answers_go_by_id_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.analogies._TILE", 2)
+    monkeypatch.setattr("swivel.evaluation.answers._TILE", 2)
     table = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
     assert answer_questions(make_vectors(table), np.array([[0, 1, 3], [0, 0, 0], [0, 1, 2]])).tolist() == [4, 1, 3]
 
@@ -251,54 +208,134 @@ QUESTIONS = AnalogySet(
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
 def test_unknown_words_make_a_question_wrong_or_are_skipped(method: str) -> None:
     vectors = make_vectors(PLANTED, WORDS)
-    wrong = score_analogies(vectors, QUESTIONS, method=method)
+    wrong = score_analogies(vectors, QUESTIONS, Rules(method=method))
     assert (wrong.accuracy, wrong.correct, wrong.known, wrong.total) == (2 / 5, 2, 3, 5)
     assert [(section.name, section.accuracy) for section in wrong.sections] == [
         ("royal", 0.5),
         ("gram", 0.5),
-        ("strange", 0.0),
+        ("strange", None),
     ]
-    skipped = score_analogies(vectors, QUESTIONS, method=method, unknown="skip")
+    assert wrong.is_right.tolist() == [True, False, True, False, False]
+    assert wrong.is_known.tolist() == [True, False, True, True, False]
+    skipped = score_analogies(vectors, QUESTIONS, Rules(method=method, unknown="skip"))
     assert (skipped.accuracy, skipped.known) == (2 / 3, 3)
     assert [section.accuracy for section in skipped.sections] == [1.0, 0.5, None]
 
 
-def test_many_questions_are_answered_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.analogies._QUESTIONS", 2)
-    assert score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS).correct == 2
+def test_words_beyond_the_commonest_asked_for_are_unknown() -> None:
+    few = score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS, Rules(top=4))
+    assert (few.correct, few.known, few.total) == (1, 1, 5)
+
+
+def test_answers_stand_in_the_order_of_the_file_whatever_their_sections(tmp_path: Path) -> None:
+    lines = ["man king woman queen x", "big bigger old queen y", "a b c d x", "big bigger old older y"]
+    questions = read_set(write(tmp_path / "mixed.txt", "\n".join(lines)))
+    assert isinstance(questions, AnalogySet)
+    result = score_analogies(make_vectors(PLANTED, WORDS), questions)
+    assert result.questions == result.items == tuple(tuple(line.split()[:4]) for line in lines)
+    assert result.is_right.tolist() == [True, False, False, True]
+    assert [(each.name, each.correct, each.known, each.total) for each in result.sections] == [
+        ("x", 1, 1, 2),
+        ("y", 1, 2, 2),
+    ]
+
+
+KINDS = CategorySet(
+    "kinds",
+    ("apple", "pear", "plum", "oak", "elm", "newword", "car", "bus", "odd"),
+    ("fruit", "fruit", "fruit", "tree", "tree", "tree", "car", "car", "fruit"),
+)
+
+
+def test_purity_is_the_share_of_words_in_a_cluster_of_their_own_kind() -> None:
+    table = np.array(
+        [[9, 1, 0], [9, 0, 1], [8, 1, 1], [0, 9, 0], [1, 9, 0], [0, 1, 9], [0, 0, 9], [1, 9, 1]], np.float32
+    )
+    vectors = make_vectors(table, ["apple", "pear", "plum", "oak", "elm", "car", "bus", "odd"])
+    result = score_categories(vectors, KINDS)
+    # "odd" is a fruit among the trees.
+    assert (result.purity, result.known, result.total) == (7 / 8, 8, 9)
+    assert result.is_right.tolist() == [True] * 5 + [False] + [True] * 2 + [False]
+    assert result.is_known.tolist() == [True] * 5 + [False] + [True] * 3
+    assert result.interval is not None and result.interval[0] < 7 / 8 <= result.interval[1]
+
+
+def test_words_of_fewer_than_two_categories_have_no_purity() -> None:
+    vectors = make_vectors(np.eye(3, dtype=np.float32), ["apple", "pear", "x"])
+    assert score_categories(vectors, KINDS).figure is None
+    same = make_vectors(np.ones((3, 2), np.float32), ["apple", "oak", "bus"])
+    assert score_categories(same, KINDS).purity == 1 / 3  # equal vectors: one cluster
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(MissingExtra, match=r"sets of categories need scikit-learn: pip install .*\[evaluate\]"):
+        score_categories(make_vectors(np.eye(2, dtype=np.float32), ["apple", "oak"]), KINDS)
 
 
 def write_planted(folder: Path) -> None:
     write(folder / "planted.txt", ": royal\nman king woman queen\n: gram\nbig bigger old older\nx y z a\n")
     write(folder / "men.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
-    write(folder / "strange.tsv", "x\ty\t9\n")
+    write(folder / "strange.txt", "x y z a\n")
+    write(folder / "kinds.tsv", "man\tperson\nking\tperson\nbig\tsize\nbigger\tsize\n")
 
 
 def test_the_report_has_the_figures_as_values_and_as_a_table(tmp_path: Path) -> None:
     write_planted(tmp_path)
     heard = Heard()
     report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, progress=heard)
-    assert [result.name for result in report.results] == ["men", "planted", "strange"]
-    assert report["men"] == SimilarityResult("men", pytest.approx(1.0), 3, 3)
+    assert [result.name for result in report.results] == ["men", "kinds", "planted", "strange"]
     assert isinstance(report["planted"], AnalogyResult)
     assert heard.lines == ["strange: none of its items is in the vocabulary"]
     assert report.table() == [
-        ("men", "rho", "1.000", "3", "3"),
-        ("planted", "accuracy", "0.667", "2", "3"),
-        ("strange", "rho", "-", "0", "1"),
+        ("men", "rho", "1.000", "1.000 .. 1.000", "3", "3"),
+        ("kinds", "purity", "1.000", "1.000 .. 1.000", "4", "4"),
+        ("planted", "accuracy", "0.667", "0.000 .. 1.000", "2", "3"),
+        ("strange", "accuracy", "-", "none known", "0", "1"),
     ]
-    assert report.table(sections=True)[3] == ("  gram", "accuracy", "0.500", "1", "2")
+    assert report.table(sections=True)[4] == ("  gram", "accuracy", "0.500", "0.000 .. 1.000", "1", "2")
     assert all(len(row) == len(TABLE_HEADER) for row in report.table(sections=True))
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert (plain["method"], plain["unknown"]) == ("3cosadd", "wrong")
-    assert [each["kind"] for each in plain["sets"]] == ["similarity", "analogies", "similarity"]
-    assert plain["sets"][1]["sections"][0] == {
+    assert plain["rules"] == {
+        "method": "3cosadd",
+        "unknown": "wrong",
+        "unknown_pairs": "skip",
+        "top": None,
+        "lowercase": True,
+        "half": None,
+        "draws": 10_000,
+    }
+    assert [each["kind"] for each in plain["sets"]] == ["similarity", "categories", "analogies", "analogies"]
+    assert plain["sets"][2]["sections"][0] == {
         "name": "royal",
-        "accuracy": 1.0,
-        "correct": 1,
+        "kind": "section",
+        "measure": "accuracy",
+        "figure": 1.0,
+        "interval": [1.0, 1.0],
         "known": 1,
         "total": 1,
+        "correct": 1,
     }
+    assert (plain["sets"][3]["figure"], plain["sets"][3]["interval"]) == (None, None)
+
+
+def test_the_table_is_also_markdown(tmp_path: Path) -> None:
+    write(tmp_path / "a|b.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
+    write(tmp_path / "q.txt", ": royal\nman king woman queen\n")
+    report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)
+    assert report.markdown(sections=True).splitlines() == [
+        "| set | measure | figure | 95 % interval | known | of |",
+        "| :-- | --: | --: | --: | --: | --: |",
+        "| a\\|b | rho | 1.000 | - | 3 | 3 |",
+        "| q | accuracy | 1.000 | - | 1 | 1 |",
+        "| royal | accuracy | 1.000 | - | 1 | 1 |",
+    ]
+
+
+def test_without_a_source_the_papers_sets_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    men = write(tmp_path / "bruni_men.txt", "man king 9\nman woman 1\n")
+    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", lambda *, progress: (men,))
+    assert evaluate(make_vectors(PLANTED, WORDS))["men"].known == 2
 
 
 def test_files_may_be_named_and_other_rules_asked_for(tmp_path: Path) -> None:
@@ -312,14 +349,21 @@ def test_files_may_be_named_and_other_rules_asked_for(tmp_path: Path) -> None:
 
 def test_a_set_that_was_not_evaluated_is_told(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    with pytest.raises(EvaluationError, match="no set 'rare_words' was evaluated; there are men, planted, strange"):
+    with pytest.raises(
+        EvaluationError, match="no set 'rare_words' was evaluated; there are men, kinds, planted, strange"
+    ):
         evaluate(make_vectors(PLANTED, WORDS), tmp_path)["rare_words"]
 
 
 def test_vectors_that_know_nothing_of_any_set_are_told(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    with pytest.raises(EvaluationError, match="no item of men, planted, strange is in the vocabulary"):
+    with pytest.raises(EvaluationError, match="no item of men, kinds, planted, strange is in the vocabulary"):
         evaluate(make_vectors(np.eye(2, dtype=np.float32), ["Mann", "Frau"]), tmp_path)
+
+
+def test_a_half_without_items_is_told(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="this half of one has no items: nothing to evaluate"):
+        evaluate(make_vectors(PLANTED, WORDS), write(tmp_path / "one.tsv", "man\tking\t9\n"), half="report")
 
 
 def test_rules_that_there_are_not_are_told_before_anything_is_read(tmp_path: Path) -> None:
@@ -327,14 +371,8 @@ def test_rules_that_there_are_not_are_told_before_anything_is_read(tmp_path: Pat
     with pytest.raises(ConfigError, match="method must be one of 3cosadd, 3cosmul, got 'add'"):
         evaluate(vectors, tmp_path, method="add")
     with pytest.raises(ConfigError, match="unknown must be one of wrong, skip, got 'drop'"):
-        score_analogies(vectors, QUESTIONS, unknown="drop")
-
-
-@pytest.mark.skipif(not REAL_SETS.is_dir(), reason="the paper's eight sets are not here")
-def test_the_papers_eight_sets_have_all_their_rows() -> None:
-    sets = find_sets(REAL_SETS).sets
-    sizes = [len(each.pairs) if isinstance(each, SimilaritySet) else each.size for each in sets]
-    assert [each.name for each in sets] == list(PAPER_ORDER)
-    assert sizes == [203, 252, 3000, 287, 2034, 999, 19544, 8000]
-    sections = {each.name: len(each.sections) for each in sets if isinstance(each, AnalogySet)}
-    assert sections == {"google_analogies": 14, "msr_analogies": 16}
+        evaluate(vectors, tmp_path, unknown="drop")
+    with pytest.raises(ConfigError, match="top must be a positive integer, got 0"):
+        evaluate(vectors, tmp_path, rules=Rules(half="tune"), top=0)
+    with pytest.raises(ConfigError, match="'metod' is not a rule of evaluation; known are method, unknown"):
+        evaluate(vectors, tmp_path, metod="3cosmul")

@@ -1,8 +1,9 @@
 """The command line. It prints and parses; everything else is done in the rooms below.
 
-`commands` has the verbs, `options` makes their flags from the configurations, `bars` draws progress.
+`commands` and `experiments` have the verbs, `options` makes their flags from the configurations, `bars` draws progress.
 """
 
 from swivel.cli.commands import cli, main
+from swivel.cli.experiments import plot, reproduce
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "main", "plot", "reproduce"]

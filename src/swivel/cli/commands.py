@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swivel._version import __version__
-from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours, draw_table, next_command, show
+from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, next_command, show
 from swivel.cli.options import Command, config_options, means_options, output_options
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, SwivelError
@@ -147,7 +147,9 @@ def demo(output: str | None, **rest: Any) -> None:
 
 @cli.command(cls=Command, short_help="Word similarity and analogies.")
 @click.argument("vectors")
-@click.argument("sets", nargs=-1, required=True, metavar="FOLDER_OR_FILE...")
+@click.argument("sets", nargs=-1, metavar="[FOLDER_OR_FILE]...")
+@click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
+@click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
 @click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
 @click.option(
     "--unknown",
@@ -156,20 +158,39 @@ def demo(output: str | None, **rest: Any) -> None:
     show_default=True,
     help="questions with an unknown word count as wrong (the paper's rule) or are left out",
 )
+@click.option(
+    "--unknown-pairs",
+    type=click.Choice(["skip", "zero", "mean"]),
+    default="skip",
+    show_default=True,
+    help="pairs with an unknown word are left out (the paper's rule), have a cosine of 0, or take the mean vector",
+)
+@click.option("--top", type=int, metavar="N", help="know only the N commonest words, as questions and as answers")
+@click.option("--half", type=click.Choice(["tune", "report"]), help="only this half of every set")
 @click.option("--lowercase/--no-lowercase", default=True, show_default=True, help="lower-case the words of the sets")
+@click.option("--draws", type=int, default=10_000, show_default=True, help="resamplings behind intervals; 0: none")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
+@click.option("--markdown", is_flag=True, help="print tables in Markdown")
 @output_options
-def evaluate(vectors: str, sets: tuple[str, ...], sections: bool, **rest: Any) -> None:
-    """Word similarity and analogies, from a folder of test sets or from files of your own.
+def evaluate(vectors: str, sets: tuple[str, ...], data: str | None, against: tuple[str, ...], **rest: Any) -> None:
+    """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
-    A set is text: two words and a score a line, or four words (and a section) a line.
+    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
     """
     from swivel import evaluation
 
     means, as_json, rules = take_means(rest)
-    places = Path(sets[0]) if len(sets) == 1 else [Path(name) for name in sets]
-    report = evaluation.evaluate(open_vectors(vectors), places, progress=means.progress, **rules)
-    show(report.to_dict(), as_json, lambda: draw_table(evaluation.TABLE_HEADER, report.table(sections=sections)))
+    sections, markdown = rules.pop("sections"), rules.pop("markdown")
+    places = [*([data] if data else []), *sets] or None
+    scored = {
+        path: evaluation.evaluate(open_vectors(path), places, progress=means.progress, **rules)
+        for path in (vectors, *against)
+    }
+    report = scored[vectors]
+    compared = {path: evaluation.compare_reports(report, scored[path], draws=rules["draws"]) for path in against}
+    differences = {path: [each.to_dict() for each in comparisons] for path, comparisons in compared.items()}
+    plain = report.to_dict() | ({"against": differences} if against else {})
+    show(plain, as_json, lambda: draw_evaluation(report, compared, markdown=markdown, sections=sections))
 
 
 @cli.command(cls=Command, short_help="The nearest neighbours of words.")

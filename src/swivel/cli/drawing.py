@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from swivel.evaluation import Comparison, Report
     from swivel.sample import Demo
     from swivel.vectors import Neighbour
 
@@ -34,6 +35,24 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def draw_evaluation(
+    report: Report, compared: Mapping[str, Sequence[Comparison]], *, markdown: bool, sections: bool
+) -> None:
+    """Print a report, and under it what comparing with other vectors gave, by their names."""
+    from swivel.evaluation import COMPARISON_HEADER, TABLE_HEADER, draw_markdown, tabulate_comparisons
+
+    def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if markdown:
+            click.echo(draw_markdown(header, rows))
+        else:
+            draw_table(header, rows)
+
+    draw(TABLE_HEADER, report.table(sections=sections))
+    for name, comparisons in compared.items():
+        click.echo(f"\nagainst {name}:\n")
+        draw(COMPARISON_HEADER, tabulate_comparisons(comparisons))
 
 
 def draw_neighbours(answers: Mapping[str, Sequence[Neighbour]]) -> None:

@@ -1,26 +1,50 @@
-"""How good vectors are: word similarity and analogies under the paper's rules.
+"""How good vectors are: word similarity, analogies and categories, under the paper's rules or others.
 
-Receives `Vectors` and files of test sets, hands on a `Report` of figures. It prints nothing and downloads nothing.
+Receives `Vectors` and test sets (the paper's eight, fetched into a cache, or one's own files), hands on a `Report` of
+figures with their intervals, comparisons of two reports, and accuracy by frequency. It prints nothing.
 """
 
-from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
-from swivel.evaluation.datasets import AnalogySet, Questions, SimilaritySet, find_sets, read_set
-from swivel.evaluation.report import TABLE_HEADER, Report, evaluate
-from swivel.evaluation.similarity import SimilarityResult, rank_correlation, score_similarity
+from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies, summarise_answers
+from swivel.evaluation.categories import CategoryResult, score_categories
+from swivel.evaluation.comparing import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
+from swivel.evaluation.datasets import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set
+from swivel.evaluation.frequency import Bucket, bucket_by_frequency, compare_buckets
+from swivel.evaluation.halves import split_set
+from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate
+from swivel.evaluation.rules import Rules
+from swivel.evaluation.similarity import SimilarityResult, rank_correlation, score_similarity, summarise_pairs
+from swivel.evaluation.sources import PAPER_ORDER, fetch_sets
 
 __all__ = [
+    "COMPARISON_HEADER",
+    "PAPER_ORDER",
     "TABLE_HEADER",
     "AnalogyResult",
     "AnalogySet",
+    "Bucket",
+    "CategoryResult",
+    "CategorySet",
+    "Comparison",
     "Questions",
     "Report",
+    "Rules",
     "SectionResult",
     "SimilarityResult",
     "SimilaritySet",
+    "bucket_by_frequency",
+    "compare_buckets",
+    "compare_reports",
+    "draw_markdown",
     "evaluate",
+    "fetch_sets",
     "find_sets",
     "rank_correlation",
     "read_set",
     "score_analogies",
+    "score_categories",
     "score_similarity",
+    "split_set",
+    "summarise_answers",
+    "summarise_pairs",
+    "tabulate_comparisons",
 ]

@@ -6,159 +6,134 @@ question with an unknown word counts as wrong, or is skipped.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import ConfigError
-from swivel.evaluation.datasets import AnalogySet
+from swivel.evaluation.answers import answer_questions
+from swivel.evaluation.bootstrap import Interval, share_interval
+from swivel.evaluation.datasets import AnalogySet, FourWords
+from swivel.evaluation.rules import Rules, find_ids
+from swivel.evaluation.similarity import describe_result
 from swivel.progress import SILENT, Progress, track
 from swivel.vectors import Vectors
-from swivel.vectors.lookup import METHODS
-from swivel.vectors.search import EPSILON, Floats, shift_cosine
 
-UNKNOWN = ("wrong", "skip")
-Ids = NDArray[np.int64]
-
-# A test set asks many questions about few words. The cosines of those words with a tile of the vocabulary are one
-# matrix product; a question then only adds three rows of it. Sizes keep tile and batch in the processor's caches
-# and bound the memory: at most two tables of 3 * 2048 words * 1024 * 4 bytes, 48 MiB.
-_QUESTIONS, _TILE, _BATCH = 2_048, 1_024, 64
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class SectionResult:
     """How many questions of a section were answered rightly; `known` have no unknown word."""
 
+    kind: ClassVar[str] = "section"
+    measure: ClassVar[str] = "accuracy"
+
     name: str
-    accuracy: float | None
-    correct: int
+    figure: float | None
+    interval: Interval | None
     known: int
     total: int
+    correct: int
+
+    @property
+    def accuracy(self) -> float | None:
+        """The figure."""
+        return self.figure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return describe_result(self) | {"correct": self.correct}
 
 
 @dataclass(frozen=True, slots=True)
 class AnalogyResult:
-    """Accuracy over all questions, and by section; None where no question counts."""
+    """Accuracy over all questions, and by section; None where no question is known.
+
+    `is_right` and `is_known` stand in the file's order, as do the `questions`; a question with an unknown word is never
+    right.
+    """
+
+    kind: ClassVar[str] = "analogies"
+    measure: ClassVar[str] = "accuracy"
 
     name: str
-    accuracy: float | None
-    correct: int
+    figure: float | None
+    interval: Interval | None
     known: int
     total: int
-    sections: tuple[SectionResult, ...]
+    correct: int
+    sections: tuple[SectionResult, ...] = field(repr=False)
+    is_right: Flags = field(compare=False, repr=False)
+    is_known: Flags = field(compare=False, repr=False)
+    questions: tuple[FourWords, ...] = field(compare=False, repr=False)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The figure."""
+        return self.figure
+
+    @property
+    def items(self) -> tuple[FourWords, ...]:
+        """The questions."""
+        return self.questions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"kind": "analogies", **asdict(self), "sections": [asdict(section) for section in self.sections]}
-
-
-def check_rules(method: str, unknown: str) -> None:
-    """Raise ConfigError for a method, or a rule for unknown words, that there is not."""
-    for name, value, choices in (("method", method, METHODS), ("unknown", unknown, UNKNOWN)):
-        if value not in choices:
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        """Return plain values for JSON, without the questions."""
+        sections = [section.to_dict() for section in self.sections]
+        return describe_result(self) | {"correct": self.correct, "sections": sections}
 
 
 def score_analogies(
-    vectors: Vectors,
-    questions: AnalogySet,
-    *,
-    method: str = "3cosadd",
-    unknown: str = "wrong",
-    progress: Progress = SILENT,
+    vectors: Vectors, questions: AnalogySet, rules: Rules | None = None, *, progress: Progress = SILENT
 ) -> AnalogyResult:
     """Answer every question of a set."""
-    check_rules(method, unknown)
-    ids, section_of = _find_ids(vectors, questions)
-    with track(progress, questions.name, len(ids), "questions") as task:
-        is_right = np.zeros(len(ids), bool)
-        for start in range(0, len(ids), _QUESTIONS):
-            chunk = ids[start : start + _QUESTIONS]
-            is_right[start : start + len(chunk)] = answer_questions(vectors, chunk[:, :3], method) == chunk[:, 3]
-            task.advance(len(chunk))
+    rules = rules or Rules()
+    ids = np.array([find_ids(vectors, words, rules) for _, words in questions.rows], np.int64).reshape(-1, 4)
+    is_known = np.asarray((ids >= 0).all(axis=1))
+    asked, is_right = ids[is_known], np.zeros(len(ids), bool)
+    with track(progress, questions.name, len(asked), "questions") as task:
+        answers = answer_questions(vectors, asked[:, :3], rules.method, top=rules.top, advance=task.advance)
+    is_right[is_known] = answers == asked[:, 3]
+    return summarise_answers(questions, is_right, is_known, rules)
+
+
+def summarise_answers(
+    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: Rules | None = None
+) -> AnalogyResult:
+    """Return the result of answers, wherever they come from, given in the order of the file.
+
+    >>> from swivel.evaluation.datasets import Questions
+    >>> questions = AnalogySet("q", (Questions("s", (("a", "b", "c", "d"), ("a", "b", "e", "f"))),))
+    >>> summarise_answers(questions, np.array([True, False]), np.array([True, False]), Rules(draws=0)).figure
+    0.5
+    """
+    rules, rows = rules or Rules(), questions.rows
+    section_of = np.array([number for number, _ in rows], np.int64)
     sections = tuple(
-        _tally(section.section, is_right[section_of == number], len(section.words), unknown)
+        _tally(section.section, is_right[section_of == number], is_known[section_of == number], rules)
         for number, section in enumerate(questions.sections)
     )
-    whole = _tally(questions.name, is_right, questions.size, unknown)
-    return AnalogyResult(whole.name, whole.accuracy, whole.correct, whole.known, whole.total, sections)
+    whole = _tally(questions.name, is_right, is_known, rules)
+    return AnalogyResult(
+        questions.name,
+        whole.figure,
+        whole.interval,
+        whole.known,
+        whole.total,
+        whole.correct,
+        sections,
+        is_right,
+        is_known,
+        tuple(words for _, words in rows),
+    )
 
 
-def _tally(name: str, is_right: NDArray[np.bool_], total: int, unknown: str) -> SectionResult:
-    correct, known = int(is_right.sum()), len(is_right)
-    counted = total if unknown == "wrong" else known
-    return SectionResult(name, correct / counted if counted else None, correct, known, total)
-
-
-def _find_ids(vectors: Vectors, questions: AnalogySet) -> tuple[Ids, NDArray[np.int64]]:
-    """Return the ids (questions, 4) of the questions whose words are all known, and their sections."""
-    known = vectors.vocabulary.ids
-    rows = [
-        (*(known[word] for word in words), number)
-        for number, section in enumerate(questions.sections)
-        for words in section.words
-        if all(word in known for word in words)
-    ]
-    table = np.array(rows, np.int64).reshape(-1, 5)
-    return table[:, :4], table[:, 4]
-
-
-def answer_questions(vectors: Vectors, questions: Ids, method: str = "3cosadd") -> Ids:
-    """Return the id of the best answer to each question (a, b, c); equal scores by id, -1 where there is none."""
-    words, places = np.unique(questions, return_inverse=True)
-    places = places.reshape(questions.shape)
-    asked = vectors.unit_vectors[words]
-    best = np.full(len(questions), -np.inf, np.float32)
-    answers = np.full(len(questions), -1, np.int64)
-    for start in range(0, len(vectors), _TILE):
-        zeros = np.flatnonzero(vectors.is_zero[start : start + _TILE])
-        tables = _score_words(asked, vectors.unit_vectors[start : start + _TILE], method)
-        for first in range(0, len(questions), _BATCH):
-            piece = slice(first, first + _BATCH)
-            scores = tables.score(places[piece])
-            scores[:, zeros] = -np.inf
-            _exclude_ids(scores, questions[piece] - start)
-            _keep_better(scores, start, best[piece], answers[piece])
-    return answers
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """What b and c, and what a, bring to the score of each word of a tile; `join` puts the three together."""
-
-    plus: Floats
-    minus: Floats
-    join: np.ufunc
-
-    def score(self, places: NDArray[np.intp]) -> Floats:
-        """Return the scores (questions, tile) of questions (a, b, c), given as rows of the tables."""
-        scores = self.plus.take(places[:, 1], axis=0)
-        self.join(scores, self.plus.take(places[:, 2], axis=0), out=scores)
-        self.join(scores, self.minus.take(places[:, 0], axis=0), out=scores)
-        return scores
-
-
-def _score_words(asked: Floats, unit: Floats, method: str) -> _Tables:
-    cosines = asked @ unit.T
-    if method == "3cosadd":
-        return _Tables(cosines, -cosines, np.add)
-    shifted = shift_cosine(cosines)
-    return _Tables(shifted, np.reciprocal(shifted + EPSILON), np.multiply)
-
-
-def _exclude_ids(scores: Floats, questions: Ids) -> None:
-    """Make the query words, by their place in the tile, no answers."""
-    rows, columns = np.nonzero((questions >= 0) & (questions < scores.shape[1]))
-    scores[rows, questions[rows, columns]] = -np.inf
-
-
-def _keep_better(scores: Floats, start: int, best: Floats, answers: Ids) -> None:
-    """Put a tile's best into the best so far; of equals the earlier stays."""
-    top = scores.argmax(axis=1)
-    values = scores[np.arange(len(scores)), top]
-    is_better = values > best
-    best[is_better] = values[is_better]
-    answers[is_better] = top[is_better] + start
+def _tally(name: str, is_right: Flags, is_known: Flags, rules: Rules) -> SectionResult:
+    correct, known, total = int(is_right.sum()), int(is_known.sum()), len(is_right)
+    if known == 0:  # Not 0 %: nothing was asked.
+        return SectionResult(name, None, None, 0, total, 0)
+    counted = total if rules.unknown == "wrong" else known
+    interval = share_interval(correct, counted, draws=rules.draws)
+    return SectionResult(name, correct / counted, interval, known, total, correct)

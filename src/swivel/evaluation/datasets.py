@@ -1,33 +1,28 @@
 """Test sets as files.
 
-Receives paths, hands on `SimilaritySet` and `AnalogySet`. It scores nothing. A file's kind is decided by its
-columns: `word1 word2 score`, or `a b c d` with or without a section as the fifth; columns are separated by tabs or by
-spaces, and `: name` lines may begin sections instead.
+Receives paths, hands on `SimilaritySet`, `AnalogySet` and `CategorySet`. It scores nothing. A file's kind is decided by
+its columns: `word1 word2 score`; `a b c d`, with or without a section as the fifth; or `word category`, separated by a
+tab. Elsewhere tabs or spaces separate columns. `: name` lines may begin sections of analogies instead of the fifth
+column.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from swivel.errors import EvaluationError
+from swivel.evaluation.sources import PAPER_ORDER, name_set, published_sections
 
-# The order of the paper's table; other sets follow by name.
-PAPER_ORDER = (
-    "ws353_similarity",
-    "ws353_relatedness",
-    "men",
-    "mturk",
-    "rare_words",
-    "simlex999",
-    "google_analogies",
-    "msr_analogies",
-)
 SUFFIXES = (".tsv", ".txt")
-EXPECTED = "expected word1 word2 score, or a b c d with a section or without, separated by tabs or spaces"
+EXPECTED = (
+    "expected word1 word2 score, or a b c d with a section or without, separated by tabs or spaces, or word and "
+    "category, separated by a tab"
+)
+FourWords = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +33,58 @@ class SimilaritySet:
     pairs: tuple[tuple[str, str], ...]
     scores: tuple[float, ...]
 
+    @property
+    def size(self) -> int:
+        """How many pairs there are."""
+        return len(self.pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class Questions:
     """One section of analogies: a is to b as c is to d."""
 
     section: str
-    words: tuple[tuple[str, str, str, str], ...]
+    words: tuple[FourWords, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnalogySet:
-    """Analogies by section, in the file's order."""
+    """Analogies by section.
+
+    `order` is the place in the file of each question, section after section; empty where the file has them so.
+    """
 
     name: str
     sections: tuple[Questions, ...]
+    order: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """How many questions there are."""
         return sum(len(section.words) for section in self.sections)
 
+    @property
+    def rows(self) -> list[tuple[int, FourWords]]:
+        """The number of its section, and each question, in the file's order."""
+        listed = [(number, words) for number, section in enumerate(self.sections) for words in section.words]
+        return [row for _, row in sorted(zip(self.order, listed, strict=True))] if self.order else listed
 
-TestSet = SimilaritySet | AnalogySet
+
+@dataclass(frozen=True, slots=True)
+class CategorySet:
+    """Words, and the category that people put each of them into."""
+
+    name: str
+    words: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many words there are."""
+        return len(self.words)
+
+
+TestSet = SimilaritySet | AnalogySet | CategorySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +102,49 @@ class _Reader:
     path: Path
     number: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
+    lowercase: bool = True
+
+    @property
+    def name(self) -> str:
+        return name_set(self.path)
 
     def each_line(self) -> Iterator[str]:
         for number, line in self.lines:
             self.number = number
             yield line
 
+    def word(self, text: str) -> str:
+        return text.lower() if self.lowercase else text
+
     def fail(self, message: str) -> NoReturn:
         raise EvaluationError(f"{self.path}, line {self.number}: {message}")
 
 
 def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> FoundSets:
-    """Read a folder's `.tsv` and `.txt` files, or the files named.
+    """Read a folder's `.tsv` and `.txt` files, or the files and folders named.
 
     A file of a folder whose first line fits no kind of set (a list of sources, say) is left out; a named one is an
-    error.
+    error, and so are two sets of one name.
     """
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
-    sets: list[TestSet] = []
+    files = {file.resolve(): (file, path.is_dir()) for path in paths for file in _list_files(path)}
+    sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
-    for path in paths:
-        for file in _list_folder(path) if path.is_dir() else [path]:
-            reader = _open_reader(file)
-            if path.is_dir() and _kind_of(reader) is None:
-                left_out.append(file)
-            else:
-                sets.append(_read_lines(reader, lowercase))
+    for file, is_of_folder in files.values():
+        reader = _open_reader(file, lowercase)
+        if is_of_folder and _kind_of(reader) is None:
+            left_out.append(file)
+            continue
+        if reader.name in sets:
+            raise EvaluationError(f"{file}: {sets[reader.name][0]} is a set {reader.name!r} already; rename one")
+        sets[reader.name] = file, _read_lines(reader)
     if not sets:
         raise EvaluationError(f"{', '.join(map(str, paths)) or 'no files'}: no test sets; {EXPECTED}")
-    return FoundSets(tuple(sorted(sets, key=_paper_place)), tuple(left_out))
+    return FoundSets(tuple(sorted((each for _, each in sets.values()), key=_paper_place)), tuple(left_out))
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
-    """Read one test set; its name is the file's, without the ending.
+    """Read one test set; its name is the file's, without the ending, or ours for a file of the paper's sets.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +153,22 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     ...     read_set(file)
     SimilaritySet(name='pairs', pairs=(('tiger', 'cat'),), scores=(7.35,))
     """
-    return _read_lines(_open_reader(Path(path)), lowercase)
+    return _read_lines(_open_reader(Path(path), lowercase))
+
+
+def group_questions(name: str, rows: Sequence[tuple[str, FourWords]]) -> AnalogySet:
+    """Return a set from questions in the file's order, each with its section.
+
+    >>> words = ("a", "b", "c", "d")
+    >>> group_questions("q", [("x", words), ("y", words), ("x", words)]).order
+    (0, 2, 1)
+    """
+    places: dict[str, list[int]] = {}
+    for place, (section, _) in enumerate(rows):
+        places.setdefault(section, []).append(place)
+    sections = tuple(Questions(section, tuple(rows[n][1] for n in own)) for section, own in places.items())
+    order = tuple(place for own in places.values() for place in own)
+    return AnalogySet(name, sections, () if order == tuple(range(len(order))) else order)
 
 
 def _paper_place(test_set: TestSet) -> tuple[int, str]:
@@ -127,16 +176,19 @@ def _paper_place(test_set: TestSet) -> tuple[int, str]:
     return (PAPER_ORDER.index(name) if name in PAPER_ORDER else len(PAPER_ORDER), name)
 
 
-def _list_folder(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
+    """Return the files of a folder that may be sets; of a file, itself."""
+    if not path.is_dir():
+        return [path]
     return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
-def _open_reader(path: Path) -> _Reader:
+def _open_reader(path: Path, lowercase: bool) -> _Reader:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror or error}") from error
-    reader = _Reader(path)
+    reader = _Reader(path, lowercase=lowercase)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -152,7 +204,7 @@ def _split_columns(line: str) -> list[str]:
     return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
 
 
-def _kind_of(reader: _Reader) -> Callable[[_Reader, bool], TestSet] | None:
+def _kind_of(reader: _Reader) -> Callable[[_Reader], TestSet] | None:
     """Return the function that reads the file, by its first line."""
     if not reader.lines:
         return None
@@ -160,18 +212,20 @@ def _kind_of(reader: _Reader) -> Callable[[_Reader, bool], TestSet] | None:
     if _section_of(first) is not None:
         return _read_analogies
     width = len(_split_columns(first))
+    if width == 2 and "\t" in first:  # Two words without a tab are more likely some text.
+        return _read_categories
     if width == 3:
         return _read_similarity
     return _read_analogies if width in (4, 5) else None
 
 
-def _read_lines(reader: _Reader, lowercase: bool) -> TestSet:
+def _read_lines(reader: _Reader) -> TestSet:
     if not reader.lines:
         raise EvaluationError(f"{reader.path}: empty; {EXPECTED}")
     read = _kind_of(reader)
     if read is None:
         reader.fail(f"{EXPECTED}, got {reader.lines[0][1]!r}")
-    return read(reader, lowercase)
+    return read(reader)
 
 
 def _check_columns(reader: _Reader, line: str, count: int, expected: str) -> list[str]:
@@ -181,7 +235,7 @@ def _check_columns(reader: _Reader, line: str, count: int, expected: str) -> lis
     return columns
 
 
-def _read_similarity(reader: _Reader, lowercase: bool) -> SimilaritySet:
+def _read_similarity(reader: _Reader) -> SimilaritySet:
     pairs, scores = [], []
     for line in reader.each_line():
         first, second, text = _check_columns(reader, line, 3, "word1 word2 score")
@@ -191,9 +245,14 @@ def _read_similarity(reader: _Reader, lowercase: bool) -> SimilaritySet:
             score = math.nan
         if not math.isfinite(score):
             reader.fail(f"expected a number as the score, got {text!r}")
-        pairs.append((first.lower(), second.lower()) if lowercase else (first, second))
+        pairs.append((reader.word(first), reader.word(second)))
         scores.append(score)
-    return SimilaritySet(reader.path.stem, tuple(pairs), tuple(scores))
+    return SimilaritySet(reader.name, tuple(pairs), tuple(scores))
+
+
+def _read_categories(reader: _Reader) -> CategorySet:
+    rows = [_check_columns(reader, line, 2, "word and category, separated by a tab") for line in reader.each_line()]
+    return CategorySet(reader.name, tuple(reader.word(word) for word, _ in rows), tuple(kind for _, kind in rows))
 
 
 def _section_of(line: str) -> str | None:
@@ -201,18 +260,25 @@ def _section_of(line: str) -> str | None:
     return line[1:].strip() if line == ":" or line.startswith((": ", ":\t")) else None
 
 
-def _read_analogies(reader: _Reader, lowercase: bool) -> AnalogySet:
-    sections: dict[str, list[tuple[str, str, str, str]]] = {}
-    section, width = reader.path.stem, 0
+def _read_analogies(reader: _Reader) -> AnalogySet:
+    rows: list[tuple[str, FourWords]] = []
+    section, width = "", 0
     for line in reader.each_line():
         header = _section_of(line)
         if header is not None:
-            section = header or reader.path.stem
+            section = header
             continue
         width = width or (5 if len(_split_columns(line)) == 5 else 4)
         columns = _check_columns(reader, line, width, "a b c d section" if width == 5 else "a b c d")
-        a, b, c, d = (column.lower() if lowercase else column for column in columns[:4])
-        sections.setdefault(columns[4] if width == 5 else section, []).append((a, b, c, d))
-    if not sections:
+        a, b, c, d = map(reader.word, columns[:4])
+        rows.append((columns[4] if width == 5 else section, (a, b, c, d)))
+    if not rows:
         reader.fail("sections without questions; expected a b c d")
-    return AnalogySet(reader.path.stem, tuple(Questions(name, tuple(words)) for name, words in sections.items()))
+    return group_questions(reader.name, _name_sections(reader.name, rows))
+
+
+def _name_sections(name: str, rows: list[tuple[str, FourWords]]) -> list[tuple[str, FourWords]]:
+    """Give questions without a section one: that of the published set, or the set's own name."""
+    known = None if any(section for section, _ in rows) else published_sections(name, len(rows))
+    labels = known or [section or name for section, _ in rows]
+    return [(label, words) for label, (_, words) in zip(labels, rows, strict=True)]

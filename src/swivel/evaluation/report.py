@@ -1,24 +1,32 @@
 """All test sets at once.
 
-Receives vectors and a folder of sets, hands on a `Report`: figures for JSON and rows for a table. It draws nothing.
+Receives vectors and a folder of sets, hands on a `Report`: figures for JSON, and rows for a table. It draws nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swivel.errors import EvaluationError
-from swivel.evaluation.analogies import AnalogyResult, SectionResult, check_rules, score_analogies
-from swivel.evaluation.datasets import SimilaritySet, TestSet, find_sets
+from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
+from swivel.evaluation.bootstrap import Interval
+from swivel.evaluation.categories import CategoryResult, score_categories
+from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets
+from swivel.evaluation.halves import split_set
+from swivel.evaluation.rules import Rules, change_rules
 from swivel.evaluation.similarity import SimilarityResult, score_similarity
+from swivel.evaluation.sources import fetch_sets
 from swivel.progress import SILENT, Progress
 from swivel.vectors import Vectors
 
-TABLE_HEADER = ("set", "measure", "figure", "known", "of")
-Result = SimilarityResult | AnalogyResult
+TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known", "of")
+NONE_KNOWN = "none known"
+Result = SimilarityResult | AnalogyResult | CategoryResult
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +34,7 @@ class Report:
     """The figures of all sets, the paper's first and in its order."""
 
     results: tuple[Result, ...]
-    method: str
-    unknown: str
+    rules: Rules
     left_out: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Result:
@@ -40,13 +47,12 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
-            "method": self.method,
-            "unknown": self.unknown,
+            "rules": dataclasses.asdict(self.rules),
             "sets": [result.to_dict() for result in self.results],
             "left_out": list(self.left_out),
         }
 
-    def table(self, *, sections: bool = False) -> list[tuple[str, str, str, str, str]]:
+    def table(self, *, sections: bool = False) -> list[Row]:
         """Return one row of text a set, under `TABLE_HEADER`; with `sections`, one for each section too."""
         rows = []
         for result in self.results:
@@ -55,39 +61,66 @@ class Report:
                 rows += [_draw_row("  " + section.name, section) for section in result.sections]
         return rows
 
+    def markdown(self, *, sections: bool = False) -> str:
+        """Return the table in Markdown."""
+        return draw_markdown(TABLE_HEADER, self.table(sections=sections))
 
-def _draw_row(name: str, result: Result | SectionResult) -> tuple[str, str, str, str, str]:
-    is_similarity = isinstance(result, SimilarityResult)
-    figure = result.rho if isinstance(result, SimilarityResult) else result.accuracy
-    text = "-" if figure is None else f"{figure:.3f}"
-    return (name, "rho" if is_similarity else "accuracy", text, f"{result.known:,}", f"{result.total:,}")
+
+def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, its first column to the left and the others to the right.
+
+    >>> print(draw_markdown(("set", "figure"), [("men", "0.750")]))
+    | set | figure |
+    | :-- | --: |
+    | men | 0.750 |
+    """
+    marks = (":--", *["--:"] * (len(header) - 1))
+    lines = [[cell.strip().replace("|", "\\|") for cell in row] for row in (header, marks, *rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def draw_figure(figure: float | None) -> str:
+    """Return a figure as text."""
+    return "-" if figure is None else f"{figure:.3f}"
+
+
+def draw_interval(interval: Interval | None) -> str:
+    """Return an interval as text.
+
+    >>> draw_interval((0.25, 1.0))
+    '0.250 .. 1.000'
+    """
+    return "-" if interval is None else f"{interval[0]:.3f} .. {interval[1]:.3f}"
+
+
+def _draw_row(name: str, result: Result | SectionResult) -> Row:
+    interval = draw_interval(result.interval) if result.known else NONE_KNOWN
+    return (name, result.measure, draw_figure(result.figure), interval, f"{result.known:,}", f"{result.total:,}")
 
 
 def evaluate(
     vectors: Vectors,
-    source: str | Path | Iterable[str | Path],
+    source: str | Path | Iterable[str | Path] | None = None,
     *,
-    method: str = "3cosadd",
-    unknown: str = "wrong",
-    lowercase: bool = True,
+    rules: Rules | None = None,
     progress: Progress = SILENT,
+    **changes: Any,
 ) -> Report:
-    """Score vectors on the test sets of a folder, or on the files named.
+    """Score vectors on the paper's eight sets, on those of a folder, or on the files named.
 
     Parameters
     ----------
     vectors
         What to evaluate.
     source
-        A folder with files as in `swivel.evaluation.datasets`, or files.
-    method
-        How analogies are answered: `3cosadd` or `3cosmul`.
-    unknown
-        Analogies with an unknown word are `wrong` (the paper's rule), or `skip`.
-    lowercase
-        Lower-case the sets' words, as the paper does.
+        A folder with files as in `swivel.evaluation.datasets`, or files and folders. None: the paper's eight sets,
+        fetched when first asked for.
+    rules
+        How sets are scored: `Rules`; the paper's by default.
     progress
         Receives one task for each set of analogies.
+    changes
+        Single rules by name, such as `method="3cosmul"` or `half="tune"`.
 
     >>> import numpy as np, tempfile
     >>> from swivel.vectors import Side
@@ -95,26 +128,32 @@ def evaluate(
     >>> vectors = Vectors(Side(Vocabulary(["a", "b", "c"]), np.array([[1, 0], [1, 1], [0, 1]], np.float32)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "pairs.tsv").write_text("a\\tb\\t9\\na\\tc\\t1\\n")
-    ...     evaluate(vectors, folder)["pairs"]
-    SimilarityResult(name='pairs', rho=1.0, known=2, total=2)
+    ...     evaluate(vectors, folder)["pairs"].figure
+    1.0
     """
-    check_rules(method, unknown)
-    found = find_sets(source, lowercase=lowercase)
+    rules = change_rules(rules, changes)
+    found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
     for path in found.left_out:
         progress.say(f"{path.name}: left out, not a test set")
-
-    def score(test_set: TestSet) -> Result:
-        if isinstance(test_set, SimilaritySet):
-            return score_similarity(vectors, test_set)
-        return score_analogies(vectors, test_set, method=method, unknown=unknown, progress=progress)
-
-    results = tuple(map(score, found.sets))
+    results = tuple(_score_set(vectors, test_set, rules, progress) for test_set in found.sets)
     _say_what_is_unknown(results, progress)
-    return Report(results, method, unknown, tuple(path.name for path in found.left_out))
+    return Report(results, rules, tuple(path.name for path in found.left_out))
+
+
+def _score_set(vectors: Vectors, test_set: TestSet, rules: Rules, progress: Progress) -> Result:
+    if rules.half is not None:
+        test_set = split_set(test_set, rules.half)
+    if isinstance(test_set, SimilaritySet):
+        return score_similarity(vectors, test_set, rules)
+    if isinstance(test_set, AnalogySet):
+        return score_analogies(vectors, test_set, rules, progress=progress)
+    return score_categories(vectors, test_set, rules)
 
 
 def _say_what_is_unknown(results: tuple[Result, ...], progress: Progress) -> None:
     strange = [result.name for result in results if result.known == 0]
+    if not any(result.total for result in results):
+        raise EvaluationError(f"this half of {', '.join(strange)} has no items: nothing to evaluate; leave --half away")
     if len(strange) == len(results):
         raise EvaluationError(
             f"no item of {', '.join(strange)} is in the vocabulary: are set and vectors of the same language, and "

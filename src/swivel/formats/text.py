@@ -1,0 +1,112 @@
+"""Vectors as text: word2vec's format, with a line of two numbers first, and GloVe's, without.
+
+Receives a path, hands on `Vectors`. Strict: what does not fit is refused with its line, never skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from swivel.errors import StorageError
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What was read so far, and the line at hand."""
+
+    path: Path
+    line: int = 0
+    dim: int = 0
+    promised: int | None = None  # words, by the first line
+    words: dict[str, None] = field(default_factory=dict)  # an ordered set
+    values: list[np.ndarray] = field(default_factory=list)
+
+    def fail(self, message: str) -> NoReturn:
+        raise StorageError(f"{self.path}, line {self.line}: {message}")
+
+    def read_header(self, text: str) -> bool:
+        """Take the first line for word2vec's `words dimensions`, or say that it is a vector."""
+        fields = text.split()
+        if len(fields) == 2 and all(number.isdecimal() for number in fields):
+            self.promised, self.dim = int(fields[0]), int(fields[1])
+            if self.dim == 0:
+                self.fail("vectors of 0 dimensions")
+            return True
+        self.dim = len(text.split(" ")) - 1
+        if self.dim < 1:
+            self.fail(f"expected a word and its numbers, got {_shown(text)}")
+        return False
+
+    def read_vector(self, text: str) -> None:
+        """Take one line; a word may hold spaces, so it is what stands before the last `dim` numbers."""
+        word, *numbers = text.rsplit(" ", self.dim)
+        if len(numbers) != self.dim:
+            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {_shown(text)}")
+        if not word.strip():
+            self.fail("an empty word")
+        if word in self.words:
+            self.fail(f"the word {word!r} a second time")
+        self.words[word] = None
+        self.values.append(np.array([self._number(number) for number in numbers], np.float32))
+        if self.promised is not None and len(self.words) > self.promised:
+            self.fail(f"the first line promises {self.promised:,} words, and there are more")
+
+    def _number(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            self.fail(f"{text!r} is not a number, or the vector has more than {self.dim} of them")
+        if not math.isfinite(number):
+            self.fail(f"{text} is not a finite number")
+        return number
+
+    def finish(self) -> Vectors:
+        if not self.words:
+            self.fail("the file has no vectors")
+        if self.promised is not None and len(self.words) != self.promised:
+            self.fail(f"the first line promises {self.promised:,} words, the file ends after {len(self.words):,}")
+        return Vectors(Side(Vocabulary(self.words), np.stack(self.values)))
+
+
+def read_text(path: str | Path) -> Vectors:
+    """Read vectors in word2vec's or GloVe's text format; words stand in the order of the file, without counts.
+
+    Raises StorageError, with the line, for a vector of another length, a word that is empty or was there before, and
+    what is no finite number.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "vectors.txt"
+    ...     _ = file.write_bytes(b"2 3\\nking 1 0 0\\nqueen 0.8 0.6 0\\n")
+    ...     read_text(file).nearest("king")[0].token
+    'queen'
+    """
+    reader = _Reader(Path(path))
+    for text in _lines(reader):
+        if reader.line > 1 or not reader.read_header(text):
+            reader.read_vector(text)
+    return reader.finish()
+
+
+def _lines(reader: _Reader) -> Iterator[str]:
+    try:
+        with reader.path.open("rb") as file:
+            for data in file:  # by \n alone: words may hold U+0085 and its like
+                reader.line += 1
+                yield data.decode("utf-8").rstrip("\r\n").rstrip(" ").replace("\t", " ")
+    except UnicodeDecodeError as error:
+        reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x}); a binary file is not read")
+    except OSError as error:
+        raise StorageError(f"{reader.path}: {error.strerror or error}") from error
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,28 @@
+"""The paper's figures, and the table of very rare words.
+
+Receives results, matrices and vectors, hands on matplotlib Figures (`save_figure` puts them into files, through
+`storage`) and a `RareWords` table. It evaluates nothing. matplotlib, the extra `plot`, is loaded when a figure is
+drawn; no figure touches pyplot or its global state.
+"""
+
+from swivel.plots.blocks import plot_block
+from swivel.plots.frequency import Curve, Point, plot_differences, plot_frequency
+from swivel.plots.losses import plot_losses
+from swivel.plots.style import FORMATS, draw_figure, save_figure
+from swivel.plots.words import PAPER_WORDS, RareWords, choose_rare_words, find_rare_neighbours
+
+__all__ = [
+    "FORMATS",
+    "PAPER_WORDS",
+    "Curve",
+    "Point",
+    "RareWords",
+    "choose_rare_words",
+    "draw_figure",
+    "find_rare_neighbours",
+    "plot_block",
+    "plot_differences",
+    "plot_frequency",
+    "plot_losses",
+    "save_figure",
+]

@@ -1,0 +1,134 @@
+"""The experiment, from text to report: every stage in order, what is done already left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swivel.config import RECIPES, CorpusConfig, VocabularyConfig
+from swivel.corpus import list_files
+from swivel.errors import ConfigError, missing_extra
+from swivel.means import Means
+from swivel.pipeline import split_settings
+from swivel.reproduce.evaluations import EvaluateJob, digest_sets, read_sets
+from swivel.reproduce.experiment import WORD2VEC, ReproduceConfig, Trained, list_trained, matrix_name
+from swivel.reproduce.gather import Ground, Made, gather_results
+from swivel.reproduce.jobs import CountJob, TrainJob, Word2vecJob, open_vectors
+from swivel.reproduce.processes import Runner, run_in_process
+from swivel.reproduce.results import Results
+from swivel.reproduce.slices import TEXT, SliceJob
+from swivel.reproduce.stages import Stages
+from swivel.reproduce.writing import write_report
+
+
+def reproduce(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    config: ReproduceConfig | None = None,
+    means: Means | None = None,
+    runner: Runner = run_in_process,
+    **settings: Any,
+) -> Results:
+    """Run the paper's experiment on a text, and write `out/report.html` and its twin `out/report.md`.
+
+    Interrupted, the same call goes on where it was.
+
+    Parameters
+    ----------
+    texts
+        A path, a folder, a glob, or several of them.
+    runner
+        What runs a stage; by default each runs in a process of its own.
+    settings
+        Fields of CorpusConfig and VocabularyConfig; a recipe's own where none are given.
+    """
+    config, means = config or ReproduceConfig(), means or Means()
+    split_settings("default", settings, CorpusConfig, VocabularyConfig)  # A slip is told now.
+    experiment = _Experiment(Path(out), config, means, dict(settings), Stages(Path(out), means, runner))
+    return experiment.run(_list_texts(texts))
+
+
+def _list_texts(texts: str | Path | Iterable[str | Path]) -> tuple[Path, ...]:
+    paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
+    files = tuple(file for path in paths for file in list_files(path))
+    if Path("-") in files:
+        raise ConfigError("standard input cannot be read several times; save the text to a file")
+    return files
+
+
+@dataclass(slots=True)
+class _Experiment:
+    """One experiment in its folder."""
+
+    out: Path
+    config: ReproduceConfig
+    means: Means
+    settings: dict[str, Any]
+    stages: Stages
+    texts: tuple[Path, ...] = ()
+    matrices: dict[str, Path] = field(default_factory=dict)
+
+    def run(self, texts: tuple[Path, ...]) -> Results:
+        self._check_libraries()
+        sets = read_sets(self.config.data, self.config.half, self.means.progress)
+        for path in dict(self.config.vectors).values():
+            open_vectors(path)  # A file that cannot be read is told now, not after an hour.
+        self._take_text(texts)
+        self._count()
+        vectors = {trained: self._train(trained) for trained in list_trained(self.config)}
+        made = [Made(each.method, each.seed, path) for each, path in vectors.items()]
+        made += [Made(name, None, path) for name, path in self.config.vectors]
+        digest = digest_sets(sets)
+        for each in made:
+            self._evaluate(each, digest)
+        ground = Ground(self.out, self.config, texts, self.matrices, self.stages.records, self.means.threads)
+        results = gather_results(ground, made, sets)
+        write_report(self.out, results, self.matrices.get("paper", ground.words_of))
+        return results
+
+    def _check_libraries(self) -> None:
+        """Say what is not installed before hours are spent."""
+        if importlib.util.find_spec("matplotlib") is None:
+            raise missing_extra("plots", "matplotlib", "plot")
+        if set(self.config.methods) & set(WORD2VEC) and importlib.util.find_spec("gensim") is None:
+            raise missing_extra("the methods sgns and cbow", "gensim", "baselines")
+
+    def _take_text(self, texts: tuple[Path, ...]) -> None:
+        self.texts = texts
+        if self.config.tokens is not None:
+            known = CorpusConfig.__dataclass_fields__
+            (config,) = split_settings(
+                "default", {name: value for name, value in self.settings.items() if name in known}, CorpusConfig
+            )
+            folder = self.stages.do("corpus", SliceJob(texts, self.out / "corpus", self.config.tokens, config))
+            self.texts = (folder / TEXT,)
+            self.settings |= {"encoding": "utf-8"}
+
+    def _count(self) -> None:
+        """Count once for each different matrix that a method needs; the first one's words are everybody's."""
+        recipes = [method for method in self.config.methods if method in RECIPES] or ["default"]
+        for recipe in recipes:
+            name = matrix_name(recipe, self.settings)
+            job = CountJob(self.texts, self.out / "matrices" / name, recipe, self.settings)
+            self.matrices[recipe] = self.stages.do(f"matrix {name}", job)
+
+    def _train(self, trained: Trained) -> Path:
+        out = self.out / "vectors" / trained.name
+        settings: Mapping[str, Any] = {"dim": self.config.dim, "seed": trained.seed}
+        job: TrainJob | Word2vecJob
+        if trained.method in WORD2VEC:
+            job = Word2vecJob(
+                self.texts, next(iter(self.matrices.values())), out, trained.method, {**self.settings, **settings}
+            )
+        else:
+            job = TrainJob(self.matrices[trained.method], out, trained.method, settings)
+        return self.stages.do(f"vectors {trained.name}", job)
+
+    def _evaluate(self, made: Made, digest: str) -> None:
+        out = self.out / "evaluation" / made.name
+        job = EvaluateJob(made.path, out, self.config.data, self.config.half, digest)
+        self.stages.do(f"evaluation {made.name}", job)

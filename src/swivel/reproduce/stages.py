@@ -1,0 +1,105 @@
+"""The stages of an experiment: each a folder, done once, and what it took, kept in `measures.json`.
+
+Receives jobs, hands on measures. A stage is done when its folder has a manifest and the measures say that it was made
+from the same things; otherwise its job runs, and goes on where it was if it can.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from swivel.errors import DamagedFolder, StorageError
+from swivel.means import Means
+from swivel.reproduce.processes import Job, Measure, Runner
+from swivel.storage import MANIFEST, fingerprint, write_file
+
+MEASURES = "measures.json"
+
+
+class StageJob(Job, Protocol):
+    """A job that makes a folder."""
+
+    @property
+    def out(self) -> Path:
+        """The folder."""
+
+    def made_from(self) -> Mapping[str, Any]:
+        """Return what the result depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a stage: what it is made from, what it took so far, in how many attempts."""
+
+    identity: str
+    seconds: float | None = 0.0
+    peak_bytes: int | None = None
+    attempts: int = 0
+    is_finished: bool = False
+
+    def after(self, measure: Measure, *, is_finished: bool) -> Record:
+        """Return the record after one more attempt."""
+        unknown = self.seconds is None or measure.seconds is None
+        return replace(
+            self,
+            seconds=None if unknown else round((self.seconds or 0) + (measure.seconds or 0), 3),
+            peak_bytes=max(self.peak_bytes or 0, measure.peak_bytes or 0) or None,
+            is_finished=is_finished,
+        )
+
+
+@dataclass(slots=True)
+class Stages:
+    """Does stages in the folder of an experiment."""
+
+    path: Path
+    means: Means
+    runner: Runner
+    records: dict[str, Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.records = read_records(self.path / MEASURES)
+
+    def do(self, name: str, job: StageJob) -> Path:
+        """Do a stage unless it is done, and return its folder."""
+        identity = fingerprint(job.made_from())
+        before = self.records.get(name)
+        if before is None or before.identity != identity:
+            before = Record(identity)
+        is_there = (job.out / MANIFEST).exists() and not self.means.overwrite
+        if is_there and before.is_finished:
+            return job.out
+        self.means.progress.say(f"{name}: " + ("going on" if before.attempts else "beginning"))
+        self._keep(name, replace(before, attempts=before.attempts + 1))
+        started = time.perf_counter()
+        try:
+            measure = self.runner(job, self.means)
+        except BaseException:  # also when interrupted: the time was spent
+            self._keep(name, self.records[name].after(Measure(time.perf_counter() - started), is_finished=False))
+            raise
+        # What was there already, without a record, was found in no time: what it took is not known.
+        self._keep(name, self.records[name].after(Measure() if is_there else measure, is_finished=True))
+        return job.out
+
+    def _keep(self, name: str, record: Record) -> None:
+        self.records[name] = record
+        plain = {"stages": {key: asdict(value) for key, value in self.records.items()}}
+        write_file(self.path / MEASURES, json.dumps(plain, indent=1).encode() + b"\n")
+
+
+def read_records(file: Path) -> dict[str, Record]:
+    """Return what is known of each stage; nothing where there is no file yet."""
+    try:
+        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        return {name: Record(**fields) for name, fields in stages.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"{file}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFolder(f"{file}: not a list of stages ({error}); remove it, the times in it are lost") from error

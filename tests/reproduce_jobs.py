@@ -1,0 +1,69 @@
+"""Jobs for the tests of processes: a new process finds them by this module's name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from swivel.errors import ConfigError
+from swivel.interrupts import stop_on_signals
+from swivel.means import Means
+from swivel.progress import track
+
+
+@dataclass(frozen=True)
+class TellingJob:
+    """Tells what it is given and what it does, and takes memory."""
+
+    megabytes: int = 0
+
+    def run(self, means: Means) -> None:
+        means.progress.say(f"{means.threads} threads, {means.memory} of memory, overwrite {means.overwrite}")
+        with track(means.progress, "counting", 3, "sheep") as task:
+            task.advance(2, "two")
+            task.advance()
+        np.ones(self.megabytes << 17).sum()
+
+
+class NobodysError(Exception):
+    """Cannot be pickled: what it is made of is not what it keeps."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+        self.kept = lambda: second
+
+
+@dataclass(frozen=True)
+class FailingJob:
+    """Fails in a way of its own."""
+
+    how: str
+
+    def run(self, means: Means) -> None:
+        if self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "left":
+            os._exit(3)
+        means.progress.begin("never ended", None, "sheep")
+        raise ConfigError("no sheep") if self.how == "config" else NobodysError("one", "two")
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """Waits until it is asked to stop, and saves before it does."""
+
+    file: Path
+
+    def run(self, means: Means) -> None:
+        with stop_on_signals() as should_stop:
+            means.progress.say("waiting")
+            until = time.monotonic() + 30
+            while not should_stop() and time.monotonic() < until:
+                time.sleep(0.02)
+            self.file.write_text("saved")
+        should_stop.raise_if_set()

@@ -1,0 +1,113 @@
+"""The verb `evaluate` of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from swivel.cli import cli
+from swivel.errors import EvaluationError
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+WORDS = ["king", "man", "woman", "queen", "pear"]
+SQUARE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [1, -1, 0]], np.float32)
+
+
+def show(*arguments: object) -> Result:
+    ended = CliRunner().invoke(cli, ["evaluate", *map(str, arguments), "--quiet"], prog_name="swivel")
+    if ended.exception is not None:
+        raise ended.exception
+    return ended
+
+
+@pytest.fixture
+def square(tmp_path: Path) -> Path:
+    """Vectors on which the answers are known."""
+    Vectors(Side(Vocabulary(WORDS), SQUARE)).save(tmp_path / "square")
+    return tmp_path / "square"
+
+
+@pytest.fixture
+def crooked(tmp_path: Path) -> Path:
+    """Vectors to which a pear is the queen."""
+    Vectors(Side(Vocabulary([*WORDS[:3], "pear", "queen"]), SQUARE)).save(tmp_path / "crooked")
+    return tmp_path / "crooked"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    (folder / "near.tsv").write_text("king\tman\t9\nking\tqueen\t5\nman\twoman\t1\nman\tzebra\t4\n")
+    (folder / "pairs.txt").write_text(": royal\nman king woman queen\n: other\nman king woman zebra\n")
+    return folder
+
+
+def test_intervals_and_coverage_stand_beside_the_figures(square: Path, data: Path) -> None:
+    assert show(square, "--data", data).stdout.splitlines() == [
+        "set     measure  figure   95 % interval  known  of",
+        "near        rho   1.000  1.000 .. 1.000      3   4",
+        "pairs  accuracy   0.500  0.000 .. 1.000      1   2",
+    ]
+
+
+def test_a_folder_and_files_are_taken_together(square: Path, data: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("king man 3\nking queen 2\n")
+    names = [line.split()[0] for line in show(square, own, "--data", data).stdout.splitlines()]
+    assert names == ["set", "near", "own", "pairs"]
+    assert [line.split()[0] for line in show(square, own).stdout.splitlines()] == ["set", "own"]
+
+
+def test_rules_are_options(square: Path, data: Path) -> None:
+    options = ["--unknown", "skip", "--unknown-pairs", "zero", "--method", "3cosmul", "--draws", "0", "--json"]
+    plain = json.loads(show(square, data, *options, "--half", "report", "--top", "4").stdout)
+    assert plain["rules"] == {
+        "method": "3cosmul",
+        "unknown": "skip",
+        "unknown_pairs": "zero",
+        "top": 4,
+        "lowercase": True,
+        "half": "report",
+        "draws": 0,
+    }
+    near = plain["sets"][0]
+    assert (near["known"], near["total"], near["figure"], near["interval"]) == (1, 2, 1.0, None)
+    plain = json.loads(show(square, data, *options).stdout)
+    assert [each["figure"] for each in plain["sets"]] == [pytest.approx(0.948683), 1.0]
+
+
+def test_other_vectors_are_compared_item_by_item(square: Path, crooked: Path, data: Path) -> None:
+    lines = show(square, "--data", data, "--against", crooked, "--against", square).stdout.splitlines()
+    assert lines[3:6] == ["", f"against {crooked}:", ""]
+    assert lines[6].split() == ["set", "first", "second", "difference", "95", "%", "interval", "p", "items"]
+    assert lines[8].split()[:4] == ["pairs", "0.500", "0.000", "+0.500"]
+    assert f"against {square}:" in lines
+    plain = json.loads(show(square, "--data", data, "--against", crooked, "--json").stdout)
+    (comparisons,) = plain["against"].values()
+    assert [(each["name"], each["items"]) for each in comparisons] == [("near", 3), ("pairs", 2)]
+
+
+def test_tables_are_also_markdown(square: Path, crooked: Path, data: Path) -> None:
+    shown = show(square, data, "--markdown", "--sections", "--against", crooked).stdout
+    assert shown.startswith("| set | measure | figure | 95 % interval | known | of |\n| :-- | --: |")
+    assert "| royal | accuracy | 1.000 | 1.000 .. 1.000 | 1 | 1 |\n" in shown
+    assert "| other | accuracy | - | none known | 0 | 1 |\n" in shown
+    assert f"\nagainst {crooked}:\n\n| set | first | second |" in shown
+
+
+def test_without_sets_the_papers_are_taken(
+    square: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*, progress: object) -> None:
+        raise EvaluationError("not here")
+
+    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", refuse)
+    with pytest.raises(EvaluationError, match="not here"):
+        show(square)
+    show(square, data)

@@ -1,0 +1,162 @@
+"""Test sets as files: what is read, what is refused, and the halves of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swivel.errors import ConfigError, EvaluationError
+from swivel.evaluation import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set, split_set
+from swivel.evaluation.halves import half_of_pair
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tiger\tcat\t7.35\nsun\tmoon\t1\n",
+        "tiger cat 7.35\r\nsun moon 1\r\n",
+        "tiger  cat 7.35\rsun moon 1",
+        "\ufefftiger\tcat\t7.35\n\n  sun\tmoon\t1.0  \n\n",
+    ],
+)
+def test_pairs_are_read_whatever_separates_words_and_lines(tmp_path: Path, text: str) -> None:
+    pairs = read_set(write(tmp_path / "pairs.txt", text))
+    assert pairs == SimilaritySet("pairs", (("tiger", "cat"), ("sun", "moon")), (7.35, 1.0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Oslo\tNorway\tRome\tItaly\tcapital\nbig\tbigger\told\tolder\tgram\noslo\tnorway\tparis\tfrance\tcapital\n",
+        ": capital\nOslo Norway Rome Italy\nOslo Norway Paris France\n: gram\nbig bigger old older\n",
+        ":\tcapital\r\noslo norway rome italy\r\noslo norway paris france\r\n: gram\r\nbig bigger old older\r\n",
+    ],
+)
+def test_questions_are_read_with_their_sections(tmp_path: Path, text: str) -> None:
+    capitals = (("oslo", "norway", "rome", "italy"), ("oslo", "norway", "paris", "france"))
+    expected = (Questions("capital", capitals), Questions("gram", (("big", "bigger", "old", "older"),)))
+    questions = read_set(write(tmp_path / "q.txt", text))
+    assert isinstance(questions, AnalogySet)
+    assert questions.sections == expected
+    lines = [line.lower() for line in text.split("\n") if line and not line.startswith(":")]
+    assert [words for _, words in questions.rows] == [tuple(line.split()[:4]) for line in lines]
+
+
+def test_words_and_their_categories_are_read(tmp_path: Path) -> None:
+    words = read_set(write(tmp_path / "kinds.tsv", "Apple\tFruit\r\nred wine\tdrink\n"))
+    assert words == CategorySet("kinds", ("apple", "red wine"), ("Fruit", "drink"))
+
+
+def test_questions_without_sections_are_one_section(tmp_path: Path) -> None:
+    questions = read_set(write(tmp_path / "q.txt", "a b c d\ne f g h\n"))
+    assert isinstance(questions, AnalogySet)
+    assert [(section.section, len(section.words)) for section in questions.sections] == [("q", 2)]
+
+
+def test_case_is_kept_when_asked_and_labels_may_hold_spaces(tmp_path: Path) -> None:
+    pairs = read_set(write(tmp_path / "p.tsv", "Red wine\tOslo\t3\n"), lowercase=False)
+    assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("Red wine", "Oslo"),)
+
+
+def test_a_next_line_character_ends_no_line(tmp_path: Path) -> None:
+    pairs = read_set(write(tmp_path / "p.tsv", "a\x85b\tc\t3\n"))
+    assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("a\x85b", "c"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a b 1\na b\n", "p.txt, line 2: expected word1 word2 score, got 'a b'"),
+        ("a b 1\n\nc d x\n", "p.txt, line 3: expected a number as the score, got 'x'"),
+        ("a b nan\n", "line 1: expected a number as the score, got 'nan'"),
+        ("a\t\t1\n", "line 1: expected word1 word2 score"),
+        ("a b c d\na b c\n", "line 2: expected a b c d, got 'a b c'"),
+        (": s\na b c\n", "line 2: expected a b c d, got 'a b c'"),
+        ("a b c d s\na b c d\n", "line 2: expected a b c d section, got 'a b c d'"),
+        ("a\n", "line 1: expected word1 word2 score, or a b c d .*, got 'a'"),
+        ("a b\n", "line 1: expected word1 word2 score, or .* separated by a tab, got 'a b'"),
+        ("a\tb\nc\n", "line 2: expected word and category, separated by a tab, got 'c'"),
+        (": s\n", "line 1: sections without questions"),
+        ("\n \n", "p.txt: empty; expected"),
+    ],
+)
+def test_a_malformed_line_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        read_set(write(tmp_path / "p.txt", text))
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"a b 1\nc \xff 2\n")
+    with pytest.raises(EvaluationError, match=r"p\.txt, line 2: not valid UTF-8 \(byte 0xff\)"):
+        read_set(tmp_path / "p.txt")
+
+
+def test_missing_files_and_folders_without_sets_are_told(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="none: No such file"):
+        find_sets(tmp_path / "none")
+    with pytest.raises(EvaluationError, match="no test sets"):
+        find_sets(tmp_path)
+    with pytest.raises(EvaluationError, match="no files: no test sets"):
+        find_sets([])
+
+
+def test_sets_come_in_the_papers_order_then_by_name(tmp_path: Path) -> None:
+    for name in ("zoo", "men", "ape", "ws353_similarity", "google_analogies"):
+        write(tmp_path / f"{name}.tsv", "a\tb\t1\n")
+    write(tmp_path / "README.md", "not read")
+    names = [each.name for each in find_sets(tmp_path).sets]
+    assert names == ["ws353_similarity", "men", "google_analogies", "ape", "zoo"]
+
+
+def test_two_sets_of_one_name_are_told_but_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    men, bruni = (write(tmp_path / name, "a\tb\t1\n") for name in ("men.tsv", "bruni_men.txt"))
+    with pytest.raises(EvaluationError, match=r"bruni_men\.txt: .*men\.tsv is a set 'men' already; rename one"):
+        find_sets([men, bruni])
+    assert len(find_sets([men, men]).sets) == 1
+
+
+def test_odd_lines_are_for_tuning_and_even_ones_for_the_report() -> None:
+    pairs = SimilaritySet("p", (("a", "b"), ("c", "d"), ("e", "f")), (1, 2, 3))
+    assert split_set(pairs, "tune") == SimilaritySet("p", (("a", "b"), ("e", "f")), (1, 3))
+    assert split_set(pairs, "report") == SimilaritySet("p", (("c", "d"),), (2,))
+    kinds = CategorySet("k", ("a", "b", "c"), ("x", "y", "x"))
+    assert split_set(kinds, "report") == CategorySet("k", ("b",), ("y",))
+    assert split_set(SimilaritySet("one", (("a", "b"),), (1,)), "report").size == 0
+
+
+def test_no_pair_of_a_reported_question_occurs_in_tuning() -> None:
+    rng = np.random.default_rng(4)
+    pairs = [(f"a{n}", f"b{n}") for n in range(40)]
+    rows = [(*pairs[i][:: 1 - 2 * (i % 2)], *pairs[j][:: 1 - 2 * (j % 2)]) for i, j in rng.integers(0, 40, (600, 2))]
+    rows += [(b, a, d, c) for a, b, c, d in rows]
+    whole = AnalogySet("q", (Questions("odd", tuple(rows[::2])), Questions("even", tuple(rows[1::2]))))
+    tune, report = (split_set(whole, half) for half in ("tune", "report"))
+    assert isinstance(tune, AnalogySet) and isinstance(report, AnalogySet)
+
+    def pairs_of(half: AnalogySet) -> set[frozenset[str]]:
+        return {frozenset(pair) for _, (a, b, c, d) in half.rows for pair in ((a, b), (c, d))}
+
+    assert not pairs_of(tune) & pairs_of(report)
+    assert min(tune.size, report.size) > 100
+    kept = [words for half in (tune, report) for section in half.sections for words in section.words]
+    parted = [(a, b, c, d) for a, b, c, d in rows if half_of_pair(a, b) != half_of_pair(d, c)]
+    assert sorted(kept + parted) == sorted(rows)
+    assert [section.section for section in tune.sections] == ["odd", "even"]
+
+
+def test_halves_are_the_same_on_every_machine_and_in_either_order() -> None:
+    pairs = [("man", "king"), ("big", "bigger"), ("oslo", "norway"), ("city", "city's")]
+    expected = ["report", "tune", "report", "tune"]
+    assert [half_of_pair(*pair) for pair in pairs] == [half_of_pair(*pair[::-1]) for pair in pairs] == expected
+
+
+def test_a_half_that_there_is_not_is_told() -> None:
+    with pytest.raises(ConfigError, match="half must be one of tune, report, got 'test'"):
+        split_set(SimilaritySet("p", (), ()), "test")

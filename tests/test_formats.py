@@ -1,0 +1,75 @@
+"""Vectors in other tools' text files: read, or refused with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import swivel.formats
+from swivel.errors import StorageError
+from swivel.formats import read_text
+
+
+def write(tmp_path: Path, text: str | bytes) -> Path:
+    file = tmp_path / "vectors.txt"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return file
+
+
+def test_every_public_name_is_exported() -> None:
+    assert all(hasattr(swivel.formats, name) for name in swivel.formats.__all__)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2 3\nking 1 0.5 -2e-1\nqueen 0 1 2\n",
+        "king 1 0.5 -2e-1\nqueen 0 1 2\n",
+        "2 3\nking 1 0.5 -2e-1 \r\nqueen 0 1 2",
+        "king\t1\t0.5\t-2e-1\nqueen\t0\t1\t2\n",
+    ],
+)
+def test_word2vec_and_glove_files_give_the_same_vectors(tmp_path: Path, text: str) -> None:
+    vectors = read_text(write(tmp_path, text))
+    assert vectors.vocabulary.tokens == ("king", "queen")
+    assert np.array_equal(vectors.vectors, np.array([[1, 0.5, -0.2], [0, 1, 2]], np.float32))
+
+
+def test_a_word_may_hold_spaces_and_odd_line_ends(tmp_path: Path) -> None:
+    vectors = read_text(write(tmp_path, "a 1 2\n. . . 3 4\nx\u0085y 5 6\n"))
+    assert vectors.vocabulary.tokens == ("a", ". . .", "x\u0085y")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 3\nking 1 0 0\nqueen 1 0\n", r"line 3: expected a word and 3 numbers, got 2: 'queen 1 0'"),
+        ("king 1 0\nqueen 1 0 5\nqueen 1 0 5\n", r"line 3: the word 'queen 1' a second time"),
+        ("2 3\nking 1 0 0\nking 1 0 0\n", r"line 3: the word 'king' a second time"),
+        ("2 3\nking 1 0 0\n 1 0 0\n", r"line 3: an empty word"),
+        ("king 1 0\n\nqueen 1 0\n", r"line 2: expected a word and 2 numbers, got 0: ''"),
+        ("2 3\nking 1 x 0\n", r"line 2: 'x' is not a number, or the vector has more than 3 of them"),
+        ("2 3\nking 1 nan 0\n", r"line 2: nan is not a finite number"),
+        ("1 3\nking 1 0 0\nqueen 1 0 0\n", r"line 3: the first line promises 1 words, and there are more"),
+        ("3 3\nking 1 0 0\nqueen 1 0 0\n", r"line 3: the first line promises 3 words, the file ends after 2"),
+        ("1 0\nking\n", r"line 1: vectors of 0 dimensions"),
+        ("king\n", r"line 1: expected a word and its numbers, got 'king'"),
+        ("", r"line 0: the file has no vectors"),
+        (b"1 2\n\xff 1 2\n", r"line 2: not valid UTF-8 \(byte 0xff\); a binary file is not read"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(StorageError, match=rf"vectors\.txt, {message}$"):
+        read_text(write(tmp_path, text))
+
+
+def test_a_long_line_is_shown_in_part(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"got 'x{37}\.\.\.'$"):
+        read_text(write(tmp_path, "x" * 100 + "\n"))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nowhere\.txt: No such file or directory"):
+        read_text(tmp_path / "nowhere.txt")

@@ -1,0 +1,292 @@
+"""The paper's figures: what is drawn is what was found, and the same bytes every time."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import same_color
+from matplotlib.figure import Figure
+
+import swivel.plots
+from swivel.cli import cli
+from swivel.cli.experiments import split_name
+from swivel.errors import ConfigError, MissingExtra, StorageError
+from swivel.evaluation import AnalogyResult, AnalogySet, Questions, summarise_answers
+from swivel.matrix import Matrix
+from swivel.objective import Objective
+from swivel.plots import (
+    Curve,
+    Point,
+    choose_rare_words,
+    draw_figure,
+    find_rare_neighbours,
+    plot_block,
+    plot_differences,
+    plot_frequency,
+    plot_losses,
+    save_figure,
+)
+from swivel.plots.blocks import frequency_corner, interleaved_block, shrink
+from swivel.plots.buckets import make_curves
+from swivel.plots.losses import COUNTS, TARGET, losses_of
+from swivel.plots.style import COLOURS, INK, spread_labels
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+
+def curve(name: str, *heights: float, spread: float = 0.05) -> Curve:
+    points = (Point(2.0 + n, y, y - spread, y + spread, 100) for n, y in enumerate(heights))
+    return Curve(name, tuple(points))
+
+
+def texts_of(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_every_public_name_is_exported() -> None:
+    assert all(hasattr(swivel.plots, name) for name in swivel.plots.__all__)
+
+
+@pytest.mark.parametrize("count", [0.1, 1.0, 50.0])
+def test_loss_of_an_observed_cell_is_the_weighted_squared_error(count: float) -> None:
+    at = np.array([-3.0, 0.0, TARGET, 5.5])
+    confidence = 0.1 + 0.25 * count**0.5
+    assert np.allclose(losses_of(count, at, Objective()), 0.5 * confidence * (at - TARGET) ** 2, atol=1e-12)
+
+
+@pytest.mark.parametrize("unseen", [1.0, 0.5])
+def test_loss_of_an_unobserved_cell_is_the_soft_hinge(unseen: float) -> None:
+    at = np.array([-3.0, 0.0, TARGET, 5.5])
+    assert np.allclose(losses_of(0.0, at, Objective(unseen=unseen)), np.log1p(np.exp(at - TARGET)), atol=1e-12)
+
+
+def test_losses_have_a_labelled_curve_for_every_count_and_one_for_none() -> None:
+    figure = plot_losses()
+    assert len(figure.axes[0].lines) == 1 + len(COUNTS) + 1  # the target, too
+    assert {"seen, x = 1", "x = 10", "x = 100", "never seen", "target"} == set(texts_of(figure))
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (4, 4), (3, 5)])
+def test_both_pieces_of_the_block_picture_are_pieces_of_the_matrix(
+    planted: Matrix, tmp_path: Path, blocks: tuple[int, int]
+) -> None:
+    matrix = planted.reblocked(*blocks, scratch=tmp_path)
+    whole = planted.to_scipy().toarray()
+    block = interleaved_block(matrix)
+    assert np.array_equal(block, whole[:: blocks[0], :: blocks[1]])
+    rows, columns = block.shape
+    assert np.array_equal(frequency_corner(matrix, rows, columns), whole[:rows, :columns])
+
+
+def test_corner_may_be_smaller_than_the_number_of_blocks(planted: Matrix, tmp_path: Path) -> None:
+    matrix = planted.reblocked(20, 20, scratch=tmp_path)
+    assert np.array_equal(frequency_corner(matrix, 3, 2), planted.to_scipy().toarray()[:3, :2])
+
+
+def test_block_picture_has_both_pieces(planted: Matrix, tmp_path: Path) -> None:
+    figure = plot_block(planted.reblocked(2, 2, scratch=tmp_path))
+    left, right = (axes.images[0].get_array() for axes in figure.axes[:2])
+    whole = np.log1p(planted.to_scipy().toarray())
+    assert np.allclose(left, whole[:31, :31])
+    assert np.allclose(right, whole[::2, ::2])
+    assert [axes.get_title("left") for axes in figure.axes[:2]] == [
+        "sorted by frequency: the first 31 × 31",
+        "interleaved: one block of 31 × 31",
+    ]
+
+
+def test_shrinking_takes_means_and_cuts_off_what_is_left_over() -> None:
+    picture = np.arange(35.0).reshape(5, 7)
+    small = shrink(picture, 3)
+    assert small.shape == (1, 2)
+    assert small[0].tolist() == [picture[:3, :3].mean(), picture[:3, 3:6].mean()]
+    assert shrink(picture, 10) is not picture
+    assert np.array_equal(shrink(picture, 10), picture)
+
+
+def test_curves_are_drawn_as_they_are_with_their_names_beside_them() -> None:
+    figure = plot_frequency([curve("ours", 0.3, 0.6), curve("other", 0.2, 0.59)])
+    axes = figure.axes[0]
+    drawn = {tuple(line.get_ydata()): line for line in axes.lines}
+    assert set(drawn) == {(0.3, 0.6), (0.2, 0.59)}
+    assert drawn[0.3, 0.6].get_linewidth() > drawn[0.2, 0.59].get_linewidth()
+    assert axes.lines[-1] is drawn[0.3, 0.6]  # drawn last: on top
+    assert texts_of(figure) == ["ours", "other"]
+    assert [text.get_color() for text in axes.texts] == list(COLOURS[:2])
+    assert len(axes.collections) == 2  # the bands
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "300", "1 k"]
+
+
+@pytest.mark.parametrize("curves", [[], [Curve("ours", ())], [curve("ours", 0.5), Curve("other", ())]])
+def test_nothing_to_draw_against_frequency_is_told(curves: list[Curve]) -> None:
+    with pytest.raises(ConfigError, match="too few analogies to draw against frequency"):
+        plot_frequency(curves)
+    with pytest.raises(ConfigError, match="too few analogies"):
+        plot_differences(curves, "ours")
+
+
+def test_differences_are_marked_above_below_or_open() -> None:
+    figure = plot_differences([curve("other", 0.2, 0.01, -0.2, 0.3)], "ours")
+    axes = figure.axes[0]
+    marks = {tuple(line.get_ydata()): line for line in axes.lines[1:]}
+    assert set(marks) == {(0.2, 0.3), (0.01,), (-0.2,)}
+    assert same_color(marks[0.2, 0.3].get_markerfacecolor(), COLOURS[0])
+    assert same_color(marks[0.01,].get_markerfacecolor(), "white")
+    assert same_color(marks[-0.2,].get_markerfacecolor(), COLOURS[1])
+    assert axes.get_title("left") == "ours − other\nabove in 2, below in 1 of 4"
+
+
+def test_a_panel_for_every_other_method() -> None:
+    figure = plot_differences([curve(f"m{n}", 0.1) for n in range(5)], "ours")
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title("left").split("\n")[0] for axes in visible] == [f"ours − m{n}" for n in range(5)]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8), st.floats(0.1, 10))
+def test_spread_labels_keep_their_order_and_their_distance(heights: list[float], least: float) -> None:
+    placed = spread_labels(heights, least)
+    order = np.argsort(heights, kind="stable")
+    assert (np.diff(np.array(placed)[order]) >= least - 1e-5).all()
+
+
+def test_labels_that_are_far_apart_stay_where_they_are() -> None:
+    assert spread_labels([9.0, 1.0, 5.0], 2.0) == [9.0, 1.0, 5.0]
+
+
+def test_figures_are_the_same_bytes_every_time_and_without_a_date() -> None:
+    assert draw_figure(plot_losses(), "png") == draw_figure(plot_losses(), "png")
+    svg = draw_figure(plot_losses(), "svg")
+    assert svg == draw_figure(plot_losses(), "svg")
+    assert b"<dc:date>" not in svg
+    assert INK.encode() in svg
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone_and_pyplot_unloaded() -> None:
+    around = {"font.size": 30.0, "text.color": "red", "svg.hashsalt": None, "axes.linewidth": 5.0}
+    with matplotlib.rc_context(around):
+        png = draw_figure(plot_losses(), "png")
+        assert {name: matplotlib.rcParams[name] for name in around} == around
+    assert png == draw_figure(plot_losses(), "png")
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_figures_are_saved_by_the_ending_of_the_file(tmp_path: Path) -> None:
+    figure = plot_losses()
+    save_figure(figure, tmp_path / "deep" / "loss.PNG")
+    save_figure(figure, str(tmp_path / "loss.svg"))
+    assert (tmp_path / "deep" / "loss.PNG").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "loss.svg").read_bytes()
+    with pytest.raises(ConfigError, match=r"loss\.pdf: figures are written as \.png or \.svg"):
+        save_figure(figure, tmp_path / "loss.pdf")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file"):
+        save_figure(figure, tmp_path / "file" / "loss.png")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=re.escape("plots need matplotlib: pip install 'swivel-embeddings[plot]'")):
+        plot_losses()
+
+
+def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> AnalogyResult:
+    """A set that asks one question about four words, so often."""
+    four = tuple(words)
+    questions = AnalogySet(name, (Questions("s", (four,) * len(is_right) * copies),))
+    right = np.array(is_right * copies)
+    return summarise_answers(questions, right, np.ones(len(right), bool))
+
+
+def test_curves_take_all_sets_of_analogies_together() -> None:
+    counts = dict.fromkeys("abcd", 100) | dict.fromkeys("efgh", 10_000)
+    ours = [answered("one", "abcd", [True]), answered("two", "efgh", [True, False])]
+    other = [answered("one", "abcd", [False]), answered("two", "efgh", [True, False])]
+    curves, gaps = make_curves({"ours": ours, "other": other}, counts)
+    assert [each.name for each in curves] == ["ours", "other"]
+    assert [(point.x, point.y, point.questions) for point in curves[0].points] == [(2.0, 1.0, 100), (4.0, 0.5, 200)]
+    assert [each.name for each in gaps] == ["other"]
+    assert [(point.y, point.verdict) for point in gaps[0].points] == [(1.0, 1), (0.0, 0)]
+
+
+@pytest.mark.parametrize("counts", [{}, {"a": 1}])
+def test_without_questions_enough_there_are_no_curves(counts: dict[str, int]) -> None:
+    assert make_curves({"ours": [answered("one", "abcd", [True])]}, counts) == ((), ())
+    assert make_curves({"ours": []}, counts) == ((), ())
+
+
+def test_rare_words_are_the_papers_and_some_of_the_rarest() -> None:
+    words = ["tuxedoes", *(f"word{'abcdefghij'[n % 10]}{'klmnopqrst'[n // 10]}" for n in range(99))]
+    chosen = choose_rare_words(Vocabulary(words), count=3)
+    assert chosen == ("tuxedoes", words[80], words[90], words[99])
+    assert choose_rare_words(Vocabulary(["1984", "a's", "Ünter"])) == ()
+
+
+def test_neighbours_of_rare_words_are_shown_method_by_method() -> None:
+    words = Vocabulary(["near", "far", "chigger"], [9, 8, 2])
+    table = np.array([[1, 0.1], [0, 1], [1, 0]], np.float32)
+    first, second = Vectors(Side(words, table)), Vectors(Side(Vocabulary(["near", "far"]), table[:2]))
+    found = find_rare_neighbours({"first": first, "second": second}, ("chigger",), words, count=2)
+    assert found.counts == (2,)
+    assert found.neighbours == {"first": (("near", "far"),), "second": ((),)}
+    assert found.to_dict()["neighbours"]["first"] == [["near", "far"]]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_plot_loss_writes_a_picture(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"loss.{ending}"
+    done = CliRunner().invoke(cli, ["plot", "loss", "-o", str(file)])
+    assert (done.exit_code, done.output) == (0, f"{file}\n")
+    assert file.stat().st_size > 1000
+
+
+def test_plot_block_draws_a_matrix(planted: Matrix, tmp_path: Path) -> None:
+    file = tmp_path / "block.png"
+    done = CliRunner().invoke(cli, ["plot", "block", str(planted.path), "-o", str(file), "--json"])
+    assert (done.exit_code, done.output) == (0, f'{{"figure": "{file}"}}\n')
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("arguments", [["loss"], ["block", "nowhere"], ["frequency", "nowhere"]])
+def test_a_wrong_ending_is_told_before_anything_is_done(arguments: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["plot", *arguments, "-o", str(tmp_path / "x.jpg")])
+    assert isinstance(done.exception, ConfigError)
+    assert "figures are written as .png or .svg" in str(done.exception)
+
+
+def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    words = Vocabulary("abcdefgh", [800, 700, 600, 500, 40, 30, 20, 10])
+    Vectors(Side(words, rng.normal(size=(8, 3)).astype(np.float32))).save(tmp_path / "one" / "vectors")
+    (tmp_path / "two.txt").write_text("".join(f"{word} {n} {n * n}\n" for n, word in enumerate(words, 1)))
+    (tmp_path / "sets").mkdir()
+    lines = ["a b c d", "d c b a"] * 60 + ["e f g h", "h g f e"] * 60
+    (tmp_path / "sets" / "own.txt").write_text("\n".join(lines) + "\n")
+    paths = [str(tmp_path / "one" / "vectors"), f"second={tmp_path / 'two.txt'}"]
+    for extra in ([], ["--differences"]):
+        file = tmp_path / f"frequency{len(extra)}.svg"
+        command = ["plot", "frequency", *paths, "--data", str(tmp_path / "sets"), "-o", str(file), "--quiet", *extra]
+        done = CliRunner().invoke(cli, command)
+        assert (done.exit_code, done.output) == (0, f"{file}\n")
+        assert file.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        ("ours=work/vectors", "ours", "work/vectors"),
+        ("work/vectors", "work", "work/vectors"),
+        ("vectors", "vectors", "vectors"),
+        ("deep/a=b/x.txt", "x", "deep/a=b/x.txt"),
+        ("glove.txt", "glove", "glove.txt"),
+    ],
+)
+def test_vectors_are_named_by_hand_or_by_their_place(text: str, name: str, path: str) -> None:
+    assert split_name(text) == (name, path)

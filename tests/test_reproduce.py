@@ -1,0 +1,532 @@
+"""The paper's experiment: stages that are done once, methods on the same words, and what is reported of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import swivel.reproduce
+from swivel import config as settings_room
+from swivel import storage
+from swivel.cli import cli
+from swivel.config import CorpusConfig
+from swivel.corpus import split_units
+from swivel.errors import (
+    ConfigError,
+    CorpusError,
+    DamagedFolder,
+    EvaluationError,
+    FolderExists,
+    MissingExtra,
+    StorageError,
+)
+from swivel.evaluation import AnalogyResult, CategoryResult, evaluate
+from swivel.matrix import open_matrix
+from swivel.means import Means
+from swivel.progress import SILENT
+from swivel.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
+from swivel.reproduce.evaluations import EvaluateJob, digest_sets, open_evaluation, read_sets
+from swivel.reproduce.experiment import count_settings, list_trained, matrix_name
+from swivel.reproduce.machine import describe_machine, name_processor
+from swivel.reproduce.processes import Job, Measure
+from swivel.reproduce.slices import SliceJob
+from swivel.reproduce.stages import MEASURES, Record, Stages, read_records
+from swivel.storage import create_folder, read_manifest
+from swivel.vectors import Side, Vectors, load
+from swivel.vocabulary import Vocabulary
+
+GROUPS, WORDS = 4, 40
+NAMES = [f"word{'abcdefghijklmnopqrst'[n // 2]}{'xy'[n % 2]}" for n in range(WORDS)]
+QUICK = {"min_count": 1, "tokenizer": "whitespace"}
+
+
+def write_corpus(file: Path) -> Path:
+    """Write lines of words of one group each; word n is of group n % 4, and common words come first."""
+    rng = np.random.default_rng(5)
+    lines = []
+    for line in range(300):
+        own = np.arange(line % GROUPS, WORDS, GROUPS)
+        chances = 1 / (1 + own)
+        lines.append(" ".join(NAMES[n] for n in rng.choice(own, 8, p=chances / chances.sum())))
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def write_sets(folder: Path) -> Path:
+    folder.mkdir()
+    pairs = [(a, b, 9 if a % GROUPS == b % GROUPS else 1) for a in range(8) for b in range(a + 1, 12)]
+    (folder / "men.tsv").write_text("".join(f"{NAMES[a]}\t{NAMES[b]}\t{score}\n" for a, b, score in pairs))
+    questions = [(n, n + 4, m, m + 4) for n in range(12) for m in range(12) if n != m]
+    lines = ("\t".join(NAMES[n] for n in four) for four in questions)
+    (folder / "google_analogies.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "kinds.tsv").write_text("".join(f"{NAMES[n]}\tgroup{n % GROUPS}\n" for n in range(16)))
+    return folder
+
+
+@dataclass
+class Counting:
+    """Runs jobs here, and keeps what it ran."""
+
+    ran: list[str]
+
+    def __call__(self, job: Job, means: Means) -> Measure:
+        self.ran.append(type(job).__name__)
+        return replace(run_here(job, means), peak_bytes=1 << 20)
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than a small experiment."""
+    monkeypatch.setattr("swivel.reproduce.writing._draw", lambda results, matrix: iter(()))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A finished experiment, and how to run it again."""
+
+    folder: Path
+    results: Results
+    again: Callable[..., tuple[Results, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    folder = tmp_path_factory.mktemp("experiment")
+    text, sets = write_corpus(folder / "text.txt"), write_sets(folder / "sets")
+    rng = np.random.default_rng(2)
+    lines = (f"{word} {' '.join(f'{x:.3f}' for x in rng.normal(size=3))}" for word in NAMES[:20])
+    (folder / "other.txt").write_text("\n".join(lines) + "\n")
+
+    def again(*methods: str, **changes: Any) -> tuple[Results, list[str]]:
+        config = ReproduceConfig(
+            methods=methods or ("default", "paper", "sgns", "cbow", "glove"),
+            dim=6,
+            seeds=2,
+            data=sets,
+            vectors=(("other", folder / "other.txt"),),
+        )
+        runner = Counting([])
+        found = reproduce(text, folder / "out", config=config, means=Means(threads=1), runner=runner, **QUICK | changes)
+        return found, runner.ran
+
+    results, ran = again()
+    counted = len({matrix_name(recipe, QUICK) for recipe in ("default", "paper", "glove")})
+    assert ran == ["CountJob"] * counted + ["TrainJob"] * 4 + ["Word2vecJob"] * 2 + ["TrainJob"] + ["EvaluateJob"] * 8
+    return Experiment(folder / "out", results, again)
+
+
+def test_every_public_name_is_exported() -> None:
+    assert all(hasattr(swivel.reproduce, name) for name in swivel.reproduce.__all__)
+
+
+def test_every_recipe_is_a_method() -> None:
+    assert set(settings_room.RECIPES) <= set(METHODS)
+
+
+def test_every_method_has_figures_with_intervals_on_every_set(experiment: Experiment) -> None:
+    results = experiment.results
+    assert [info.label for info in results.sets] == ["MEN", "Google", "kinds"]
+    assert [method.name for method in results.methods] == ["default", "paper", "sgns", "cbow", "glove", "other"]
+    for method in results.methods:
+        for info in results.sets:
+            score = method.scores[info.name]
+            assert score.figure is not None
+            assert score.interval is not None
+            low, high = score.interval
+            assert low <= score.figure <= high
+            assert score.known <= info.total
+
+
+def test_swivel_finds_the_groups(experiment: Experiment) -> None:
+    for name in ("default", "paper"):
+        method = next(method for method in experiment.results.methods if method.name == name)
+        assert method.scores["kinds"].mean == 1.0
+        assert method.scores["men"].mean == pytest.approx(0.693, abs=0.001)  # as high as rho of a yes and no can be
+
+
+def test_all_trained_methods_have_the_same_words(experiment: Experiment) -> None:
+    folders = sorted((experiment.folder / "vectors").iterdir())
+    assert len(folders) == 7
+    assert {load(folder).vocabulary.tokens for folder in folders} == {load(folders[0]).vocabulary.tokens}
+    assert {method.words for method in experiment.results.methods[:-1]} == {WORDS}
+    assert {method.dim for method in experiment.results.methods[:-1]} == {6}
+    assert (experiment.results.methods[-1].words, experiment.results.methods[-1].dim) == (20, 3)
+
+
+def test_ours_is_compared_with_each_other_method_over_the_same_items(experiment: Experiment) -> None:
+    ours, *others = experiment.results.methods
+    assert ours.comparisons == {}
+    for other in others:
+        assert list(other.comparisons) == ["men", "google_analogies", "kinds"]
+        for comparison in other.comparisons.values():
+            assert comparison.p_value is not None
+            assert comparison.interval is not None
+
+
+def test_seeds_are_for_our_recipes_alone_and_give_means_and_deviations(experiment: Experiment) -> None:
+    results = experiment.results
+    assert results.seeds == 2
+    seeds = {method.name: len(method.scores["men"].by_seed) for method in results.methods}
+    assert seeds == {"default": 2, "paper": 2, "sgns": 0, "cbow": 0, "glove": 0, "other": 0}
+    score = results.ours.scores["men"]
+    assert score.mean == pytest.approx(sum(score.by_seed) / 2)
+    assert score.deviation == pytest.approx(abs(score.by_seed[0] - score.by_seed[1]) / 2**0.5)
+    assert results.methods[2].scores["men"].deviation is None
+
+
+def test_costs_are_those_of_each_stage(experiment: Experiment) -> None:
+    stages = {method.name: [cost.stage for cost in method.costs] for method in experiment.results.methods}
+    assert stages["default"] == ["counting", "training", "evaluation"]
+    assert stages["sgns"] == ["training", "evaluation"]
+    assert stages["other"] == ["evaluation"]
+    for method in experiment.results.methods:
+        assert all(cost.seconds is not None and cost.peak_bytes == 1 << 20 for cost in method.costs)
+
+
+def test_settings_are_those_of_the_manifests(experiment: Experiment) -> None:
+    by_name = {method.name: method.settings for method in experiment.results.methods}
+    assert by_name["default"]["corpus"]["unit"] == by_name["sgns"]["corpus"]["unit"] == "line"
+    assert by_name["paper"]["corpus"]["unit"] == "sentence"
+    assert by_name["default"]["train"]["dim"] == by_name["sgns"]["baseline"]["dim"] == 6
+    assert by_name["glove"]["train"]["objective"] == "glove"
+    assert by_name["other"] == {"file": "other.txt", "words": 20, "dimensions": 3}
+
+
+def test_methods_with_the_same_counts_share_a_matrix(experiment: Experiment) -> None:
+    folders = {folder.name for folder in (experiment.folder / "matrices").iterdir()}
+    assert folders == {matrix_name(recipe, QUICK) for recipe in ("default", "paper", "glove")}
+
+
+def test_frequency_curves_need_questions_enough(experiment: Experiment) -> None:
+    (point,) = experiment.results.curves[0].points
+    assert point.questions == 132
+    assert [curve.name for curve in experiment.results.differences] == ["paper", "sgns", "cbow", "glove", "other"]
+
+
+def test_rare_words_have_neighbours_by_every_method(experiment: Experiment) -> None:
+    rare = experiment.results.rare
+    assert len(rare.words) == 4
+    assert set(rare.neighbours) == {"default", "paper", "sgns", "cbow", "glove", "other"}
+    assert all(len(found) == 6 for found in rare.neighbours["default"])
+    assert rare.neighbours["other"] == ((),) * 4
+
+
+def test_everything_is_written_and_says_the_same(experiment: Experiment) -> None:
+    folder = experiment.folder
+    names = {"frequency", "differences", "loss", "block"}
+    assert {file.name for file in (folder / "figures").iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    }
+    page, twin = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    for text in (page, twin):
+        assert "Very rare words" in text
+        assert experiment.results.rare.words[0] in text
+    assert json.loads((folder / "results.json").read_text()) == json.loads(json.dumps(experiment.results.to_dict()))
+
+
+def test_report_has_no_paths_and_no_host(experiment: Experiment) -> None:
+    for name in ("report.html", "report.md", "results.json", MEASURES):
+        text = (experiment.folder / name).read_text()
+        assert str(experiment.folder.parent) not in text
+        if name != "report.html":  # There, it may be part of a picture's letters.
+            assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)
+
+
+def test_a_finished_experiment_is_reported_again_without_work(experiment: Experiment) -> None:
+    before = (experiment.folder / "report.md").read_bytes()
+    results, ran = experiment.again()
+    assert ran == []
+    assert results.to_dict() == experiment.results.to_dict()
+    assert (experiment.folder / "report.md").read_bytes() == before
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_more_and_fewer_methods_use_what_is_there(experiment: Experiment) -> None:
+    is_new = not (experiment.folder / "matrices" / matrix_name("fast", QUICK)).exists()
+    results, ran = experiment.again("fast", "default")
+    assert ran == ["CountJob"] * is_new + ["TrainJob"] * 2 + ["EvaluateJob"] * 2
+    assert [method.name for method in results.methods] == ["fast", "default", "other"]
+
+
+def test_other_settings_in_the_same_folder_are_refused(experiment: Experiment) -> None:
+    with pytest.raises(FolderExists, match=r"finished already with other settings \(vocabulary\.max_size\)"):
+        experiment.again(max_size=30)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_baselines_alone_take_the_words_of_the_default_recipe(tmp_path: Path) -> None:
+    config = ReproduceConfig(methods=("cbow",), dim=4, data=write_sets(tmp_path / "sets"))
+    text = write_corpus(tmp_path / "text.txt")
+    results = reproduce([text], tmp_path / "out", config=config, runner=run_here, **QUICK)
+    assert results.ours.words == WORDS
+    assert results.differences == ()
+    assert [folder.name for folder in (tmp_path / "out" / "matrices").iterdir()] == [matrix_name("default", QUICK)]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
+    text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
+    config = ReproduceConfig(methods=("default", "paper"), dim=4, data=sets)
+    runner = Counting([])
+
+    def stop_at_paper(job: Job, means: Means) -> Measure:
+        if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainJob":
+            raise KeyboardInterrupt
+        return runner(job, means)
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(text, tmp_path / "out", config=config, runner=stop_at_paper, **QUICK)
+    assert runner.ran == ["CountJob", "CountJob", "TrainJob"]
+    record = read_records(tmp_path / "out" / MEASURES)["vectors paper-seed1"]
+    assert (record.attempts, record.is_finished) == (1, False)
+    runner.ran.clear()
+    results = reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)
+    assert runner.ran == ["TrainJob", "EvaluateJob", "EvaluateJob"]
+    assert [cost.attempts for cost in results.methods[1].costs] == [1, 2, 1]
+
+
+@dataclass(frozen=True)
+class FolderJob:
+    """Writes an empty folder."""
+
+    out: Path
+    value: int = 1
+
+    def made_from(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def run(self, means: Means) -> None:
+        with create_folder(self.out, "test", overwrite=True) as folder:
+            folder.finish(config={}, inputs={}, facts={})
+
+
+def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_path: Path) -> None:
+    runner = Counting([])
+    stages = Stages(tmp_path, Means(), runner)
+    for _ in range(2):
+        assert stages.do("one", FolderJob(tmp_path / "one")) == tmp_path / "one"
+    assert len(runner.ran) == 1
+    Stages(tmp_path, Means(), runner).do("one", FolderJob(tmp_path / "one"))
+    assert len(runner.ran) == 1
+    stages.do("one", FolderJob(tmp_path / "one", 2))
+    assert len(runner.ran) == 2
+    Stages(tmp_path, Means(overwrite=True), runner).do("one", FolderJob(tmp_path / "one", 2))
+    assert len(runner.ran) == 3
+    (tmp_path / "one" / storage.MANIFEST).unlink()
+    stages.do("one", FolderJob(tmp_path / "one", 2))
+    assert len(runner.ran) == 4
+
+
+def test_what_a_stage_took_that_was_found_finished_is_not_known(tmp_path: Path) -> None:
+    job = FolderJob(tmp_path / "one")
+    job.run(Means())
+    stages = Stages(tmp_path, Means(), Counting([]))
+    stages.do("one", job)
+    assert stages.records["one"].seconds is None
+    assert stages.records["one"].is_finished
+
+
+def test_seconds_of_attempts_add_up_and_the_highest_memory_counts() -> None:
+    record = Record("x").after(Measure(2.0, 10), is_finished=False).after(Measure(1.5, 5), is_finished=True)
+    assert (record.seconds, record.peak_bytes, record.is_finished) == (3.5, 10, True)
+    assert record.after(Measure(None, None), is_finished=True).seconds is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"stages": {"one": {"nonsense": 1}}}', '{"stages": []}'])
+def test_damaged_measures_are_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / MEASURES).write_text(text)
+    with pytest.raises(DamagedFolder, match=r"measures\.json: not a list of stages"):
+        read_records(tmp_path / MEASURES)
+
+
+def test_measures_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    (tmp_path / MEASURES).mkdir()
+    with pytest.raises(StorageError, match=r"measures\.json: Is a directory"):
+        read_records(tmp_path / MEASURES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"methods": ()}, r"methods must be different ones of default, paper, .*, got \(\)"),
+        ({"methods": ("default", "default")}, "methods must be different ones"),
+        ({"methods": ("nonsense",)}, "methods must be different ones"),
+        ({"dim": 0}, "dim must be a positive integer, got 0"),
+        ({"tokens": -1}, "tokens must be a positive integer, got -1"),
+        ({"seeds": 0}, "seeds must be a positive integer, got 0"),
+        ({"vectors": (("default", Path("x")),)}, "vectors must be different names"),
+        ({"vectors": (("../x", Path("x")),)}, "vectors must be different names"),
+        ({"vectors": (("x", Path("x")), ("x", Path("y")))}, "vectors must be different names"),
+        ({"half": "other"}, "half must be one of tune, report, got 'other'"),
+        ({"data": "sets"}, "data must be a path, got 'sets'"),
+    ],
+)
+def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ReproduceConfig(**settings)
+
+
+def test_slips_are_told_before_anything_is_done(tmp_path: Path) -> None:
+    text = write_corpus(tmp_path / "text.txt")
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="'window' is not a setting here"):
+        reproduce(text, out, window=5)
+    with pytest.raises(ConfigError, match="standard input cannot be read several times"):
+        reproduce("-", out)
+    with pytest.raises(CorpusError, match="no such file or folder"):
+        reproduce(tmp_path / "nowhere", out)
+    with pytest.raises(EvaluationError, match="nowhere"):
+        reproduce(text, out, config=ReproduceConfig(data=tmp_path / "nowhere"))
+    sets = write_sets(tmp_path / "sets")
+    with pytest.raises(StorageError, match="nowhere: no such folder"):
+        reproduce(text, out, config=ReproduceConfig(data=sets, vectors=(("x", tmp_path / "nowhere"),)))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("library", "extra"), [("matplotlib", "plot"), ("gensim", "baselines")])
+def test_missing_libraries_are_told_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=rf"{library}: pip install 'swivel-embeddings\[{extra}\]'"):
+        reproduce(write_corpus(tmp_path / "text.txt"), tmp_path / "out")
+
+
+def test_matrices_are_named_by_what_sets_them_apart() -> None:
+    names = {recipe: matrix_name(recipe, {}) for recipe in settings_room.RECIPES}
+    for one in names:
+        for other in names:
+            is_same = count_settings(one, {}) == count_settings(other, {})
+            assert (names[one] == names[other]) is is_same
+    assert matrix_name("paper", {"unit": "document"}).startswith("symmetric-document")
+
+
+def test_matrices_that_would_have_one_name_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = ({"count": {"columns": "bands", "window": window}} for window in (10, 4))
+    monkeypatch.setitem(settings_room.RECIPES, "yy", wide)  # type: ignore[index]
+    monkeypatch.setitem(settings_room.RECIPES, "zz", narrow)  # type: ignore[index]
+    assert {matrix_name("yy", {}), matrix_name("zz", {})} == {"bands-line", "bands-line-2"}
+
+
+def test_each_seed_is_a_training_of_its_own() -> None:
+    config = ReproduceConfig(methods=("sgns", "default"), seeds=2, seed=7)
+    assert [each.name for each in list_trained(config)] == ["sgns-seed7", "default-seed7", "default-seed8"]
+
+
+def slice_text(tmp_path: Path, texts: dict[str, bytes], tokens: int, **settings: Any) -> tuple[str, int]:
+    for name, data in texts.items():
+        (tmp_path / name).write_bytes(data)
+    job = SliceJob(tuple(tmp_path / name for name in texts), tmp_path / "out", tokens, CorpusConfig(**settings))
+    job.run(Means())
+    return (tmp_path / "out" / "text.txt").read_text(), read_manifest(tmp_path / "out").facts["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kept", "found"),
+    [(1, "One two.\n", 2), (2, "One two.\n", 2), (3, "One two.\nthree", 3), (99, "One two.\nthree\nfour five\n", 5)],
+)
+def test_a_slice_is_the_first_lines_with_tokens_enough(tmp_path: Path, tokens: int, kept: str, found: int) -> None:
+    texts = {"a.txt": b"One two.\nthree", "b.txt": b"four five\n"}
+    assert slice_text(tmp_path, texts, tokens) == (kept, found)
+
+
+def test_a_long_slice_has_as_many_tokens_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.reproduce.slices.PIECE_BYTES", 100)
+    lines = "".join(f"line number {n} says so, and not more.\n" for n in range(200))
+    kept, found = slice_text(tmp_path, {"a.txt": lines.encode()}, 777)
+    assert lines.startswith(kept)
+    assert sum(map(len, split_units(kept, CorpusConfig()))) == found
+    assert 777 <= found < 777 + 8
+
+
+def test_a_slice_is_utf_8_whatever_the_text_was(tmp_path: Path) -> None:
+    assert slice_text(tmp_path, {"a.txt": "é ü\n".encode("latin-1")}, 5, encoding="latin-1") == ("é ü\n", 2)
+    assert slice_text(tmp_path, {"b.txt": b"a \xff\n"}, 5, errors="replace")[0] == "a \ufffd\n"
+    with pytest.raises(CorpusError, match=r"b\.txt, line 1: not valid UTF-8 \(byte 0xff at column 3\)"):
+        slice_text(tmp_path, {"b.txt": b"a \xff\n"}, 5)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_an_experiment_on_a_slice_says_so(tmp_path: Path) -> None:
+    text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
+    config = ReproduceConfig(methods=("default",), dim=4, data=sets, tokens=1000, half="tune")
+    results = reproduce(text, tmp_path / "out", config=config, runner=run_here, **QUICK)
+    assert results.corpus["tokens taken"] == 1000
+    assert open_matrix(tmp_path / "out" / "matrices" / matrix_name("default", QUICK)).rows.counts.sum() == 1000
+    twin = (tmp_path / "out" / "report.md").read_text()
+    assert "The first 1,000 tokens of text.txt" in twin
+    assert "Only the half `tune`" in twin
+
+
+def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
+    sets_folder = write_sets(tmp_path / "sets")
+    rng = np.random.default_rng(3)
+    vectors = Vectors(Side(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
+    vectors.save(tmp_path / "vectors")
+    sets = read_sets(sets_folder, None, SILENT)
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets_folder, None, digest_sets(sets)).run(Means())
+    kept, fresh = open_evaluation(tmp_path / "out", sets), evaluate(vectors, sets_folder)
+    assert [result.to_dict().items() for result in fresh.results] != []
+    for one, other in zip(kept.results, fresh.results, strict=True):
+        assert (one.figure, one.interval, one.known, one.total) == (
+            other.figure,
+            other.interval,
+            other.known,
+            other.total,
+        )
+        assert one.items == other.items
+        if isinstance(one, (AnalogyResult, CategoryResult)):
+            assert isinstance(other, (AnalogyResult, CategoryResult))
+            assert np.array_equal(one.is_right, other.is_right)
+            assert np.array_equal(one.is_known, other.is_known)
+
+
+def test_an_evaluation_of_other_sets_is_told(tmp_path: Path) -> None:
+    sets_folder = write_sets(tmp_path / "sets")
+    Vectors(Side(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
+    sets = read_sets(sets_folder, None, SILENT)
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets_folder, None, "").run(Means())
+    with pytest.raises(DamagedFolder, match="not what was found on these sets"):
+        open_evaluation(tmp_path / "out", [replace(sets[0], name="another")])
+
+
+def test_the_machine_is_described_without_its_name(tmp_path: Path) -> None:
+    machine = describe_machine(3)
+    assert machine["cores"] == 3
+    assert os.uname().nodename not in str(machine).split()
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: A Fine One\n")
+    assert name_processor(tmp_path / "cpuinfo") == "A Fine One"
+    assert name_processor(tmp_path / "nowhere") != ""
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keywords = {"config": None, "means": None, "runner": run_here}
+    monkeypatch.setattr("swivel.reproduce.run.reproduce.__kwdefaults__", keywords)
+    text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
+    (tmp_path / "other.txt").write_text("wordax 1 2\nworday 2 1\nwordbx 0 1\n")
+    command = ["reproduce", str(text), "-o", str(tmp_path / "out"), "--data", str(sets), "--methods", "default,glove"]
+    command += ["--vectors", f"other={tmp_path / 'other.txt'}", "--dim", "4", "--min-count", "1"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.exception
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["method", "MEN", "Google", "kinds"]
+    assert [line.split()[0] for line in lines[1:]] == ["default", "glove", "other"]
+    assert f"the report: {tmp_path / 'out' / 'report.html'}" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["nonsense", "=x", "x="])
+def test_vectors_without_a_name_are_told(text: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["reproduce", "text", "-o", str(tmp_path / "out"), "--vectors", text])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == f"--vectors takes NAME=FILE, got {text!r}"

@@ -1,0 +1,104 @@
+"""Jobs in processes of their own: what they took, what they said, how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from reproduce_jobs import FailingJob, TellingJob, WaitingJob
+from swivel.errors import ConfigError, TrainingError
+from swivel.means import Means
+from swivel.progress import Task
+from swivel.reproduce import run_here, run_in_process
+from swivel.reproduce.processes import peak_memory
+
+
+class Heard:
+    """Keeps every event, and does something when it hears a word."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        self.events.append(("begin", job, total, unit))
+        return _HeardTask(self.events)
+
+    def end(self, task: Task) -> None:
+        self.events.append(("end",))
+
+    def say(self, text: str) -> None:
+        self.events.append(("say", text))
+        if text == "waiting":
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+class _HeardTask:
+    def __init__(self, events: list[tuple[object, ...]]) -> None:
+        self.events = events
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.events.append(("advance", amount, note))
+
+
+EVENTS = [
+    ("say", "1 threads, 1GiB of memory, overwrite True"),
+    ("begin", "counting", 3, "sheep"),
+    ("advance", 2, "two"),
+    ("advance", 1, ""),
+    ("end",),
+]
+
+
+def test_a_job_reports_as_if_it_ran_here_and_its_memory_is_its_own() -> None:
+    heard = Heard()
+    means = Means(threads=1, memory="1GiB", overwrite=True, progress=heard)
+    measure = run_in_process(TellingJob(megabytes=150), means)
+    assert heard.events == EVENTS
+    assert measure.seconds is not None
+    assert measure.seconds > 0
+    assert measure.peak_bytes is None or 150 << 20 < measure.peak_bytes < 600 << 20
+
+
+def test_a_job_may_run_here_too() -> None:
+    heard = Heard()
+    measure = run_here(TellingJob(), Means(threads=1, memory="1GiB", overwrite=True, progress=heard))
+    assert heard.events == EVENTS
+    assert measure.peak_bytes is None
+
+
+def test_what_a_job_raises_is_raised_here_and_its_bars_go() -> None:
+    heard = Heard()
+    with pytest.raises(ConfigError) as caught:
+        run_in_process(FailingJob("config"), Means(progress=heard))
+    assert str(caught.value) == "no sheep"
+    assert heard.events == [("begin", "never ended", None, "sheep"), ("end",)]
+    assert "reproduce_jobs.py" in caught.value.__notes__[0]
+
+
+def test_an_error_that_cannot_travel_is_told_by_its_name() -> None:
+    with pytest.raises(RuntimeError, match=r"^NobodysError: one and two$"):
+        run_in_process(FailingJob("odd"), Means())
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("killed", r"ended with status -9; .* memory runs out"), ("left", r"ended with status 3$")]
+)
+def test_a_process_that_is_ended_from_outside_is_an_error(how: str, message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        run_in_process(FailingJob(how), Means())
+
+
+def test_an_interrupted_job_saves_before_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "saved.txt"
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(WaitingJob(file), Means(progress=Heard()))
+    assert file.read_text() == "saved"
+
+
+def test_peak_memory_is_that_of_this_process() -> None:
+    peak = peak_memory()
+    assert peak is None or peak > 10 << 20
