@@ -38,7 +38,7 @@ def make_steps(matrix: swivel.Matrix, backend: CpuBackend) -> list[Step]:
         return Side(backend.put(vectors), backend.put(np.ones_like(vectors)), backend.put(offsets[order].astype("f4")))
 
     rows = side(row_offsets(matrix.row_sums, matrix.total, Objective()))
-    columns = side(column_offsets(matrix.column_sums))
+    columns = side(column_offsets(matrix.column_sums, Objective()))
     return [
         Step(
             rows.part(starts[i], starts[i + 1]),

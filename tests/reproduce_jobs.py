@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from swivel.errors import ConfigError
 from swivel.interrupts import stop_on_signals
 from swivel.means import Means
 from swivel.progress import track
+from swivel.reproduce import run_in_process
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,44 @@ class FailingJob:
             os._exit(3)
         means.progress.begin("never ended", None, "sheep")
         raise ConfigError("no sheep") if self.how == "config" else NobodysError("one", "two")
+
+
+@dataclass(frozen=True)
+class InterruptedJob:
+    """Gets what a Ctrl-C in the terminal sends to everyone."""
+
+    def run(self, means: Means) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        means.progress.say("went on")
+
+
+@dataclass(frozen=True)
+class LonelyJob:
+    """Starts a job that waits, and is killed without a word to it."""
+
+    file: Path
+
+    def run(self, means: Means) -> None:
+        threading.Thread(target=self._be_killed, daemon=True).start()
+        run_in_process(SigningJob(self.file), means)
+
+    def _be_killed(self) -> None:
+        while not self.file.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class SigningJob:
+    """Writes down its process, and waits."""
+
+    file: Path
+
+    def run(self, means: Means) -> None:
+        part = self.file.with_suffix(".part")
+        part.write_text(str(os.getpid()))
+        part.rename(self.file)
+        time.sleep(30)
 
 
 @dataclass(frozen=True)

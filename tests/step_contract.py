@@ -32,6 +32,9 @@ OBJECTIVES = {
     "power .75": Objective(confidence_power=0.75),
     "shift": Objective(shift=float(np.log(5))),
     "unseen .5": Objective(unseen=0.5),
+    "capped": Objective(confidence_most=0.5),
+    # x_max of 10: the cap is reached by a tenth of the counts that blocks are made with.
+    "glove": Objective(0.0, 10**-0.75, 0.75, 0.0, unseen=np.inf, confidence_most=1.0, has_biases=True),
 }
 ARRAYS = ("rows", "row accumulators", "columns", "column accumulators")
 # The kernels' own exp and log are right to 2e-7 (the CPU's are tested), which can be the whole error of a small block;
@@ -40,6 +43,8 @@ KERNEL_ERROR = {"rows": 2e-7, "columns": 2e-7, "row accumulators": 4e-7, "column
 # On a GPU the zero of every column that was taken is added first, with its weight, which is a hundred and more where
 # few are taken, and taken off again where the cell turns out to be observed: the rounding is that of the weight.
 TAKING_BACK = 10
+# Also there, sums of many thousands are made in another order than torch's: in float32 that is the rest of the error.
+ON_GPU = 4
 KEEP = 16  # blocks and their results, each some megabytes
 
 
@@ -96,7 +101,7 @@ def make_block(
         x[shape[0] // 2], x[:, shape[1] // 3] = 0, 0
         x[shape[0] // 3, -1] = x[-1, shape[1] // 2] = 2.5
     x[0, -1] = x[-1, -1] = 3.0
-    offsets = row_offsets(x.sum(1), x.sum(), objective), column_offsets(x.sum(0))
+    offsets = row_offsets(x.sum(1), x.sum(), objective), column_offsets(x.sum(0), objective)
     sums = x.sum(1), x.sum(0)
     sides = []
     for size, offset, total in zip(shape, offsets, sums, strict=True):
@@ -162,6 +167,7 @@ def run_yardstick(block: Block, settings: StepSettings, dtype: str, device: str)
         counts = torch.where(seen, x, torch.ones(()))
         products = (W.to(kind) @ C.to(kind).T).float()
         confidence = objective.confidence_base + objective.confidence_scale * counts**objective.confidence_power
+        confidence = confidence.clamp(max=objective.confidence_most)
         distance = torch.where(seen, products - offsets - torch.log(counts), torch.zeros(()))
         hinge = torch.nn.functional.softplus(products - offsets - float(np.log(objective.unseen)))
         loss = torch.where(seen, 0.5 * confidence * distance**2, hinge) * torch.tensor(zero_weights(block, settings))
@@ -196,7 +202,7 @@ def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], sett
         check_loss(loss, true_loss, 1e-5 if dtype == "float32" else 2e-2)
     takes_back = name == "triton" and settings.zeros != Zeros()
     for array in ARRAYS:
-        allowed = KERNEL_ERROR[array] * (TAKING_BACK if takes_back else 1)
+        allowed = KERNEL_ERROR[array] * (TAKING_BACK if takes_back else ON_GPU if device == "cuda" else 1)
         assert np.linalg.norm(errors[array]) <= 2 * np.linalg.norm(yardsticks[array]) + allowed, array
 
 

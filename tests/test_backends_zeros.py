@@ -120,7 +120,7 @@ def block() -> tuple[Cells, Side, Side]:
     rng = np.random.default_rng(5)
     x = np.where(rng.random((24, 30)) < 0.2, rng.lognormal(0, 1, (24, 30)), 0.0)
     i, j = np.nonzero(x)
-    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0))
+    offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0), Objective())
     sides = [Side(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
     return Cells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32)), sides[0], sides[1]
 

@@ -106,7 +106,7 @@ def test_stages_one_by_one_make_the_same(swivel: Run, text: Path, tmp_path: Path
     swivel("run", text, "-o", tmp_path / "work", *QUICK)
     matrix, vectors = tmp_path / "matrix", tmp_path / "vectors"
     counted = swivel("count", text, "-o", matrix)
-    assert (counted.status, counted.out.startswith(f"{matrix}: 8 x 16, ")) == (0, True)
+    assert (counted.status, counted.out.startswith(f"{matrix}: 8 x 32, ")) == (0, True)
     assert swivel("train", matrix, "-o", vectors, *QUICK).status == 0
     for part in ("vectors.safetensors", "rows.txt"):
         assert (vectors / part).read_bytes() == (tmp_path / "work" / "vectors" / part).read_bytes()
@@ -115,7 +115,7 @@ def test_stages_one_by_one_make_the_same(swivel: Run, text: Path, tmp_path: Path
 def test_json_is_all_there_is_on_standard_output(swivel: Run, text: Path, tmp_path: Path) -> None:
     matrix, vectors = tmp_path / "matrix", tmp_path / "vectors"
     counted = swivel("count", text, "-o", matrix, "--json").json
-    assert (counted["rows"], counted["columns"], counted["matrix"]) == (8, 16, str(matrix))
+    assert (counted["rows"], counted["columns"], counted["matrix"]) == (8, 32, str(matrix))
     assert counted["total"] > 0
     expected = {"vectors": str(vectors), "tokens": 8, "dim": 4}
     assert swivel("train", matrix, "-o", vectors, *QUICK, "--json").json == expected

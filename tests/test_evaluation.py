@@ -71,6 +71,9 @@ def test_a_file_that_is_no_set_is_left_out_of_a_folder_and_said(tmp_path: Path) 
     assert heard.lines == ["SOURCES.tsv: left out, not a test set", "empty.txt: left out, not a test set"]
     with pytest.raises(EvaluationError, match=r"SOURCES\.tsv, line 1: expected"):
         find_sets([tmp_path / "SOURCES.tsv"])
+    write(tmp_path / "men.txt", "w0 w1\nw0 w2 3\n")
+    with pytest.raises(EvaluationError, match=r"men\.txt, line 1: expected"):
+        find_sets(tmp_path)
 
 
 @settings(deadline=None)

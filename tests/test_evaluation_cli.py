@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from swivel.cli import cli
-from swivel.errors import EvaluationError
+from swivel.errors import EvaluationError, StorageError
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
@@ -91,6 +91,15 @@ def test_other_vectors_are_compared_item_by_item(square: Path, crooked: Path, da
     plain = json.loads(show(square, "--data", data, "--against", crooked, "--json").stdout)
     (comparisons,) = plain["against"].values()
     assert [(each["name"], each["items"]) for each in comparisons] == [("near", 3), ("pairs", 2)]
+
+
+def test_vectors_of_other_tools_are_evaluated_too(square: Path, data: Path, tmp_path: Path) -> None:
+    lines = (f"{word} {' '.join(map(str, row))}\n" for word, row in zip(WORDS, SQUARE, strict=True))
+    (tmp_path / "other.txt").write_text("".join(lines))
+    assert show(tmp_path / "other.txt", data).stdout == show(square, data).stdout
+    (tmp_path / "other.txt").write_text("king 1 0\nking 0 1\n")
+    with pytest.raises(StorageError, match=r"other\.txt, line 2: the word 'king' a second time"):
+        show(square, data, "--against", tmp_path / "other.txt")
 
 
 def test_tables_are_also_markdown(square: Path, crooked: Path, data: Path) -> None:

@@ -191,6 +191,9 @@ def test_reports_of_other_sets_or_items_are_not_compared() -> None:
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])
     with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
         compare_reports(report, Report((summarise_pairs(half, np.zeros(30)),), Rules()))
+    other = SimilaritySet("pairs", PAIRS.pairs, PAIRS.scores[::-1])
+    with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
+        compare_reports(report, Report((summarise_pairs(other, np.zeros(60)),), Rules()))
 
 
 def make_answers(seed: int, chance: float) -> AnalogyResult:

@@ -9,7 +9,7 @@ import pytest
 
 import swivel.formats
 from swivel.errors import StorageError
-from swivel.formats import read_text
+from swivel.formats import open_vectors, read_text
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -29,6 +29,7 @@ def test_every_public_name_is_exported() -> None:
         "king 1 0.5 -2e-1\nqueen 0 1 2\n",
         "2 3\nking 1 0.5 -2e-1 \r\nqueen 0 1 2",
         "king\t1\t0.5\t-2e-1\nqueen\t0\t1\t2\n",
+        "\ufeff2 3\nking 1 0.5 -2e-1\t\n queen  0 1 2\n",
     ],
 )
 def test_word2vec_and_glove_files_give_the_same_vectors(tmp_path: Path, text: str) -> None:
@@ -46,22 +47,28 @@ def test_a_word_may_hold_spaces_and_odd_line_ends(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("2 3\nking 1 0 0\nqueen 1 0\n", r"line 3: expected a word and 3 numbers, got 2: 'queen 1 0'"),
-        ("king 1 0\nqueen 1 0 5\nqueen 1 0 5\n", r"line 3: the word 'queen 1' a second time"),
+        ("king 1 0\nqueen 1 0 5\n", r"line 2: expected a word and 2 numbers, got more: 'queen 1 0 5'"),
         ("2 3\nking 1 0 0\nking 1 0 0\n", r"line 3: the word 'king' a second time"),
         ("2 3\nking 1 0 0\n 1 0 0\n", r"line 3: an empty word"),
         ("king 1 0\n\nqueen 1 0\n", r"line 2: expected a word and 2 numbers, got 0: ''"),
         ("2 3\nking 1 x 0\n", r"line 2: 'x' is not a number, or the vector has more than 3 of them"),
-        ("2 3\nking 1 nan 0\n", r"line 2: nan is not a finite number"),
+        ("2 3\nking 1 nan 0\n", r"line 2: nan is not a finite number of 32 bits"),
+        ("2 3\nking 1 0 -1e39\n", r"line 2: -1e39 is not a finite number of 32 bits"),
         ("1 3\nking 1 0 0\nqueen 1 0 0\n", r"line 3: the first line promises 1 words, and there are more"),
         ("3 3\nking 1 0 0\nqueen 1 0 0\n", r"line 3: the first line promises 3 words, the file ends after 2"),
         ("1 0\nking\n", r"line 1: vectors of 0 dimensions"),
         ("king\n", r"line 1: expected a word and its numbers, got 'king'"),
-        ("", r"line 0: the file has no vectors"),
         (b"1 2\n\xff 1 2\n", r"line 2: not valid UTF-8 \(byte 0xff\); a binary file is not read"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(StorageError, match=rf"vectors\.txt, {message}$"):
+        read_text(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["", "0 3\n"])
+def test_a_file_without_vectors_is_told(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StorageError, match=r"vectors\.txt: the file has no vectors$"):
         read_text(write(tmp_path, text))
 
 
@@ -73,3 +80,14 @@ def test_a_long_line_is_shown_in_part(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"nowhere\.txt: No such file or directory"):
         read_text(tmp_path / "nowhere.txt")
+    with pytest.raises(StorageError, match=r"nowhere\.txt: no such file or folder"):
+        open_vectors(tmp_path / "nowhere.txt")
+
+
+def test_vectors_are_opened_from_a_file_a_folder_and_the_folder_of_a_run(tmp_path: Path) -> None:
+    file = write(tmp_path, "king 1 0.5\nqueen 0 1\n")
+    read_text(file).save(tmp_path / "run" / "vectors")
+    for path in (file, tmp_path / "run", str(tmp_path / "run" / "vectors")):
+        vectors = open_vectors(path)
+        assert vectors.vocabulary.tokens == ("king", "queen")
+        assert vectors.vectors.tolist() == [[1, 0.5], [0, 1]]

@@ -31,6 +31,9 @@ TYPES |= {name: "i32" for name in WHOLE}
 TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power", "decay", "rate")}
 
 
+SWIVEL, GLOVE = {"CAP": None, "PUSH": True}, {"CAP": 1.0, "PUSH": False}
+
+
 def compile_kernel(source, kernel, types, constants, capability, **options):
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
@@ -41,8 +44,8 @@ def compile_kernel(source, kernel, types, constants, capability, **options):
     return {"shared": found.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in found.asm["ptx"]]}
 
 
-def compile_hopper(weighted):
-    flags = hopper.choose_flags(torch.bfloat16, 320, hopper.Tuning()) | {"WEIGHTED": weighted}
+def compile_hopper(weighted, **rules):
+    flags = hopper.choose_flags(torch.bfloat16, 320, hopper.Tuning()) | {"WEIGHTED": weighted, **SWIVEL, **rules}
     options = {name: flags.pop(name) for name in ("num_warps", "maxnreg")}
     types = TYPES | {"G": "*bf16", "rows": f"tensordesc<bf16[128, 64],{hopper.ROWS!r}>"}
     types["columns"] = f"tensordesc<bf16{list(hopper.COLUMNS_SHAPE)!r},{hopper.COLUMNS!r}>"
@@ -54,19 +57,24 @@ def compile_plain(name, capability, **constants):
     return compile_kernel(ASTSource, getattr(kernels, name), types, constants, capability)
 
 
-RULES = {"SQRT": True, "FAST": True}
+RULES = {"SQRT": True, "FAST": True, **SWIVEL}
+OTHERS = {"SQRT": False, "FAST": True, **GLOVE}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
 HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "BANDS": 2, "HAS_COMMON": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
     "hopper, weighted": compile_hopper(True),
+    "hopper, glove": compile_hopper(False, **GLOVE),
+    "hopper, glove, weighted": compile_hopper(True, **GLOVE),
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
+    "gradient, glove": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
     "update": compile_plain("update", 90, D=300, P=320, SIZE=1024),
     "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
+    "update_sampled, glove": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
 }))
 """
 MOST_SHARED = {"gradient on Ampere": 163 << 10}
@@ -90,4 +98,5 @@ def test_kernels_fit_the_shared_memory_of_their_devices(compiled: dict[str, dict
 
 def test_products_are_those_of_the_matrix_units(compiled: dict[str, dict[str, object]]) -> None:
     assert compiled["hopper"]["uses"] == compiled["gradient"]["uses"] == ["wgmma"]
+    assert compiled["hopper, glove"]["uses"] == compiled["gradient, glove"]["uses"] == ["wgmma"]
     assert compiled["gradient on Ampere"]["uses"] == ["mma.sync"]

@@ -227,6 +227,7 @@ def test_rare_words_are_the_papers_and_some_of_the_rarest() -> None:
     chosen = choose_rare_words(Vocabulary(words), count=3)
     assert chosen == ("tuxedoes", words[80], words[90], words[99])
     assert choose_rare_words(Vocabulary(["1984", "a's", "Ünter"])) == ()
+    assert choose_rare_words(Vocabulary(["и", "в", "на", "с", "сапожник"]), count=1) == ("сапожник",)
 
 
 def test_neighbours_of_rare_words_are_shown_method_by_method() -> None:
@@ -276,6 +277,30 @@ def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:
         done = CliRunner().invoke(cli, command)
         assert (done.exit_code, done.output) == (0, f"{file}\n")
         assert file.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.txt", "--differences"], "--differences compares the first VECTORS with others: name two or more"),
+        (["a.txt", "deep/a.txt"], "several VECTORS are called 'a': give each a name of its own, as NAME=VECTORS"),
+        (["a.txt"], "text files do not say how frequent words are: name a folder of Swivel's, too"),
+    ],
+)
+def test_vectors_that_make_no_curves_are_told(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("word 1 2\n")
+    done = CliRunner().invoke(cli, ["plot", "frequency", *arguments, "-o", "x.png"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == message
+
+
+def test_curves_without_a_right_answer_are_drawn() -> None:
+    counts = dict.fromkeys("abcd", 100)
+    curves, _ = make_curves({"ours": [answered("one", "abcd", [False])]}, counts)
+    assert plot_frequency(curves).axes[0].get_ylim() == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,12 +30,11 @@ from swivel.errors import (
     MissingExtra,
     StorageError,
 )
-from swivel.evaluation import AnalogyResult, CategoryResult, evaluate
+from swivel.evaluation import AnalogyResult, CategoryResult, Rules, evaluate, read_sets
 from swivel.matrix import open_matrix
 from swivel.means import Means
-from swivel.progress import SILENT
 from swivel.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
-from swivel.reproduce.evaluations import EvaluateJob, digest_sets, open_evaluation, read_sets
+from swivel.reproduce.evaluations import EvaluateJob, open_evaluation
 from swivel.reproduce.experiment import count_settings, list_trained, matrix_name
 from swivel.reproduce.machine import describe_machine, name_processor
 from swivel.reproduce.processes import Job, Measure
@@ -297,17 +296,30 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderJob:
-    """Writes an empty folder."""
+    """Writes an empty folder, and fails before or after where it is asked to."""
+
+    resumes: ClassVar[bool] = False
 
     out: Path
     value: int = 1
+    fails: str = ""
 
     def made_from(self) -> dict[str, Any]:
         return {"value": self.value}
 
     def run(self, means: Means) -> None:
+        if self.fails == "before":
+            raise FolderExists("refused")
         with create_folder(self.out, "test", overwrite=True) as folder:
             folder.finish(config={}, inputs={}, facts={})
+        if self.fails == "after":
+            raise KeyboardInterrupt
+
+
+class GoingOnJob(FolderJob):
+    """Goes on where it was."""
+
+    resumes: ClassVar[bool] = True
 
 
 def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_path: Path) -> None:
@@ -330,10 +342,58 @@ def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_
 def test_what_a_stage_took_that_was_found_finished_is_not_known(tmp_path: Path) -> None:
     job = FolderJob(tmp_path / "one")
     job.run(Means())
-    stages = Stages(tmp_path, Means(), Counting([]))
+    stages = Stages(tmp_path, Means(), lambda job, means: Measure(2.0))  # It leaves what it finds alone.
     stages.do("one", job)
     assert stages.records["one"].seconds is None
     assert stages.records["one"].is_finished
+
+
+def test_what_a_stage_took_that_was_made_anew_is_that_of_the_last_time(tmp_path: Path) -> None:
+    for means in (Means(), Means(overwrite=True)):
+        stages = Stages(tmp_path, means, takes(2.0))
+        stages.do("one", GoingOnJob(tmp_path / "one"))
+        assert (stages.records["one"].seconds, stages.records["one"].attempts) == (2.0, 1)
+    stages.do("one", FolderJob(tmp_path / "one", 2))
+    assert stages.records["one"].seconds == 2.0
+
+
+@pytest.mark.parametrize(("kind", "seconds", "attempts"), [(GoingOnJob, 102.0, 2), (FolderJob, 2.0, 1)])
+def test_time_of_attempts_counts_where_a_job_goes_on(
+    tmp_path: Path, kind: type[FolderJob], seconds: float, attempts: int
+) -> None:
+    stages = Stages(tmp_path, Means(), takes(2.0))
+    with pytest.raises(FolderExists):
+        stages.do("one", kind(tmp_path / "one", fails="before"))
+    stages.records["one"] = replace(stages.records["one"], seconds=100.0)
+    stages.do("one", kind(tmp_path / "one"))
+    assert (stages.records["one"].seconds, stages.records["one"].attempts) == (seconds, attempts)
+
+
+def test_a_refused_stage_keeps_the_record_of_what_is_there(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, Means(), takes(2.0))
+    stages.do("one", FolderJob(tmp_path / "one"))
+    before = read_records(tmp_path / MEASURES)
+    with pytest.raises(FolderExists):
+        stages.do("one", FolderJob(tmp_path / "one", 2, fails="before"))
+    assert read_records(tmp_path / MEASURES) == before
+
+
+def test_a_stage_that_was_finished_when_it_was_interrupted_is_finished(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, Means(), run_here)
+    with pytest.raises(KeyboardInterrupt):
+        stages.do("one", FolderJob(tmp_path / "one", fails="after"))
+    assert stages.records["one"].is_finished
+    assert stages.records["one"].seconds is not None
+
+
+def takes(seconds: float) -> Callable[[Job, Means], Measure]:
+    """Return what runs jobs and says that they took so long."""
+
+    def run(job: Job, means: Means) -> Measure:
+        job.run(means)
+        return Measure(seconds)
+
+    return run
 
 
 def test_seconds_of_attempts_add_up_and_the_highest_memory_counts() -> None:
@@ -366,9 +426,12 @@ def test_measures_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds must be a positive integer, got 0"),
         ({"vectors": (("default", Path("x")),)}, "vectors must be different names"),
         ({"vectors": (("../x", Path("x")),)}, "vectors must be different names"),
+        ({"vectors": (("..", Path("x")),)}, "vectors must be different names"),
+        ({"vectors": (("default-seed1", Path("x")),)}, "vectors must be different names"),
+        ({"vectors": (("x", "x.txt"),)}, r"vectors must be .*, each with a pathlib\.Path"),
         ({"vectors": (("x", Path("x")), ("x", Path("y")))}, "vectors must be different names"),
         ({"half": "other"}, "half must be one of tune, report, got 'other'"),
-        ({"data": "sets"}, "data must be a path, got 'sets'"),
+        ({"data": "sets"}, r"data must be a pathlib\.Path, got 'sets'"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
@@ -388,9 +451,34 @@ def test_slips_are_told_before_anything_is_done(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="nowhere"):
         reproduce(text, out, config=ReproduceConfig(data=tmp_path / "nowhere"))
     sets = write_sets(tmp_path / "sets")
-    with pytest.raises(StorageError, match="nowhere: no such folder"):
+    with pytest.raises(StorageError, match="nowhere: no such file or folder"):
         reproduce(text, out, config=ReproduceConfig(data=sets, vectors=(("x", tmp_path / "nowhere"),)))
+    (tmp_path / "foreign.txt").write_text("mot 1 2\nparole 2 1\n")
+    with pytest.raises(EvaluationError, match=r"no item of men, google_analogies, kinds is in .*foreign\.txt: are set"):
+        reproduce(text, out, config=ReproduceConfig(data=sets, vectors=(("x", tmp_path / "foreign.txt"),)))
     assert not out.exists()
+
+
+def test_sets_that_have_nothing_to_do_with_the_text_are_told_before_training(tmp_path: Path) -> None:
+    text, sets, runner = write_corpus(tmp_path / "text.txt"), tmp_path / "sets", Counting([])
+    sets.mkdir()
+    (sets / "pairs.tsv").write_text("mot\tparole\t9\n")
+    with pytest.raises(EvaluationError, match="no item of pairs is in the vocabulary of the text"):
+        reproduce(text, tmp_path / "out", config=ReproduceConfig(data=sets, dim=4), runner=runner, **QUICK)
+    assert set(runner.ran) == {"CountJob"}
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_sets_are_lower_cased_where_the_text_is(tmp_path: Path) -> None:
+    text, sets = tmp_path / "text.txt", tmp_path / "sets"
+    text.write_text("Oslo is in Norway\nand Rome is not\n" * 30)
+    sets.mkdir()
+    (sets / "pairs.tsv").write_text("Oslo\tNorway\t9\nOslo\tRome\t5\nnot\tin\t1\n")
+    config = ReproduceConfig(methods=("default",), data=sets, dim=2)
+    for lowercase in (True, False):
+        out = tmp_path / f"out-{lowercase}"
+        results = reproduce(text, out, config=config, runner=run_here, lowercase=lowercase, **QUICK)
+        assert results.ours.scores["pairs"].known == 3
 
 
 @pytest.mark.parametrize(("library", "extra"), [("matplotlib", "plot"), ("gensim", "baselines")])
@@ -427,7 +515,7 @@ def slice_text(tmp_path: Path, texts: dict[str, bytes], tokens: int, **settings:
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
     job = SliceJob(tuple(tmp_path / name for name in texts), tmp_path / "out", tokens, CorpusConfig(**settings))
-    job.run(Means())
+    job.run(Means(overwrite=True))
     return (tmp_path / "out" / "text.txt").read_text(), read_manifest(tmp_path / "out").facts["tokens"]
 
 
@@ -466,6 +554,11 @@ def test_an_experiment_on_a_slice_says_so(tmp_path: Path) -> None:
     twin = (tmp_path / "out" / "report.md").read_text()
     assert "The first 1,000 tokens of text.txt" in twin
     assert "Only the half `tune`" in twin
+    (tmp_path / "out" / MEASURES).unlink()
+    runner = Counting([])
+    reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)  # The slice is not another text now.
+    with pytest.raises(FolderExists, match=r"corpus: finished already with other settings \(corpus\.tokens\)"):
+        reproduce(text, tmp_path / "out", config=replace(config, tokens=900), runner=runner, **QUICK)
 
 
 def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
@@ -473,8 +566,8 @@ def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     vectors = Vectors(Side(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
     vectors.save(tmp_path / "vectors")
-    sets = read_sets(sets_folder, None, SILENT)
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets_folder, None, digest_sets(sets)).run(Means())
+    sets = read_sets(sets_folder, Rules()).sets
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, Rules()).run(Means())
     kept, fresh = open_evaluation(tmp_path / "out", sets), evaluate(vectors, sets_folder)
     assert [result.to_dict().items() for result in fresh.results] != []
     for one, other in zip(kept.results, fresh.results, strict=True):
@@ -494,8 +587,8 @@ def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
 def test_an_evaluation_of_other_sets_is_told(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
     Vectors(Side(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
-    sets = read_sets(sets_folder, None, SILENT)
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets_folder, None, "").run(Means())
+    sets = read_sets(sets_folder, Rules()).sets
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, Rules()).run(Means())
     with pytest.raises(DamagedFolder, match="not what was found on these sets"):
         open_evaluation(tmp_path / "out", [replace(sets[0], name="another")])
 
@@ -515,13 +608,14 @@ def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, mon
     monkeypatch.setattr("swivel.reproduce.run.reproduce.__kwdefaults__", keywords)
     text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
     (tmp_path / "other.txt").write_text("wordax 1 2\nworday 2 1\nwordbx 0 1\n")
-    command = ["reproduce", str(text), "-o", str(tmp_path / "out"), "--data", str(sets), "--methods", "default,glove"]
+    command = ["reproduce", str(text), "-o", str(tmp_path / "out"), "--data", str(sets), "--methods", "default, glove"]
     command += ["--vectors", f"other={tmp_path / 'other.txt'}", "--dim", "4", "--min-count", "1"]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.exception
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["method", "MEN", "Google", "kinds"]
-    assert [line.split()[0] for line in lines[1:]] == ["default", "glove", "other"]
+    assert [line.split()[0] for line in lines[1:]] == ["default", "glove", "other", "known"]
+    assert lines[-1].split() == ["known", "to", "default", "100%", "100%", "100%"]
     assert f"the report: {tmp_path / 'out' / 'report.html'}" in done.stderr
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from reproduce_jobs import FailingJob, TellingJob, WaitingJob
+from reproduce_jobs import FailingJob, InterruptedJob, LonelyJob, TellingJob, WaitingJob
 from swivel.errors import ConfigError, TrainingError
 from swivel.means import Means
 from swivel.progress import Task
@@ -97,6 +98,32 @@ def test_an_interrupted_job_saves_before_it_ends(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_in_process(WaitingJob(file), Means(progress=Heard()))
     assert file.read_text() == "saved"
+
+
+def test_a_ctrl_c_in_the_terminal_is_not_heard_by_the_job_itself() -> None:
+    heard = Heard()
+    run_in_process(InterruptedJob(), Means(progress=heard))
+    assert heard.events == [("say", "went on")]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_job_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "pid.txt"
+    with pytest.raises(TrainingError, match="status -9"):
+        run_in_process(LonelyJob(file), Means())
+    until = time.monotonic() + 10
+    while is_alive(int(file.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that nobody has asked for its status yet does not."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_peak_memory_is_that_of_this_process() -> None:

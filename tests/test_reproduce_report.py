@@ -15,7 +15,7 @@ from swivel.plots import Curve, Point, RareWords, draw_figure, plot_losses
 from swivel.reproduce.document import Cell, Details, Document, Heading, Paragraph, Picture, Table
 from swivel.reproduce.html import inline_svg, write_html
 from swivel.reproduce.markdown import write_markdown
-from swivel.reproduce.report import ABOVE, BELOW, compose_report, format_figure
+from swivel.reproduce.report import ABOVE, BELOW, TUNED, compose_report, format_figure
 from swivel.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
 
 SETS = (SetInfo("men", "similarity", 3000), SetInfo("own", "analogies", 50))
@@ -94,6 +94,18 @@ def test_a_set_of_which_too_little_is_known_has_no_figure_but_a_reason() -> None
     ours = make_method("default", Score(None, None, 1), Score(None, None, 0))
     (row,) = rows_of(compose_report(make_results(ours), {}), "The table")
     assert row[1:] == (Cell("–", "too little known"), Cell("–", "nothing known"))
+
+
+def test_figures_over_other_items_than_ours_say_how_many() -> None:
+    fewer = replace(OTHER, scores=OTHER.scores | {"men": Score(0.7, (0.65, 0.75), 1200)})
+    _, row = rows_of(compose_report(make_results(OURS, fewer), {}), "The table")
+    assert [cell.small for cell in row[1:]] == [".650 to .750, 1,200 items", ".150 to .350"]
+
+
+def test_it_is_said_where_settings_were_chosen_on_what_is_asked() -> None:
+    assert Paragraph(TUNED) in compose_report(make_results(OURS), {}).blocks
+    assert Paragraph(TUNED) not in compose_report(make_results(OURS, half="report"), {}).blocks
+    assert Paragraph(TUNED) not in compose_report(make_results(OTHER), {}).blocks
 
 
 def test_means_stand_in_the_table_where_there_are_several_seeds() -> None:

@@ -87,7 +87,7 @@ def test_blocks_are_plain_integers() -> None:
 def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, columns: int) -> None:
     size = default_block_size(rows, columns)
     assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK["cpu"]
-    assert size <= default_block_size(rows, columns, "cuda") <= LARGEST_BLOCK_ELSEWHERE
+    assert size <= default_block_size(rows, columns, LARGEST_BLOCK_ELSEWHERE) <= LARGEST_BLOCK_ELSEWHERE
     assert size == default_block_size(columns, rows)
     assert size <= default_block_size(2 * rows, 2 * columns)
 

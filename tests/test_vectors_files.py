@@ -54,23 +54,36 @@ def test_the_sum_adds_every_part_of_a_word(parts: int) -> None:
     assert combined == pytest.approx(np.array(expected), rel=1e-6)
 
 
+@pytest.mark.parametrize("sum_weight", [0.0, 1.5])
+@pytest.mark.parametrize("spectrum", [1.0, 0.8])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_parts_side_by_side_are_cut_as_an_svd_cuts_them(parts: int) -> None:
+def test_parts_side_by_side_are_cut_as_an_svd_cuts_them(parts: int, spectrum: float, sum_weight: float) -> None:
     w, c = make_sides(rows=60, parts=parts)
+    both = w + c.reshape(len(w), parts, -1).sum(axis=1)
     sides = [scale_to_unit(w), *(0.5 * scale_to_unit(c[part::parts]) for part in range(parts))]
-    wide = np.concatenate(sides, axis=1).astype(np.float64)
+    wide = np.concatenate([*sides, sum_weight * scale_to_unit(both)], axis=1).astype(np.float64)
     left, values, _ = np.linalg.svd(wide, full_matrices=False)
-    best = left[:, :5] * values[:5]
-    combined = combine_vectors(w, c, parts, VectorsConfig(combine="parts", column_weight=0.5))
+    lengths = values[0] * (values[:5] / values[0]) ** spectrum
+    best = left[:, :5] * lengths
+    config = VectorsConfig(combine="parts", column_weight=0.5, sum_weight=sum_weight, spectrum=spectrum)
+    combined = combine_vectors(w, c, parts, config)
     assert combined.shape == w.shape and combined.dtype == np.float32
     assert combined @ combined.T == pytest.approx(best @ best.T, abs=1e-5)
-    assert np.linalg.norm(combined, axis=0) == pytest.approx(values[:5], rel=1e-5)
+    assert np.linalg.norm(combined, axis=0) == pytest.approx(lengths, rel=1e-5)
 
 
-def test_a_column_weight_of_zero_leaves_the_rows_cosines() -> None:
+def test_weights_of_zero_leave_the_rows_cosines() -> None:
     w, c = make_sides(rows=20)
-    combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts", column_weight=0.0))
+    config = VectorsConfig(combine="parts", column_weight=0.0, sum_weight=0.0, spectrum=1.0)
+    combined = combine_vectors(w, c, 2, config)
     assert combined @ combined.T == pytest.approx(scale_to_unit(w) @ scale_to_unit(w).T, abs=1e-5)
+
+
+def test_dimensions_that_the_rows_do_not_have_stay_empty_whatever_the_power() -> None:
+    w, c = make_sides(rows=4)  # five dimensions; three rows that are not zero can fill three
+    combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts", spectrum=0.0))
+    assert np.isfinite(combined).all()
+    assert np.abs(combined[:, 3:]).max() < 1e-4 < np.abs(combined[:, :2]).max()
 
 
 @pytest.mark.parametrize("combine", ["rows", "sum", "parts"])

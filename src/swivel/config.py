@@ -178,7 +178,7 @@ class CountConfig:
         if self.has_bands and self.near >= max(self.window_left, self.window_right):
             raise ConfigError(
                 f"near must be smaller than the window of {max(self.window_left, self.window_right)}, "
-                f"got {self.near}: the far band would be empty"
+                f"got {self.near}: the far band would be empty; take a wider window, or --columns directional"
             )
 
     @property
@@ -211,9 +211,23 @@ class TrainConfig:
         None, "visits to every block; default: about 480 updates of every vector", POSITIVE_INT, optional=True
     )
     block_size: int | None = knob(None, "rows and columns of a block", POSITIVE_INT, optional=True)
+    largest_block: int | None = knob(
+        None,
+        "the largest block, where its size is left open: larger ones take more passes and make better vectors; "
+        "default: 1024 on a CPU, 4096 elsewhere",
+        POSITIVE_INT,
+        optional=True,
+    )
     rate: float = knob(0.1, "learning rate of Adagrad", POSITIVE)
     accumulator: float = knob(1e-6, "initial accumulator of Adagrad", NORMAL)
     decay: float = knob(0.0, "weight decay; 1e-4 helps, 1e-3 ruins", NOT_NEGATIVE)
+    objective: str = choice(
+        "swivel",
+        "swivel: targets are PMI, and unobserved cells push; glove: observed cells alone, their targets log x, with "
+        "biases (the recipe glove has its weights, too)",
+        "swivel",
+        "glove",
+    )
     end: str = choice(
         "passes",
         "after a fixed number of passes with a falling rate, or at a constant rate until the loss no longer falls",
@@ -247,6 +261,7 @@ class TrainConfig:
     confidence_base: float = knob(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = knob(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
     confidence_power: float = knob(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
+    confidence_most: float | None = knob(None, "the most that f(x) may be; default: no limit", POSITIVE, optional=True)
     unseen: float = knob(1.0, "the count that stands in for 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = choice("auto", "operands of the matrix products; auto measures", "auto", "float32", "bfloat16")
     backend: str = choice("auto", "what computes a step", "auto", "cpu", "triton", "torch", "reference")
@@ -261,6 +276,11 @@ class TrainConfig:
         check_fields(self)
         if self.confidence_base + self.confidence_scale == 0:
             raise ConfigError("confidence_base and confidence_scale are both 0: no observed cell would count")
+        if self.objective == "glove" and (self.shift != 0 or self.unseen != 1):
+            raise ConfigError(
+                f"shift ({self.shift:g}) and unseen ({self.unseen:g}) say nothing to objective glove: its biases take "
+                "up any shift, and unobserved cells do not count; leave both out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,13 +289,17 @@ class VectorsConfig:
 
     combine: str = choice(
         "sum",
-        "rows: w; sum: w + c (all columns of a word); parts: w and the word's columns side by side, each of "
-        "length 1, cut back to dim by an SVD",
+        "rows: w; sum: w + c (all columns of a word); parts: w, the word's columns and their sum side by side, each "
+        "of length 1, cut back to dim by an SVD",
         "rows",
         "sum",
         "parts",
     )
     column_weight: float = knob(0.5, "with parts: weight of each column part against the rows' 1", NOT_NEGATIVE)
+    sum_weight: float = knob(1.0, "with parts: weight of the sum of rows and columns; 0: without it", NOT_NEGATIVE)
+    spectrum: float = knob(
+        0.8, "with parts: power of the SVD's singular values; 1 keeps them, less evens the dimensions out", NOT_NEGATIVE
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -292,6 +316,9 @@ STAGES = {
 # `paper`: every setting the paper states. It leaves open, and we chose: Adagrad's rate and initial accumulator,
 # the tolerance that ends training, and the exact tokeniser.
 # `fast`: the quick one; docs/experiments.md has its figures.
+# `glove`: GloVe's objective with its own settings (x_max 100, alpha .75, 100 passes), by our optimizer: a baseline.
+# Its optimizer divides gradients by 1,024 and starts its accumulators at 1e-6: GloVe's own start at 1, undivided. Its
+# rate of .1 falls to 0, GloVe's .05 stays.
 # `default`: the best vectors known.
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
@@ -306,9 +333,24 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "vectors": {"combine": "sum"},
     },
     "default": {
-        "count": {"columns": "directional"},
-        "train": {"decay": 1e-4, "zeros": "auto"},
-        "vectors": {"combine": "parts"},
+        "count": {"columns": "directional-bands", "near": 1},
+        "train": {"decay": 5e-5, "zeros": "auto"},
+        "vectors": {"combine": "parts", "column_weight": 0.5, "sum_weight": 1.0, "spectrum": 0.8},
+    },
+    "glove": {
+        "count": {"columns": "symmetric"},
+        "train": {
+            "objective": "glove",
+            "passes": 100,
+            "block_size": 1024,
+            "rate": 0.1,
+            "confidence_base": 0.0,
+            "confidence_scale": 100**-0.75,
+            "confidence_power": 0.75,
+            "confidence_most": 1.0,
+            "zeros": "auto",
+        },
+        "vectors": {"combine": "sum"},
     },
 }
 

@@ -9,11 +9,16 @@ The paper's letters: x counts, W and C the row and column vectors, D the total, 
     pmi*(i;j) = the same with a stand-in for x_ij (1)           of an unobserved one
     L_1(i;j)  = 1/2 f(x_ij) (w_i . c_j - pmi(i;j))^2            x_ij > 0
     L_0(i;j)  = log(1 + exp(w_i . c_j - pmi*(i;j)))             x_ij = 0
-    f(x)      = b0 + b x^a
+    f(x)      = b0 + b x^a, at most f_max
+
+GloVe's objective is the same with other targets, log x_ij, and with biases that are learned: [w b 1] . [c 1 b'] is
+w . c + b + b', the ones held fixed. Its stand-in for a count of 0 is infinite: no product is ever above it, and no
+unobserved cell pushes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +27,14 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 
 Array = NDArray[np.float64]
+Single = NDArray[np.float32]
 
 # The offset of a row or column without counts: its cells are as unobserved as can be, so that their gradient is
 # exactly zero (log 0 would be infinite, and infinity minus infinity is not a number).
 NEVER = 1e30
+BIASES = 2  # dimensions that biases take: one's own, and the 1 that the other side's meets
+# Adagrad's accumulator of what is to stay as it is: its steps are smaller than the rounding of a 1, also in float64.
+HELD = np.float32(1e36)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +46,32 @@ class Objective:
     confidence_power: float = 0.5
     shift: float = 0.0
     unseen: float = 1.0
+    confidence_most: float = math.inf
+    has_biases: bool = False  # learned ones, in place of the marginals
 
     @classmethod
     def from_config(cls, config: TrainConfig) -> Objective:
         """Return the part of a training configuration that makes the loss."""
+        is_glove = config.objective == "glove"
         return cls(
-            config.confidence_base, config.confidence_scale, config.confidence_power, config.shift, config.unseen
+            config.confidence_base,
+            config.confidence_scale,
+            config.confidence_power,
+            config.shift,
+            math.inf if is_glove else config.unseen,
+            math.inf if config.confidence_most is None else config.confidence_most,
+            has_biases=is_glove,
         )
+
+    @property
+    def pushes(self) -> bool:
+        """Whether unobserved cells push their product down."""
+        return self.unseen < math.inf
+
+    @property
+    def extra_dims(self) -> int:
+        """Dimensions that are trained beside those of the vectors."""
+        return BIASES if self.has_biases else 0
 
     def confidence(self, x: Array) -> Array:
         """Return f(x), the weight of an observed cell.
@@ -51,7 +79,8 @@ class Objective:
         >>> Objective().confidence(np.array([4.0])).tolist()
         [0.6]
         """
-        return np.asarray(self.confidence_base + self.confidence_scale * x**self.confidence_power)
+        rising = self.confidence_base + self.confidence_scale * x**self.confidence_power
+        return np.minimum(rising, self.confidence_most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +123,37 @@ def log_or_never(sums: Array) -> Array:
 
 
 def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
-    """Return log D - log x_i* - shift, the rows' share of every target."""
+    """Return the rows' share of every target: log D - log x_i* - shift; with biases none."""
+    if objective.has_biases:
+        return _nothing_or_never(row_sums)
     constant = float(np.log(total)) - objective.shift
     return constant - log_or_never(row_sums)
 
 
-def column_offsets(column_sums: Array) -> Array:
-    """Return -log x_*j, the columns' share of every target."""
-    return -log_or_never(column_sums)
+def column_offsets(column_sums: Array, objective: Objective) -> Array:
+    """Return the columns' share of every target: -log x_*j; with biases none."""
+    return _nothing_or_never(column_sums) if objective.has_biases else -log_or_never(column_sums)
+
+
+def _nothing_or_never(sums: Array) -> Array:
+    return np.where(sums <= 0, NEVER, 0.0)
+
+
+def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single, Single]:
+    """Return a side's vectors and accumulators with two dimensions more: [w b 1] of rows, [c 1 b'] of columns.
+
+    >>> vectors, accumulators = add_biases(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), 1)
+    >>> vectors.tolist(), int((accumulators == HELD).argmax())
+    ([[1.0, 1.0, 0.0]], 1)
+    """
+    dim = vectors.shape[1]
+    wide = np.zeros((len(vectors), dim + BIASES), np.float32)
+    wide_accumulators = np.empty_like(wide)
+    wide[:, :dim], wide_accumulators[:, :dim] = vectors, accumulators
+    one, bias = (dim, dim + 1) if side else (dim + 1, dim)
+    wide[:, one], wide_accumulators[:, one] = 1, HELD
+    wide_accumulators[:, bias] = accumulators[:, 0]
+    return wide, wide_accumulators
 
 
 def observed_targets(x: Array, offsets: Array) -> Array:

@@ -343,12 +343,14 @@ def _make_vectors(matrix: Matrix, trained: Trained, train_config: TrainConfig, c
     from swivel import vectors
 
     parts = matrix.columns_per_row
+    columns = vectors.Side(matrix.columns, trained.columns, matrix.column_sums)
+    has_scores = train_config.objective == "swivel"  # GloVe's w . c is no PMI: its columns live in the sum alone.
     return vectors.Vectors(
         vectors.Side(matrix.rows, trained.rows, matrix.row_sums),
-        vectors.Side(matrix.columns, trained.columns, matrix.column_sums),
+        columns if has_scores else None,
         vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, config),
         shift=train_config.shift,
-        columns_per_row=parts,
+        columns_per_row=parts if has_scores else 0,
     )
 
 

@@ -19,12 +19,21 @@ from swivel.backends.base import Load, ObservedCells, StoredCells
 from swivel.backends.choice import choose_groups
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, TrainingError
-from swivel.schedule import block_starts, choose_block_count, default_block_size, default_passes, is_sorted_enough
+from swivel.objective import Objective
+from swivel.schedule import (
+    block_starts,
+    choose_block_count,
+    default_block_size,
+    default_passes,
+    is_sorted_enough,
+    largest_block,
+)
 
 MOST_PASSES = 100  # with end="converged"
 # Share of features whose zeros are all taken, where the configuration leaves it open. A GPU would rather compute
 # more cells in tiles than gather the observed ones between the others one by one.
 COMMON, COMMON_ELSEWHERE = {"cpu": 0.05}, 0.1
+NEXT_TO_NONE = 1e-9  # share of zeros that is sampled where they do not count: a column or two
 WORTH_SAMPLING = 64  # blocks of a round: with fewer, handing over a sampled step's launches takes a GPU's host longer
 
 
@@ -88,7 +97,7 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
     if config.block_size is None:
-        size = default_block_size(rows, columns, device)
+        size = default_block_size(rows, columns, config.largest_block or largest_block(device))
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:
@@ -107,7 +116,8 @@ def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int,
     stored = matrix.stored
     is_halved = stored.symmetric and blocks[0] == blocks[1]
     cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
-    return Load((row_starts, column_starts), config.dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    dim = config.dim + Objective.from_config(config).extra_dims
+    return Load((row_starts, column_starts), dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
 def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> Zeros:
@@ -116,6 +126,8 @@ def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks
     common = config.common or COMMON.get(device, COMMON_ELSEWHERE)
     if not wants_sample(config, device, blocks) or not all(is_sorted_enough(side, common) for side in sums):
         return Zeros()
+    if not Objective.from_config(config).pushes:
+        return Zeros(common, common, NEXT_TO_NONE)
     return Zeros(common, max(config.middle, common), config.share)
 
 

@@ -15,7 +15,7 @@ Block = tuple[int, int]
 # Measured (docs/experiments.md): what counts is how often a vector is updated, whatever the block size.
 UPDATES_PER_VECTOR = 480
 SMALLEST_BLOCK = 256
-LARGEST_BLOCK = {"cpu": 1024}  # what a device is fastest with to the same quality
+LARGEST_BLOCK = {"cpu": 1024}
 LARGEST_BLOCK_ELSEWHERE = 4096
 FEWEST_PASSES = 3
 
@@ -84,17 +84,23 @@ def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
     return pairs
 
 
-def default_block_size(rows: int, columns: int, device: str = "cpu") -> int:
-    """Return the block size that reaches good vectors soonest.
+def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cpu"]) -> int:
+    """Return the block size for a matrix: `largest`, or less where that would leave it less than some tens of blocks.
 
-    On a CPU a pass costs the same at every block size and smaller blocks need fewer passes, but below 1,024 each update
-    sees fewer columns; small matrices take what leaves them some tens of blocks. A GPU needs large blocks to be busy.
+    On a CPU a pass costs the same at every block size and smaller blocks need fewer passes, but the smaller they are
+    the fewer columns each update sees, and figures sag. A GPU needs large blocks to be busy.
 
     >>> [default_block_size(n, n) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 512, 1024, 1024]
+    >>> [default_block_size(n, n, 2048) for n in (500, 8_192, 32_768, 98_304, 400_000)]
+    [256, 256, 1024, 2048, 2048]
     """
-    largest = LARGEST_BLOCK.get(device, LARGEST_BLOCK_ELSEWHERE)
-    return min(largest, max(SMALLEST_BLOCK, math.ceil(min(rows, columns) / (64 if device == "cpu" else 16))))
+    return min(largest, max(min(SMALLEST_BLOCK, largest), math.ceil(min(rows, columns) * largest / 65_536)))
+
+
+def largest_block(device: str) -> int:
+    """Return the size of block that a device is fastest with, to about the same quality."""
+    return LARGEST_BLOCK.get(device, LARGEST_BLOCK_ELSEWHERE)
 
 
 def choose_block_count(size: int, block_size: int, stored: int) -> int:

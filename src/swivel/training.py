@@ -32,7 +32,7 @@ from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.interrupts import StopRequest, stop_on_signals
-from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
+from swivel.objective import Loss, Objective, add_biases, column_offsets, observed_targets, row_offsets
 from swivel.planning import (
     BlockedMatrix,
     Plan,
@@ -134,6 +134,7 @@ class _Run:
 
     def __init__(self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver) -> None:
         self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
+        self.objective = Objective.from_config(config)
         self.place = Place()
         self.threads = 1
         self._clock = 0.0
@@ -171,19 +172,19 @@ class _Run:
         plan = self.plan.device, (self.plan.row_blocks, self.plan.column_blocks)
         if wants_sample(config, *plan) and zeros == Zeros():
             progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
-        return StepSettings(Objective.from_config(config), zeros, config.decay)
+        return StepSettings(self.objective, zeros, config.decay)
 
     def _initial_arrays(self) -> dict[str, Array]:
         """Small random vectors, zero where a row or column has no counts; accumulators at their start."""
-        rows = self._initial_vectors(0, self.matrix.row_sums)[self.row_order]
-        columns = self._initial_vectors(1, self.matrix.column_sums)[self.column_order]
-        start = np.float32(self.config.accumulator)
-        return {
-            "rows": rows,
-            "rows_accumulators": np.full_like(rows, start),
-            "columns": columns,
-            "columns_accumulators": np.full_like(columns, start),
-        }
+        sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
+        arrays: dict[str, Array] = {}
+        for side, name in enumerate(("rows", "columns")):
+            vectors = self._initial_vectors(side, sums[side])[orders[side]]
+            accumulators = np.full_like(vectors, np.float32(self.config.accumulator))
+            if self.objective.has_biases:
+                vectors, accumulators = add_biases(vectors, accumulators, side)
+            arrays |= {name: vectors, f"{name}_accumulators": accumulators}
+        return arrays
 
     def _initial_vectors(self, side: int, sums: NDArray[np.float64]) -> Array:
         """Draw piece by piece, each from a seed of its own: the same for any number of threads."""
@@ -210,10 +211,9 @@ class _Run:
 
     def _hand_over(self, backend: Backend, arrays: dict[str, Array]) -> None:
         """Give the backend the parameters, and all cells where it lays blocks out itself."""
-        matrix = self.matrix
-        objective = Objective.from_config(self.config)
+        matrix, objective = self.matrix, self.objective
         row_offset = row_offsets(matrix.row_sums, matrix.total, objective)[self.row_order].astype(np.float32)
-        column_offset = column_offsets(matrix.column_sums)[self.column_order].astype(np.float32)
+        column_offset = column_offsets(matrix.column_sums, objective)[self.column_order].astype(np.float32)
         rows = Side(arrays["rows"], arrays["rows_accumulators"], row_offset)
         columns = Side(arrays["columns"], arrays["columns_accumulators"], column_offset)
         backend.hold(rows, columns, (self.row_starts, self.column_starts))
@@ -283,7 +283,7 @@ class _Run:
 
     @cached_property
     def _starting_loss(self) -> float:
-        return starting_loss(self.matrix, Objective.from_config(self.config))
+        return starting_loss(self.matrix, self.objective)
 
     def _steps(self, blocks: Sequence[tuple[int, int]]) -> list[Step]:
         rate = self.config.rate
@@ -306,6 +306,8 @@ class _Run:
         if running is None:
             return
         loss = sum(running.losses(), self.place.loss)
+        if not self.objective.pushes:
+            loss = replace(loss, unobserved_cells=0)  # They say nothing: the mean is that of the observed.
         if not math.isfinite(loss.mean):
             raise self._diverged("the loss is not finite")
         now = time.perf_counter()
@@ -345,8 +347,9 @@ class _Run:
 
     def _finish(self, backend: Backend) -> Trained:
         arrays = self._fetch(backend)
-        rows = _in_vocabulary_order(arrays["rows"], self.row_order)
-        columns = _in_vocabulary_order(arrays["columns"], self.column_order)
+        dim = self.config.dim  # without biases
+        rows = _in_vocabulary_order(arrays["rows"][:, :dim], self.row_order)
+        columns = _in_vocabulary_order(arrays["columns"][:, :dim], self.column_order)
         # A feature without counts has no gradient but rounding's; its vector is zero, exactly.
         rows[self.matrix.row_sums <= 0] = 0
         columns[self.matrix.column_sums <= 0] = 0
@@ -358,7 +361,8 @@ def starting_loss(matrix: BlockedMatrix, objective: Objective) -> float:
 
     Their products are within 1 of zero: at most about (pmi^2 + 1) f / 2.
     """
-    rows, columns = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums)
+    rows = row_offsets(matrix.row_sums, matrix.total, objective)
+    columns = column_offsets(matrix.column_sums, objective)
     height, width = matrix.row_blocks, matrix.column_blocks
     total, cells = 0.0, 0
     for n in range(min(START_BLOCKS, height * width)):

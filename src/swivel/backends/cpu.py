@@ -24,6 +24,8 @@ from swivel.objective import Loss
 # Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
 # 1,024 x block columns.
 ROWS_AT_ONCE = 1024
+# What stands for infinity in the kernels, which are compiled for numbers that are finite.
+LARGEST, ENDLESS = float(np.finfo(np.float32).max), 1e4
 
 
 _Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -55,7 +57,9 @@ class CpuBackend(HeldSides):
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
-            math.log(objective.unseen),
+            min(objective.confidence_most, LARGEST),
+            min(math.log(objective.unseen), ENDLESS),
+            objective.pushes,
         )
         self._local = threading.local()
         self._ramp, self._ones = np.arange(1 << 16), np.ones(1 << 16, np.float32)

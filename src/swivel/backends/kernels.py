@@ -128,14 +128,15 @@ def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -
     """Turn margins into the gradient of observed cells, in place; return their loss, and their loss as zeros.
 
     The second is what the hinge adds for these cells without knowing that they are observed; `weights` are those of
-    a zero in their place. objective: b0, b, a, log of the count that stands in for 0.
+    a zero in their place. objective: b0, b, a, f_max, log of the count that stands in for 0.
     """
-    base, scale, power, log_unseen = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
+    base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
+    log_unseen = F(objective[4])
     observed = 0.0
     as_zeros = 0.0
     for n in range(len(margins)):
         log_count = _log(counts[n])
-        confidence = base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0)))
+        confidence = min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
         distance = margins[n] - log_count
         gradient = confidence * distance
         observed += F(0.5) * gradient * distance
@@ -194,15 +195,18 @@ def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any
 def band_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
     """Turn the dot products of a band into the gradient with respect to them, in place.
 
-    Parameters as for `read_observed`, and objective: b0, b, a, log of the count that stands in for 0. Returns the loss
-    of the observed cells whose column was taken, that of the unobserved, the weight of the zeros that turned out to be
-    observed, and how many of the observed were taken.
+    Parameters as for `read_observed`, and objective: b0, b, a, f_max, log of the count that stands in for 0, whether
+    zeros push. Returns the loss of the observed cells whose column was taken, that of the unobserved, the weight of the
+    zeros that turned out to be observed, and how many of the observed were taken.
     """
     rows, columns, found_counts, zero_weights, margins, _ = work
     found = read_observed(cells, products, offsets, taken, work)
     observed, as_zeros = observed_gradient(margins[:found], zero_weights[:found], found_counts[:found], objective)
-    powers = (offsets[0] + F(objective[3])) * LOG2E, offsets[1] * LOG2E
-    if products.shape[1] == len(taken[0]):
+    powers = (offsets[0] + F(objective[4])) * LOG2E, offsets[1] * LOG2E
+    if not objective[5]:
+        products[:] = F(0.0)
+        unobserved = as_zeros  # which is nothing
+    elif products.shape[1] == len(taken[0]):
         unobserved = hinge(products, powers[0], powers[1])
     else:
         unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
@@ -233,7 +237,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
     positions, counts, which = cells
     rows, row_offsets, columns, column_offsets = sides
     row_gradients, column_gradients = gradients
-    base, scale, power = F(objective[0]), F(objective[1]), F(objective[2])
+    base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
     loss = 0.0
     for n in which:
         i = np.int64(positions[n] >> np.uint32(16))
@@ -244,7 +248,7 @@ def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float
             product += w[t] * c[t]
         log_count = _log(counts[n])
         distance = product - (row_offsets[i] + column_offsets[j]) - log_count
-        g = distance * (base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))))
+        g = distance * min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
         loss += F(0.5) * g * distance
         for t in range(len(w)):
             dw[t] += g * c[t]

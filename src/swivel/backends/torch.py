@@ -114,6 +114,7 @@ class TorchBackend(HeldSides):
         objective = self.settings.objective
         targets = torch.log(x[which]) + sides[0].offsets[i[which]] + sides[1].offsets[j[which]]
         confidence = objective.confidence_base + objective.confidence_scale * x[which] ** objective.confidence_power
+        confidence = confidence.clamp(max=objective.confidence_most)
         distance = products - targets
         gradient = confidence * distance
         return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient

@@ -275,11 +275,10 @@ def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
 
 
 def open_vectors(path: str) -> Vectors:
-    """Load the folder of vectors, also when given the folder of a whole run."""
-    from swivel.vectors import load
+    """Load a folder of vectors, the one inside the folder of a whole run, or another tool's text file."""
+    from swivel import formats
 
-    inside = Path(path) / "vectors"
-    return load(inside if (inside / "manifest.json").exists() else path)
+    return formats.open_vectors(path)
 
 
 def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) -> None:

@@ -62,29 +62,37 @@ def block(matrix: str, output: str, **rest: Any) -> None:
 def frequency(vectors: tuple[str, ...], output: str, data: str | None, differences: bool, **rest: Any) -> None:
     """Accuracy of analogies against the mean frequency of their words, one curve for each VECTORS, or NAME=VECTORS.
 
-    VECTORS: folders, or text files of other tools. Frequencies are the counts of the first one's vocabulary.
+    VECTORS: folders, or text files of other tools. Frequencies are the counts of the first folder's vocabulary.
     """
     from swivel import evaluation, plots
     from swivel.plots.buckets import make_curves
 
     means, as_json, _ = take_means(rest)
     plots.style.check_format(Path(output))
-    loaded = {name: _open_any(path) for name, path in map(split_name, vectors)}
+    if differences and len(vectors) < 2:
+        raise ConfigError("--differences compares the first VECTORS with others: name two or more")
+    loaded = _open_named(vectors)
+    counts = next((each.vocabulary for each in loaded.values() if each.vocabulary.counts.any()), None)
+    if counts is None:
+        raise ConfigError("text files do not say how frequent words are: name a folder of Swivel's, too")
     answers = {}
     for name, each in loaded.items():
         found = evaluation.evaluate(each, data, draws=0, progress=means.progress)
         answers[name] = [result for result in found.results if isinstance(result, evaluation.AnalogyResult)]
-    counts = next(iter(loaded.values())).vocabulary
     curves, gaps = make_curves(answers, counts)
     figure = plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
     plots.save_figure(figure, output)
     show({"figure": output}, as_json, lambda: click.echo(output))
 
 
-def _open_any(path: str) -> Vectors:
-    from swivel.formats import read_text
-
-    return read_text(path) if Path(path).is_file() else open_vectors(path)
+def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
+    """Return vectors by name, each PATH or NAME=PATH; two of one name would be one curve."""
+    named = [split_name(text) for text in texts]
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"several VECTORS are called {name!r}: give each a name of its own, as NAME=VECTORS")
+    return {name: open_vectors(path) for name, path in named}
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -109,7 +117,12 @@ def _report(output: str, rest: dict[str, Any]) -> None:
 @click.argument("texts", nargs=-1, required=True, metavar="CORPUS...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for everything, report.html included")
 @data_option
-@click.option("--methods", default="default,paper,sgns,cbow,glove", show_default=True, help="what to compare")
+@click.option(
+    "--methods",
+    default="default,paper,sgns,cbow,glove",
+    show_default=True,
+    help="what to compare, the first with the others",
+)
 @click.option("--vectors", multiple=True, metavar="NAME=FILE", help="other vectors for the table: a folder, or text")
 @click.option("--dim", type=int, default=300, show_default=True, help="dimensions of a vector, of every method")
 @click.option("--tokens", type=int, help="take only the first so many tokens, in whole lines")
@@ -130,7 +143,7 @@ def reproduce(texts: tuple[str, ...], output: str, methods: str, vectors: tuple[
     means, as_json, settings = take_means(rest)
     data = settings.pop("data")
     config = room.ReproduceConfig(
-        methods=tuple(methods.split(",")),
+        methods=tuple(name.strip() for name in methods.split(",")),
         vectors=tuple(map(_named_path, vectors)),
         data=None if data is None else Path(data),
         **{name: settings.pop(name) for name in ("dim", "tokens", "seeds", "seed", "half")},

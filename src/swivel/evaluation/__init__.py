@@ -10,7 +10,7 @@ from swivel.evaluation.comparing import COMPARISON_HEADER, Comparison, compare_r
 from swivel.evaluation.datasets import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set
 from swivel.evaluation.frequency import Bucket, bucket_by_frequency, compare_buckets
 from swivel.evaluation.halves import split_set
-from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate
+from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
 from swivel.evaluation.rules import Rules
 from swivel.evaluation.similarity import SimilarityResult, rank_correlation, score_similarity, summarise_pairs
 from swivel.evaluation.sources import PAPER_ORDER, fetch_sets
@@ -40,8 +40,10 @@ __all__ = [
     "find_sets",
     "rank_correlation",
     "read_set",
+    "read_sets",
     "score_analogies",
     "score_categories",
+    "score_sets",
     "score_similarity",
     "split_set",
     "summarise_answers",

@@ -78,7 +78,7 @@ class _Draws:
 def _compare(first: Result, second: Result, counts_unknown: bool, how: _Draws) -> Comparison:
     if first.items == second.items:
         match first, second:
-            case SimilarityResult() as one, SimilarityResult() as other:
+            case SimilarityResult() as one, SimilarityResult() as other if np.array_equal(one.scores, other.scores):
                 return _compare_similarity(one, other, how)
             case AnalogyResult() as one, AnalogyResult() as other if counts_unknown and one.known and other.known:
                 return _compare_shares(one, one.is_right, other.is_right, how)

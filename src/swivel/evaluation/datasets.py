@@ -123,8 +123,8 @@ class _Reader:
 def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> FoundSets:
     """Read a folder's `.tsv` and `.txt` files, or the files and folders named.
 
-    A file of a folder whose first line fits no kind of set (a list of sources, say) is left out; a named one is an
-    error, and so are two sets of one name.
+    A file of a folder whose first line fits no kind of set (a list of sources, say) is left out; one that was named, or
+    has the name of a set of the paper's, is an error, and so are two sets of one name.
     """
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
     files = {file.resolve(): (file, path.is_dir()) for path in paths for file in _list_files(path)}
@@ -132,7 +132,7 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
     left_out: list[Path] = []
     for file, is_of_folder in files.values():
         reader = _open_reader(file, lowercase)
-        if is_of_folder and _kind_of(reader) is None:
+        if is_of_folder and _kind_of(reader) is None and reader.name not in PAPER_ORDER:
             left_out.append(file)
             continue
         if reader.name in sets:

@@ -15,7 +15,7 @@ from swivel.errors import EvaluationError
 from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
 from swivel.evaluation.bootstrap import Interval
 from swivel.evaluation.categories import CategoryResult, score_categories
-from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet, find_sets
+from swivel.evaluation.datasets import AnalogySet, FoundSets, SimilaritySet, TestSet, find_sets
 from swivel.evaluation.halves import split_set
 from swivel.evaluation.rules import Rules, change_rules
 from swivel.evaluation.similarity import SimilarityResult, score_similarity
@@ -132,17 +132,36 @@ def evaluate(
     1.0
     """
     rules = change_rules(rules, changes)
-    found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
-    for path in found.left_out:
-        progress.say(f"{path.name}: left out, not a test set")
-    results = tuple(_score_set(vectors, test_set, rules, progress) for test_set in found.sets)
-    _say_what_is_unknown(results, progress)
+    found = read_sets(source, rules, progress=progress)
+    results = score_sets(vectors, found.sets, rules, progress=progress)
     return Report(results, rules, tuple(path.name for path in found.left_out))
 
 
+def read_sets(
+    source: str | Path | Iterable[str | Path] | None, rules: Rules, *, progress: Progress = SILENT
+) -> FoundSets:
+    """Return the sets that `evaluate` would score, each the half of it that the rules ask for."""
+    found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
+    for path in found.left_out:
+        progress.say(f"{path.name}: left out, not a test set")
+    if rules.half is None:
+        return found
+    return FoundSets(tuple(split_set(each, rules.half) for each in found.sets), found.left_out)
+
+
+def score_sets(
+    vectors: Vectors, sets: Sequence[TestSet], rules: Rules, *, progress: Progress = SILENT
+) -> tuple[Result, ...]:
+    """Score vectors on sets as they are: of the rules, the half is not looked at.
+
+    Raises EvaluationError where nothing of any set is known.
+    """
+    results = tuple(_score_set(vectors, test_set, rules, progress) for test_set in sets)
+    _say_what_is_unknown(results, progress)
+    return results
+
+
 def _score_set(vectors: Vectors, test_set: TestSet, rules: Rules, progress: Progress) -> Result:
-    if rules.half is not None:
-        test_set = split_set(test_set, rules.half)
     if isinstance(test_set, SimilaritySet):
         return score_similarity(vectors, test_set, rules)
     if isinstance(test_set, AnalogySet):
@@ -155,9 +174,14 @@ def _say_what_is_unknown(results: tuple[Result, ...], progress: Progress) -> Non
     if not any(result.total for result in results):
         raise EvaluationError(f"this half of {', '.join(strange)} has no items: nothing to evaluate; leave --half away")
     if len(strange) == len(results):
-        raise EvaluationError(
-            f"no item of {', '.join(strange)} is in the vocabulary: are set and vectors of the same language, and "
-            "both lower-cased (or neither)?"
-        )
+        raise nothing_known(strange)
     for name in strange:
         progress.say(f"{name}: none of its items is in the vocabulary")
+
+
+def nothing_known(names: Iterable[str], where: str = "the vocabulary") -> EvaluationError:
+    """Return the error that sets and words have nothing to do with each other."""
+    return EvaluationError(
+        f"no item of {', '.join(names)} is in {where}: are set and vectors of the same language, and both lower-cased "
+        "(or neither)?"
+    )

@@ -5,7 +5,6 @@ Receives a path, hands on `Vectors`. Strict: what does not fit is refused with i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,8 @@ import numpy as np
 from swivel.errors import StorageError
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(slots=True)
@@ -48,29 +49,34 @@ class _Reader:
     def read_vector(self, text: str) -> None:
         """Take one line; a word may hold spaces, so it is what stands before the last `dim` numbers."""
         word, *numbers = text.rsplit(" ", self.dim)
+        word = word.strip(" ")
         if len(numbers) != self.dim:
             self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {_shown(text)}")
         if not word.strip():
             self.fail("an empty word")
+        if " " in word and _is_number(word.rsplit(" ", 1)[1]):
+            self.fail(f"expected a word and {self.dim} numbers, got more: {_shown(text)}")
         if word in self.words:
             self.fail(f"the word {word!r} a second time")
         self.words[word] = None
-        self.values.append(np.array([self._number(number) for number in numbers], np.float32))
+        self.values.append(self._parse(numbers))
         if self.promised is not None and len(self.words) > self.promised:
             self.fail(f"the first line promises {self.promised:,} words, and there are more")
 
-    def _number(self, text: str) -> float:
+    def _parse(self, numbers: list[str]) -> np.ndarray:
         try:
-            number = float(text)
+            values = np.array(list(map(float, numbers)))
         except ValueError:
-            self.fail(f"{text!r} is not a number, or the vector has more than {self.dim} of them")
-        if not math.isfinite(number):
-            self.fail(f"{text} is not a finite number")
-        return number
+            wrong = next(number for number in numbers if not _is_number(number))
+            self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
+        is_fine = np.abs(values) <= _LARGEST
+        if not is_fine.all():
+            self.fail(f"{numbers[int(is_fine.argmin())]} is not a finite number of 32 bits")
+        return values.astype(np.float32)
 
     def finish(self) -> Vectors:
         if not self.words:
-            self.fail("the file has no vectors")
+            raise StorageError(f"{self.path}: the file has no vectors")
         if self.promised is not None and len(self.words) != self.promised:
             self.fail(f"the first line promises {self.promised:,} words, the file ends after {len(self.words):,}")
         return Vectors(Side(Vocabulary(self.words), np.stack(self.values)))
@@ -101,11 +107,20 @@ def _lines(reader: _Reader) -> Iterator[str]:
         with reader.path.open("rb") as file:
             for data in file:  # by \n alone: words may hold U+0085 and its like
                 reader.line += 1
-                yield data.decode("utf-8").rstrip("\r\n").rstrip(" ").replace("\t", " ")
+                text = data.decode("utf-8").rstrip("\r\n").replace("\t", " ").rstrip(" ")
+                yield text.removeprefix("\ufeff") if reader.line == 1 else text
     except UnicodeDecodeError as error:
         reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x}); a binary file is not read")
     except OSError as error:
         raise StorageError(f"{reader.path}: {error.strerror or error}") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _shown(text: str) -> str:

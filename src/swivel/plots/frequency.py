@@ -70,7 +70,7 @@ def plot_frequency(curves: Sequence[Curve]) -> Figure:
             markersize=3 if place == 0 else 2,
         )
     highest = max(point.high for curve in curves for point in curve.points)
-    axes.set(ylim=(0, highest * 1.04), xlabel=WORDS_OF_X, ylabel="accuracy")
+    axes.set(ylim=(0, highest * 1.04 or 1), xlabel=WORDS_OF_X, ylabel="accuracy")
     _write_frequencies(axes, 1, 3)
     _label_curves(figure, axes, curves)
     return figure

@@ -46,7 +46,7 @@ def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, .
     """
     known = tuple(word for word in PAPER_WORDS if word in vocabulary)
     rare = vocabulary.tokens[int(len(vocabulary) * (1 - RAREST)) :]
-    likely = [word for word in rare if word not in known and word.isascii() and word.isalpha() and word.islower()]
+    likely = [word for word in rare if word not in known and word.isalpha() and word == word.lower()]
     likely = [word for word in likely if len(word) >= SHORTEST] or likely
     places = np.linspace(0, max(len(likely) - 1, 0), count).round().astype(int) if likely else np.empty(0, int)
     return known + tuple(likely[place] for place in np.unique(places))

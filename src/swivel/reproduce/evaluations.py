@@ -7,70 +7,72 @@ figures) and `NAME.npy` (of similarity: the cosines; else two rows of flags, rig
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from swivel.errors import DamagedFolder
 from swivel.evaluation import (
     AnalogyResult,
+    AnalogySet,
     CategoryResult,
+    CategorySet,
     Report,
     Rules,
     SimilarityResult,
-    evaluate,
-    fetch_sets,
-    find_sets,
-    split_set,
+    SimilaritySet,
+    score_sets,
 )
-from swivel.evaluation.datasets import AnalogySet, CategorySet, TestSet
+from swivel.evaluation.datasets import TestSet
+from swivel.evaluation.report import Result
+from swivel.formats import open_vectors
 from swivel.means import Means
-from swivel.progress import Progress
-from swivel.reproduce.jobs import fingerprint_of, open_vectors
+from swivel.reproduce.jobs import fingerprint_of
 from swivel.storage import Folder, create_folder, fingerprint, open_folder
+from swivel.vocabulary import Vocabulary
 
 STAGE, REPORT = "evaluation", "report.json"
-Result = SimilarityResult | AnalogyResult | CategoryResult
-
-
-def read_sets(data: Path | None, half: str | None, progress: Progress) -> tuple[TestSet, ...]:
-    """Return the test sets of a folder, or the paper's, and of each the half that is asked for."""
-    sets = find_sets(fetch_sets(progress=progress) if data is None else data).sets
-    return sets if half is None else tuple(split_set(each, half) for each in sets)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluateJob:
     """Score vectors on test sets, and keep what was found."""
 
+    resumes: ClassVar[bool] = False
+
     vectors: Path
     out: Path
-    data: Path | None
-    half: str | None
-    sets: str  # digest of what the sets hold
+    sets: tuple[TestSet, ...]
+    rules: Rules
 
     def made_from(self) -> dict[str, Any]:
         """Return what the figures depend on."""
-        return {"config": {"half": self.half}, "inputs": {"vectors": fingerprint_of(self.vectors), "sets": self.sets}}
+        inputs = {"vectors": fingerprint_of(self.vectors), "sets": fingerprint([repr(each) for each in self.sets])}
+        return {"config": asdict(self.rules), "inputs": inputs}
 
     def run(self, means: Means) -> None:
         """Score every set."""
-        source = fetch_sets(progress=means.progress) if self.data is None else self.data
         vectors = open_vectors(self.vectors)
-        report = evaluate(vectors, source, half=self.half, progress=means.progress)
+        results = score_sets(vectors, self.sets, self.rules, progress=means.progress)
         with create_folder(self.out, STAGE, overwrite=True) as folder:
-            folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in report.results], indent=1)])
-            for result in report.results:
+            folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in results], indent=1)])
+            for result in results:
                 folder.write_array(f"{result.name}.npy", _items_of(result))
             folder.finish(**self.made_from(), facts={"words": len(vectors), "dim": vectors.dim})
 
 
-def digest_sets(sets: Sequence[TestSet]) -> str:
-    """Return a digest of what test sets hold."""
-    return fingerprint([repr(each) for each in sets])
+def is_known(test_set: TestSet, vocabulary: Vocabulary) -> bool:
+    """Return whether all words of an item of a set are in a vocabulary, be it one item."""
+    return any(all(word in vocabulary for word in words) for words in _words_of(test_set))
+
+
+def _words_of(test_set: TestSet) -> Iterator[tuple[str, ...]]:
+    if isinstance(test_set, AnalogySet):
+        return (words for _, words in test_set.rows)
+    return iter(test_set.pairs) if isinstance(test_set, SimilaritySet) else ((word,) for word in test_set.words)
 
 
 def _items_of(result: Result) -> np.ndarray[Any, Any]:
@@ -83,7 +85,7 @@ def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
     try:
         figures = {each["name"]: each for each in json.loads("\n".join(folder.lines(REPORT)))}
         results = tuple(_rebuild(folder, test_set, figures[test_set.name]) for test_set in sets)
-        return Report(results, Rules(half=folder.manifest.config["half"]))
+        return Report(results, Rules(**folder.manifest.config))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFolder(
             f"{path}: not what was found on these sets ({error}); remove it and evaluate again"

@@ -45,10 +45,15 @@ _ALL_KNOWN = Rule(
     f"different ones of {', '.join(METHODS)}",
 )
 _NAMED = Rule(
-    lambda v: all(re.fullmatch(r"[\w.+-]+", name) and name not in METHODS for name, _ in v) and len(dict(v)) == len(v),
-    "different names, of letters, digits and .+-_, that no method has, each with a path",
+    lambda v: len(dict(v)) == len(v) and all(_is_free(name) and isinstance(path, Path) for name, path in v),
+    "different names, of letters, digits and .+-_, that no method has, each with a pathlib.Path",
 )
-_PATH = Rule(lambda v: isinstance(v, Path), "a path")
+_PATH = Rule(lambda v: isinstance(v, Path), "a pathlib.Path")
+
+
+def _is_free(name: str) -> bool:
+    """Return whether vectors of another tool may have a name: it names folders, as a method and its seed do."""
+    return re.fullmatch(r"\w[\w.+-]*", name) is not None and re.sub(r"-seed\d+$", "", name) not in METHODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,7 @@ class ReproduceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One set of vectors to be made: a method and a seed (None: it is trained once)."""
+    """One set of vectors to be made: a method and a seed."""
 
     method: str
     seed: int

@@ -10,12 +10,12 @@ from typing import Any
 from swivel.config import RECIPES
 from swivel.evaluation import AnalogyResult, Comparison, Report, compare_reports
 from swivel.evaluation.datasets import AnalogySet, CategorySet, TestSet
+from swivel.formats import open_vectors
 from swivel.matrix import open_matrix
 from swivel.plots import choose_rare_words, find_rare_neighbours
 from swivel.plots.buckets import make_curves
 from swivel.reproduce.evaluations import open_evaluation
 from swivel.reproduce.experiment import ABOUT, ReproduceConfig
-from swivel.reproduce.jobs import open_vectors
 from swivel.reproduce.machine import describe_machine
 from swivel.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
 from swivel.reproduce.stages import Record

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from swivel import pipeline
 from swivel.baselines import BaselineConfig, baseline_settings, keep_vectors, train_word2vec
 from swivel.config import CorpusConfig, TrainConfig, VectorsConfig, result_settings
 from swivel.corpus import fingerprint_sources
-from swivel.formats import read_text
 from swivel.matrix import open_matrix
 from swivel.means import Means
 from swivel.reproduce.experiment import count_settings
 from swivel.storage import checksum, fingerprint, read_manifest
-from swivel.vectors import Vectors, load
 
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
     """Count a text as a recipe says."""
+
+    resumes: ClassVar[bool] = False
 
     texts: tuple[Path, ...]
     out: Path
@@ -45,6 +45,8 @@ class CountJob:
 class TrainJob:
     """Train a matrix as a recipe says."""
 
+    resumes: ClassVar[bool] = True
+
     matrix: Path
     out: Path
     recipe: str
@@ -64,6 +66,8 @@ class TrainJob:
 class Word2vecJob:
     """Train word2vec on a text, with the words of a matrix."""
 
+    resumes: ClassVar[bool] = False
+
     texts: tuple[Path, ...]
     matrix: Path
     out: Path
@@ -82,13 +86,19 @@ class Word2vecJob:
         return BaselineConfig(dim=self.settings["dim"], seed=self.settings["seed"], corpus=corpus)
 
     def run(self, means: Means) -> None:
-        """Train."""
-        words = open_matrix(self.matrix).rows
-        config = self._config()
+        """Train, unless that was done already."""
+        made_from = self.made_from()
+        if pipeline.is_done(self.out, "vectors", made_from, means):
+            return
         vectors = train_word2vec(
-            list(self.texts), words, method=self.method, config=config, means=means, scratch=self.out
+            list(self.texts),
+            open_matrix(self.matrix).rows,
+            method=self.method,
+            config=self._config(),
+            means=means,
+            scratch=self.out,
         )
-        keep_vectors(vectors, self.out, **self.made_from(), overwrite=True)
+        keep_vectors(vectors, self.out, **made_from, overwrite=means.overwrite)
 
 
 def fingerprint_of(path: Path) -> str:
@@ -96,8 +106,3 @@ def fingerprint_of(path: Path) -> str:
     if path.is_file():
         return checksum(path)
     return fingerprint({name: part.sha256 for name, part in sorted(read_manifest(path).parts.items())})
-
-
-def open_vectors(path: Path) -> Vectors:
-    """Return the vectors in a folder that training wrote, or in another tool's text file."""
-    return read_text(path) if path.is_file() else load(path)

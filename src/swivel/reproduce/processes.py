@@ -1,7 +1,7 @@
 """A job in a process of its own, so that the memory it took is its own.
 
 Receives a job that can be pickled, hands on what it took; its progress is told here as if it ran here, its errors are
-raised here. Ctrl-C reaches this process alone, which hands it on once: a job that saves what it has then does so.
+raised here. Ctrl-C is heard by this process alone, which hands it on once: a job that saves what it has then does so.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +65,8 @@ def run_in_process(job: Job, means: Means) -> Measure:
     allowed = {"threads": means.threads, "memory": means.memory, "overwrite": means.overwrite}
     process = context.Process(target=_work, args=(theirs, job, allowed))
     with stop_on_signals() as should_stop:
-        process.start()
+        with _deaf_children():
+            process.start()
         theirs.close()
         try:
             measure = _Relay(ours, process, means.progress).listen(should_stop)
@@ -75,6 +78,20 @@ def run_in_process(job: Job, means: Means) -> Measure:
     if measure is None:
         raise _died(process.exitcode)
     return measure
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Start processes that do not hear a Ctrl-C in the terminal, from their first moment on: it goes to them, too."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # Started later, by multiprocessing, it would lift the mask.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ends_soon(process: Any) -> bool:
@@ -161,8 +178,7 @@ class _ReportedTask:
 
 def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
     """Run a job: the whole life of the new process."""
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # A Ctrl-C in the terminal goes to the parent alone; twice would end what is being saved.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     reports = _Reports(connection)
     started = time.perf_counter()
     try:
@@ -174,6 +190,14 @@ def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
         error.add_note(traceback.format_exc())
         with contextlib.suppress(BrokenPipeError):
             _send_error(reports, error)
+
+
+def _end_with_parent() -> None:
+    """Leave when the parent was killed: a job that waits for others, as gensim's does, would never notice."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _send_error(reports: _Reports, error: BaseException) -> None:

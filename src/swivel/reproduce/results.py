@@ -113,11 +113,13 @@ class Results:
         return max((figure for figure in figures if figure is not None), default=None)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the table, for a terminal."""
+        """Return header and rows of the table, for a terminal; the last row says how much of each set is known."""
         rows = []
         for method in self.methods:
             figures = [method.scores[info.name].mean for info in self.sets]
             rows.append([method.name, *("-" if figure is None else f"{figure:.3f}" for figure in figures)])
+        shares = [self.ours.scores[info.name].known / max(info.total, 1) for info in self.sets]
+        rows.append([f"known to {self.ours.name}", *(f"{share:.0%}" for share in shares)])
         return ["method", *(info.label for info in self.sets)], rows
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,23 @@ from typing import Any
 from swivel.config import RECIPES, CorpusConfig, VocabularyConfig
 from swivel.corpus import list_files
 from swivel.errors import ConfigError, missing_extra
+from swivel.evaluation import Rules, read_sets
+from swivel.evaluation.datasets import TestSet
+from swivel.evaluation.report import nothing_known
+from swivel.formats import find_vectors, open_vectors
+from swivel.matrix import open_matrix
 from swivel.means import Means
 from swivel.pipeline import split_settings
-from swivel.reproduce.evaluations import EvaluateJob, digest_sets, read_sets
+from swivel.reproduce.evaluations import EvaluateJob, is_known
 from swivel.reproduce.experiment import WORD2VEC, ReproduceConfig, Trained, list_trained, matrix_name
 from swivel.reproduce.gather import Ground, Made, gather_results
-from swivel.reproduce.jobs import CountJob, TrainJob, Word2vecJob, open_vectors
+from swivel.reproduce.jobs import CountJob, TrainJob, Word2vecJob
 from swivel.reproduce.processes import Runner, run_in_process
 from swivel.reproduce.results import Results
 from swivel.reproduce.slices import TEXT, SliceJob
 from swivel.reproduce.stages import Stages
 from swivel.reproduce.writing import write_report
+from swivel.vocabulary import Vocabulary
 
 
 def reproduce(
@@ -72,22 +78,35 @@ class _Experiment:
     texts: tuple[Path, ...] = ()
     matrices: dict[str, Path] = field(default_factory=dict)
 
+    @property
+    def reading(self) -> CorpusConfig:
+        """How the text is read; of the unit, each recipe has its own idea."""
+        config: CorpusConfig
+        config, _ = split_settings("default", self.settings, CorpusConfig, VocabularyConfig)
+        return config
+
+    @property
+    def words_of(self) -> Path:
+        """The matrix whose words are everybody's."""
+        return next(iter(self.matrices.values()))
+
     def run(self, texts: tuple[Path, ...]) -> Results:
         self._check_libraries()
-        sets = read_sets(self.config.data, self.config.half, self.means.progress)
-        for path in dict(self.config.vectors).values():
-            open_vectors(path)  # A file that cannot be read is told now, not after an hour.
+        rules = Rules(half=self.config.half, lowercase=self.reading.lowercase)
+        sets = read_sets(self.config.data, rules, progress=self.means.progress).sets
+        brought = [Made(name, None, find_vectors(path)) for name, path in self.config.vectors]
+        for each in brought:  # What cannot be read, or knows nothing, is told now, not after an hour.
+            _check_words(sets, open_vectors(each.path).vocabulary, str(each.path))
         self._take_text(texts)
         self._count()
-        vectors = {trained: self._train(trained) for trained in list_trained(self.config)}
-        made = [Made(each.method, each.seed, path) for each, path in vectors.items()]
-        made += [Made(name, None, path) for name, path in self.config.vectors]
-        digest = digest_sets(sets)
+        _check_words(sets, open_matrix(self.words_of).rows, "the vocabulary of the text")
+        made = [Made(each.method, each.seed, self._train(each)) for each in list_trained(self.config)] + brought
         for each in made:
-            self._evaluate(each, digest)
+            job = EvaluateJob(each.path, self.out / "evaluation" / each.name, sets, rules)
+            self.stages.do(f"evaluation {each.name}", job)
         ground = Ground(self.out, self.config, texts, self.matrices, self.stages.records, self.means.threads)
         results = gather_results(ground, made, sets)
-        write_report(self.out, results, self.matrices.get("paper", ground.words_of))
+        write_report(self.out, results, self.matrices.get("paper", self.words_of))
         return results
 
     def _check_libraries(self) -> None:
@@ -100,16 +119,13 @@ class _Experiment:
     def _take_text(self, texts: tuple[Path, ...]) -> None:
         self.texts = texts
         if self.config.tokens is not None:
-            known = CorpusConfig.__dataclass_fields__
-            (config,) = split_settings(
-                "default", {name: value for name, value in self.settings.items() if name in known}, CorpusConfig
-            )
-            folder = self.stages.do("corpus", SliceJob(texts, self.out / "corpus", self.config.tokens, config))
+            job = SliceJob(texts, self.out / "corpus", self.config.tokens, self.reading)
+            folder = self.stages.do("corpus", job)
             self.texts = (folder / TEXT,)
             self.settings |= {"encoding": "utf-8"}
 
     def _count(self) -> None:
-        """Count once for each different matrix that a method needs; the first one's words are everybody's."""
+        """Count once for each different matrix that a method needs."""
         recipes = [method for method in self.config.methods if method in RECIPES] or ["default"]
         for recipe in recipes:
             name = matrix_name(recipe, self.settings)
@@ -121,14 +137,12 @@ class _Experiment:
         settings: Mapping[str, Any] = {"dim": self.config.dim, "seed": trained.seed}
         job: TrainJob | Word2vecJob
         if trained.method in WORD2VEC:
-            job = Word2vecJob(
-                self.texts, next(iter(self.matrices.values())), out, trained.method, {**self.settings, **settings}
-            )
+            job = Word2vecJob(self.texts, self.words_of, out, trained.method, {**self.settings, **settings})
         else:
             job = TrainJob(self.matrices[trained.method], out, trained.method, settings)
         return self.stages.do(f"vectors {trained.name}", job)
 
-    def _evaluate(self, made: Made, digest: str) -> None:
-        out = self.out / "evaluation" / made.name
-        job = EvaluateJob(made.path, out, self.config.data, self.config.half, digest)
-        self.stages.do(f"evaluation {made.name}", job)
+
+def _check_words(sets: Sequence[TestSet], vocabulary: Vocabulary, where: str) -> None:
+    if not any(is_known(each, vocabulary) for each in sets):
+        raise nothing_known((each.name for each in sets), where)

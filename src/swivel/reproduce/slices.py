@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, split_units
 from swivel.corpus.pieces import cut_stream, describe_bad_byte
 from swivel.corpus.sources import open_streams
 from swivel.means import Means
+from swivel.pipeline import is_done
 from swivel.progress import Task, track
 from swivel.storage import create_folder, scratch_folder
 
@@ -26,29 +28,28 @@ PIECE_BYTES = 1 << 20
 class SliceJob:
     """Write the lines that hold the first `tokens` tokens of `texts`, the last one whole, into the folder `out`."""
 
+    resumes: ClassVar[bool] = False
+
     texts: tuple[Path, ...]
     out: Path
     tokens: int
     config: CorpusConfig
 
-    def made_from(self) -> dict[str, object]:
+    def made_from(self) -> dict[str, Any]:
         """Return what the slice depends on."""
         config = {"corpus": {"tokens": self.tokens, "tokenizer": self.config.tokenizer}}
         return {"config": config, "inputs": fingerprint_sources(list(self.texts), self.config)}
 
     def run(self, means: Means) -> None:
-        """Write the slice."""
-        with create_folder(self.out, STAGE, overwrite=True) as folder, scratch_folder(self.out) as scratch:
+        """Write the slice, unless it is there: written again it would pass for another text."""
+        if is_done(self.out, STAGE, self.made_from(), means):
+            return
+        with create_folder(self.out, STAGE, overwrite=means.overwrite) as folder, scratch_folder(self.out) as scratch:
             with track(means.progress, "taking the first tokens", self.tokens, "tokens") as task:
                 taken = _Slice(self.tokens, self.config, scratch, task)
                 taken.fill(_read_pieces(self.texts, self.config))
             folder.write_bytes(TEXT, b"".join(taken.kept))
-            made_from = self.made_from()
-            folder.finish(
-                config=made_from["config"],
-                inputs=fingerprint_sources(list(self.texts), self.config),
-                facts={"tokens": taken.tokens, "bytes": sum(map(len, taken.kept))},
-            )
+            folder.finish(**self.made_from(), facts={"tokens": taken.tokens, "bytes": sum(map(len, taken.kept))})
 
 
 def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from swivel.errors import DamagedFolder, StorageError
 from swivel.means import Means
@@ -22,7 +22,9 @@ MEASURES = "measures.json"
 
 
 class StageJob(Job, Protocol):
-    """A job that makes a folder."""
+    """A job that makes a folder; `resumes`: interrupted, it goes on where it was, or it begins again."""
+
+    resumes: ClassVar[bool]
 
     @property
     def out(self) -> Path:
@@ -67,29 +69,42 @@ class Stages:
 
     def do(self, name: str, job: StageJob) -> Path:
         """Do a stage unless it is done, and return its folder."""
-        identity = fingerprint(job.made_from())
-        before = self.records.get(name)
-        if before is None or before.identity != identity:
-            before = Record(identity)
-        is_there = (job.out / MANIFEST).exists() and not self.means.overwrite
-        if is_there and before.is_finished:
-            return job.out
-        self.means.progress.say(f"{name}: " + ("going on" if before.attempts else "beginning"))
-        self._keep(name, replace(before, attempts=before.attempts + 1))
+        before, found = self.records.get(name), _stamp(job.out)
+        record = Record(fingerprint(job.made_from()))
+        if before is not None and before.identity == record.identity and not self.means.overwrite:
+            if before.is_finished and found:
+                return job.out
+            record = before if job.resumes and not before.is_finished else record
+        self.means.progress.say(f"{name}: " + ("going on" if record.attempts else "beginning"))
+        record = replace(record, attempts=record.attempts + 1)
+        if not found:  # What is there may be refused, and its record must not be lost then.
+            self._keep(name, record)
         started = time.perf_counter()
         try:
             measure = self.runner(job, self.means)
         except BaseException:  # also when interrupted: the time was spent
-            self._keep(name, self.records[name].after(Measure(time.perf_counter() - started), is_finished=False))
+            left = _stamp(job.out)
+            if left is None or left != found:
+                self._keep(name, record.after(Measure(time.perf_counter() - started), is_finished=left is not None))
             raise
         # What was there already, without a record, was found in no time: what it took is not known.
-        self._keep(name, self.records[name].after(Measure() if is_there else measure, is_finished=True))
+        was_found = found is not None and _stamp(job.out) == found
+        self._keep(name, record.after(Measure() if was_found else measure, is_finished=True))
         return job.out
 
     def _keep(self, name: str, record: Record) -> None:
         self.records[name] = record
         plain = {"stages": {key: asdict(value) for key, value in self.records.items()}}
         write_file(self.path / MEASURES, json.dumps(plain, indent=1).encode() + b"\n")
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Return what tells one writing of a finished folder from another; None where it is not finished."""
+    try:
+        status = (folder / MANIFEST).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def read_records(file: Path) -> dict[str, Record]:

@@ -15,6 +15,7 @@ from swivel.vectors.search import Floats, scale_to_unit
 # An SVD over the commonest rows keeps the figures of one over all rows, and rare rows are the noisier ones.
 SVD_ROWS = 30_000
 _CHUNK_ROWS = 8_192
+_WEAKEST = 1e-6  # of the strongest singular value: below it is rounding, which no power may blow up
 
 
 def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig) -> Floats:
@@ -41,7 +42,7 @@ def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, 
     parts = _split_parts(rows, columns, columns_per_row, config.combine)
     if config.combine == "sum":
         return np.asarray(rows + parts.sum(axis=1))
-    return _cut_parts(rows, parts, config.column_weight)
+    return _cut_parts(rows, parts, config)
 
 
 def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, combine: str) -> Floats:
@@ -59,35 +60,44 @@ def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, com
     return np.asarray(columns, np.float32).reshape(len(rows), columns_per_row, columns.shape[1])
 
 
-def _cut_parts(rows: Floats, parts: Floats, column_weight: float) -> Floats:
-    """Return rows and parts side by side, each of length 1, cut back to the rows' dimensions."""
+def _cut_parts(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
+    """Return rows, parts and their sum side by side, each of length 1, cut back to the rows' dimensions."""
     dim = rows.shape[1]
     common = min(SVD_ROWS, len(rows))
-    width = dim * (1 + parts.shape[1])
+    width = dim * (1 + parts.shape[1] + (config.sum_weight > 0))
     gram = np.zeros((width, width))
     for start in range(0, common, _CHUNK_ROWS):
-        stop = min(start + _CHUNK_ROWS, common)
-        chunk = _lay_side_by_side(rows[start:stop], parts[start:stop], column_weight).astype(np.float64)
+        piece = slice(start, min(start + _CHUNK_ROWS, common))
+        chunk = _lay_side_by_side(rows[piece], parts[piece], config).astype(np.float64)
         gram += chunk.T @ chunk
-    axes = find_main_axes(gram, dim).astype(np.float32)
+    axes = find_main_axes(gram, dim, power=config.spectrum).astype(np.float32)
     result = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), _CHUNK_ROWS):
         piece = slice(start, start + _CHUNK_ROWS)
-        np.matmul(_lay_side_by_side(rows[piece], parts[piece], column_weight), axes, out=result[piece])
+        np.matmul(_lay_side_by_side(rows[piece], parts[piece], config), axes, out=result[piece])
     return result
 
 
-def _lay_side_by_side(rows: Floats, parts: Floats, column_weight: float) -> Floats:
-    columns = scale_to_unit(parts.reshape(-1, parts.shape[2])) * np.float32(column_weight)
-    return np.concatenate([scale_to_unit(rows), columns.reshape(len(rows), -1)], axis=1)
+def _lay_side_by_side(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
+    columns = scale_to_unit(parts.reshape(-1, parts.shape[2])) * np.float32(config.column_weight)
+    pieces = [scale_to_unit(rows), columns.reshape(len(rows), -1)]
+    if config.sum_weight > 0:
+        pieces.append(scale_to_unit(rows + parts.sum(axis=1)) * np.float32(config.sum_weight))
+    return np.concatenate(pieces, axis=1)
 
 
-def find_main_axes(gram: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:
     """Return the right singular vectors of X as columns, the strongest first, from the Gram matrix X'X.
 
-    A singular vector's sign is free; here its largest component is positive, so that equal input gives equal axes.
+    X times them has the singular values s as its columns' lengths; each is scaled so that they become s^power (times
+    a constant). A singular vector's sign is free; here its largest component is positive, so that equal input gives
+    equal axes.
     """
-    _, axes = np.linalg.eigh(gram)  # by rising eigenvalue
+    values, axes = np.linalg.eigh(gram)  # by rising eigenvalue
+    strengths = np.sqrt(np.maximum(values[::-1][:count], 0.0))
     axes = axes[:, ::-1][:, :count]
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0)
-    return np.asarray(axes * np.where(largest < 0, -1.0, 1.0))
+    signs = np.where(largest < 0, -1.0, 1.0)
+    relative = strengths / (strengths[0] or 1.0)
+    scales = np.where(relative > _WEAKEST, np.maximum(relative, _WEAKEST) ** (power - 1), 0.0)
+    return np.asarray(axes * signs * scales)

@@ -258,7 +258,10 @@ class Vectors:
 
     def _need_columns(self) -> Side:
         if self.contents.columns is None:
-            raise ConfigError("these vectors have no columns, so no scores: open the folder that training wrote")
+            raise ConfigError(
+                "these vectors have no columns, so no scores: open the folder that training wrote (objective swivel alone "
+                "has scores)"
+            )
         return self.contents.columns
 
 

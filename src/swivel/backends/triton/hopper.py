@@ -13,7 +13,9 @@ while the other is at its logarithms. Legend as in `kernels`; e counts what went
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from triton.experimental import gluon
@@ -146,7 +148,7 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
 def _consume_item(
     arrays, shared, sizes, objective, item, e, n,
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
     """Write G for a consumer's rows of an item, and what its cells lose; return the item that follows, e and n."""
     offsets, weights, G, table, starts, positions, counts, losses = arrays
@@ -186,12 +188,12 @@ def _consume_item(
         if cells[2] > 0:
             by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
             shared[2].store(gl.reshape(by_column, (16, 64, 8)))
-        g, more = push(m, weight, shared[7], WEIGHTED, HALF)
+        g, more = push(m, weight, shared[7], WEIGHTED, HALF, PUSH)
         hinges += more
         write_tile(tile_g, g, pitch, is_there)
         if cells[2] > 0:
             observed, taken_back = bring_in(
-                cells, shared[3], tile_g, pitch, objective, observed, taken_back, CHUNK
+                cells, shared[3], tile_g, pitch, objective, observed, taken_back, CHUNK, CAP, PUSH
             )  # fmt: skip
         tile_g += 128
     gl.store(losses + (item * 2 + C) * 2, gl.sum(observed))
@@ -203,12 +205,13 @@ def _consume_item(
 def _consume(
     arrays, shared, sizes, objective,
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
     e, n, item = 0, 0, gl.program_id(0)
     while item < sizes[0]:
         item, e, n = _consume_item(
-            arrays, shared, sizes, objective, item, e, n, C, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF
+            arrays, shared, sizes, objective, item, e, n,
+            C, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH,
         )  # fmt: skip
 
 
@@ -221,7 +224,7 @@ def gradient(
     rows, columns, offsets, weights, G, table, starts, positions, counts, losses, counter,
     items, tiles_m, tiles_n, unseen, base, scale, power,
     CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr, REGISTERS: gl.constexpr,
-    WEIGHTED: gl.constexpr, HALF: gl.constexpr,
+    WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
     """Write G for all tiles of every shard of a band, and what their cells lose."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
@@ -249,8 +252,8 @@ def gradient(
     objective = (unseen, base, scale, power)
     gl.warp_specialize(
         [
-            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
-            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF)),
+            (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH)),
+            (_consume, (arrays, shared1, sizes, objective, 1, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH)),
             (_produce, (rows, columns, table, counter, shared0, sizes, CHUNKS, SLOTS, SPLIT)),
         ],
         [4, 1],
@@ -281,9 +284,17 @@ class HopperGradient:
         (rows, padded dim) of bfloat16 or float16.
     objective
         log2 of the count that stands for zero; base, scale and power of the confidence.
+    rules
+        CAP, the most of the confidence, or None; PUSH, whether zeros have a gradient.
     """
 
-    def __init__(self, mirror: Tensor, objective: tuple[float, float, float, float], tuning: Tuning | None = None):
+    def __init__(
+        self,
+        mirror: Tensor,
+        objective: tuple[float, float, float, float],
+        rules: Mapping[str, Any],
+        tuning: Tuning | None = None,
+    ):
         self.tuning = tuning or Tuning()
         self._objective = objective
         self._rows = TensorDescriptor.from_tensor(mirror, [128, 64], ROWS)
@@ -293,7 +304,7 @@ class HopperGradient:
         self._columns = TensorDescriptor(mirror, shape, strides, list(COLUMNS_SHAPE), COLUMNS)
         self._counter = torch.zeros(2, dtype=torch.int32, device=mirror.device)
         self._programs = torch.cuda.get_device_properties(mirror.device).multi_processor_count
-        self._flags = choose_flags(mirror.dtype, mirror.shape[1], self.tuning)
+        self._flags = {**choose_flags(mirror.dtype, mirror.shape[1], self.tuning), **rules}
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
         """Return how many pairs of losses each shard of a band of so many tiles gets."""

@@ -130,8 +130,11 @@ def spread(x, line):
 
 
 @gluon.jit
-def push(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr):
-    """Return the gradients of zeros, packed in pairs, and sums of their hinges."""
+def push(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr, PUSH: gl.constexpr):
+    """Return the gradients of zeros, packed in pairs, and sums of their hinges; zeros of both, unless they PUSH."""
+    if not PUSH:
+        nothing, _ = gl.split(gl.reshape(gl.zeros((64, 128), gl.float32, MMA), (64, 64, 2)))
+        return _pack(nothing, nothing, HALF), sum_pairs(nothing)
     e0, e1 = gl.split(gl.reshape(_exp2(gl.minimum(m, MOST)), (64, 64, 2)))
     one0 = e0 + 1.0
     one1 = e1 + 1.0
@@ -148,17 +151,23 @@ def push(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr):
 
 
 @gluon.jit
-def _overwrite(address, place, x, ok, tile_g, pitch, objective):
+def _overwrite(address, place, x, ok, tile_g, pitch, objective, CAP: gl.constexpr, PUSH: gl.constexpr):
     """Put the gradient of observed cells where that of zeros was written; return the losses to add."""
     unseen, base, scale, power = objective
     place = place.to(gl.int32)
     m = _load_shared(address + (place ^ (place // 32 & 16) ^ (place // 256 & 4)) * 4)
     log_x = _log2(x)
     distance = (m + unseen - log_x) * LN2
-    gradient = (base + scale * _exp2(power * log_x)) * distance
+    confidence = base + scale * _exp2(power * log_x)
+    if CAP is not None:
+        confidence = gl.minimum(confidence, CAP)
+    gradient = confidence * distance
     row, column = (place // 8) % 64, (place // 512) * 8 + place % 8
     gl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
-    hinge = _log2(1.0 + _exp2(gl.minimum(m, MOST)))
+    if PUSH:
+        hinge = _log2(1.0 + _exp2(gl.minimum(m, MOST)))
+    else:
+        hinge = gl.zeros_like(m)
     return _fold(gl.where(ok, 0.5 * gradient * distance, 0.0)), _fold(gl.where(ok, hinge, 0.0))
 
 
@@ -171,12 +180,15 @@ def first_cells(positions, counts, cells):
 
 
 @gluon.jit
-def bring_in(cells, address, tile_g, pitch, objective, observed, zeros, CHUNK: gl.constexpr):
+def bring_in(
+    cells, address, tile_g, pitch, objective, observed, zeros,
+    CHUNK: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
+):  # fmt: skip
     """Bring a tile's observed cells in; return observed loss and zeros' loss to take back, both added to."""
     positions, counts, cells, place, x = cells
     ok = gl.arange(0, FIRST_CHUNK, LINE) < cells
     barrier()  # the tile's own gradients, and the margins, come first
-    more, fewer = _overwrite(address, place, x, ok, tile_g, pitch, objective)
+    more, fewer = _overwrite(address, place, x, ok, tile_g, pitch, objective, CAP, PUSH)
     observed += more
     zeros += fewer
     if cells > FIRST_CHUNK:
@@ -188,7 +200,7 @@ def bring_in(cells, address, tile_g, pitch, objective, observed, zeros, CHUNK: g
             after = at + CHUNK
             next_places = gl.load(positions + after, mask=after < cells, other=0)
             next_xs = gl.load(counts + after, mask=after < cells, other=1.0)
-            more, fewer = _overwrite(address, places, xs, at < cells, tile_g, pitch, objective)
+            more, fewer = _overwrite(address, places, xs, at < cells, tile_g, pitch, objective, CAP, PUSH)
             observed += more
             zeros += fewer
             at, places, xs = after, next_places, next_xs

@@ -57,14 +57,16 @@ def _sigmoid(m, FAST: tl.constexpr):
 
 
 @triton.jit
-def _pull(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr):
-    """Return gradient and loss of observed cells of count x from their margins."""
+def _pull(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr):
+    """Return gradient and loss of observed cells of count x from their margins; CAP is the most of f, or None."""
     log_x = _log2(x, FAST)
     distance = (m + unseen - log_x) * LN2
     if SQRT:
         confidence = base + scale * tl.sqrt(x)
     else:
         confidence = base + scale * tl.exp2(power * log_x)
+    if CAP is not None:
+        confidence = tl.minimum(confidence, CAP)
     gradient = confidence * distance
     return gradient, 0.5 * gradient * distance
 
@@ -72,26 +74,30 @@ def _pull(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constex
 @triton.jit
 def _overwrite(
     margins, place, x, ok, tile_g, pitch, unseen, base, scale, power,
-    BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
 ):  # fmt: skip
     """Put the gradient of observed cells where that of zeros was written; return the losses to add."""
     m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
-    gradient, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST)
+    gradient, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
     row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
     tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
+    loss = tl.where(ok, loss, 0.0)
+    if not PUSH:
+        return loss, tl.zeros_like(loss)
     _, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-    return tl.where(ok, loss, 0.0), tl.where(ok, _log2(hinge, FAST), 0.0)
+    return loss, tl.where(ok, _log2(hinge, FAST), 0.0)
 
 
 @triton.jit
 def _bring_in(
     margins, place, x, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
-    BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
+    PUSH: tl.constexpr,
 ):  # fmt: skip
     """Bring a tile's observed cells in, the first chunk of which is loaded already."""
     ok = start + tl.arange(0, CHUNK) < stop
     observed, zeros = _overwrite(
-        margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
+        margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST, CAP, PUSH
     )  # fmt: skip
     begin = start + CHUNK
     while begin < stop:
@@ -100,12 +106,25 @@ def _bring_in(
         place = tl.load(positions + cell, mask=ok, other=0).to(tl.int32)
         x = tl.load(counts + cell, mask=ok, other=1.0)
         more, more_zeros = _overwrite(
-            margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST
+            margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST, CAP, PUSH
         )  # fmt: skip
         observed += more
         zeros += more_zeros
         begin += CHUNK
     return tl.sum(observed), tl.sum(zeros)
+
+
+@triton.jit
+def _push(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
+    """Return the gradients of a tile's zeros and their summed loss: nothing, unless they PUSH (`unseen` is 0 then)."""
+    if not PUSH:
+        return tl.zeros_like(m), 0.0
+    g, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
+    if WEIGHTED:
+        weight = tl.load(weights, mask=is_column, other=0.0)
+        return g * weight[None, :], tl.sum(_log2(hinge, FAST) * weight[None, :])
+    even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
+    return g, tl.sum(_log2(even * odd, FAST))
 
 
 @triton.jit
@@ -121,7 +140,8 @@ def gradient(
     V, offsets, weights, G, table, starts, positions, counts, losses,
     tiles_m, tiles_n, unseen, base, scale, power,
     P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    STAGES: tl.constexpr, WEIGHTED: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, WEIGHTED: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
+    PUSH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write G for a tile of every shard of a band, and what its cells lose: observed, and zeros in log 2."""
     pid = tl.program_id(0)
@@ -153,14 +173,7 @@ def gradient(
         xs += BK
         ys += BK
     m = product * LOG2E - ((row_offset + unseen)[:, None] + column_offset[None, :])
-    g, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-    if WEIGHTED:
-        weight = tl.load(weights + y0 + j, mask=j < width, other=0.0)
-        zeros = tl.sum(_log2(hinge, FAST) * weight[None, :])
-        g *= weight[None, :]
-    else:
-        even, odd = tl.split(tl.reshape(hinge, (BM, BN // 2, 2)))
-        zeros = tl.sum(_log2(even * odd, FAST))
+    g, zeros = _push(m, weights + y0 + j, j < width, WEIGHTED, FAST, PUSH)
     pitch = tiles_n * BN
     row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
     tile_g = G + row_g * pitch + tn * BN
@@ -172,7 +185,7 @@ def gradient(
         tl.debug_barrier()  # the tile's own stores come first
         observed, taken_back = _bring_in(
             flat, place, count, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
-            BM, CHUNK, SQRT, FAST,
+            BM, CHUNK, SQRT, FAST, CAP, PUSH,
         )  # fmt: skip
     program = losses + (shard * tiles_m * tiles_n + tile) * 2
     tl.store(program, observed)
@@ -279,12 +292,17 @@ def _dense_gradient(
 
 
 @triton.jit
-def _rare_pull(m, x, zero, ok, unseen, base, scale, power, KIND: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr):
+def _rare_pull(
+    m, x, zero, ok, V, unseen, base, scale, power,
+    SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
+):  # fmt: skip
     """Return gradient and loss of observed cells of the rare, and the loss of their zeros that is to be taken back."""
-    pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST)
+    pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
+    if not PUSH:
+        return tl.where(ok, pull, 0.0), tl.where(ok, loss, 0.0), tl.zeros_like(loss)
     sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
     # What was added for the zero was rounded to the products' dtype.
-    added = (zero * sigmoid).to(KIND).to(tl.float32)
+    added = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
     return tl.where(ok, pull - added, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
 
 
@@ -308,7 +326,8 @@ def update_sampled(
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
     decay, rate, unseen, base, scale, power,
     SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
-    P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
+    PUSH: tl.constexpr,
 ):  # fmt: skip
     """Adagrad on a vector of every shard: what the bands' products say of it, and its observed cells among the rare.
 
@@ -349,9 +368,8 @@ def update_sampled(
             zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
-        e, loss, hinge = _rare_pull(m, x, zero, ok, unseen, base, scale, power, V.dtype.element_ty, SQRT, FAST)
-        g1 += tl.sum(e[:, None] * theirs1, 0)
-        g2 += tl.sum(e[:, None] * theirs2, 0)
+        e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST, CAP, PUSH)
+        g1, g2 = g1 + tl.sum(e[:, None] * theirs1, 0), g2 + tl.sum(e[:, None] * theirs2, 0)
         if SIDE == 0:
             observed += tl.sum(loss)
             zeros += tl.sum(hinge)

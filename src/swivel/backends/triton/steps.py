@@ -7,7 +7,7 @@ each block lost. Nothing here waits for the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -95,17 +95,21 @@ class StepLauncher:
         self.device = parameters.vectors.device
         objective = settings.objective
         self._objective = (
-            math.log2(objective.unseen),
+            math.log2(objective.unseen) if objective.pushes else 0.0,
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
         )
         is_cuda = self.device.type == "cuda"
-        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_cuda}
+        # Compiled in, so that who needs neither pays for neither.
+        rules = {"CAP": _finite(objective.confidence_most), "PUSH": objective.pushes}
+        # The hardware's own exp2 and log2 are less exact than float32; beside operands of 16 bits that is nothing.
+        is_fast = is_cuda and parameters.mirror.dtype != torch.float32
+        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast, **rules}
         tile = shapes.tile
         self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
-        self._hopper = _make_hopper(parameters.mirror, tile, self._objective)
+        self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
         self._strides: tuple[Tensor, Tensor] | None = None
         self._stride_count = 0
         self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # what a band without rows says
@@ -283,7 +287,13 @@ class StepLauncher:
         )  # fmt: skip
 
 
-def _make_hopper(mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float]) -> HopperGradient | None:
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _make_hopper(
+    mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
+) -> HopperGradient | None:
     """Return the gradient kernel for Hopper, or None where the plain one runs."""
     if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
         return None
@@ -291,7 +301,7 @@ def _make_hopper(mirror: Tensor, tile: Tile, objective: tuple[float, float, floa
         return None
     from swivel.backends.triton import hopper
 
-    return hopper.HopperGradient(mirror, objective) if hopper.fits(mirror, tile) else None
+    return hopper.HopperGradient(mirror, objective, rules) if hopper.fits(mirror, tile) else None
 
 
 def _two_powers(width: int) -> tuple[int, int]:

@@ -1,0 +1,232 @@
+"""SGNS and CBOW: the same tokens and vocabulary as ours, a planted answer, and nothing left behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swivel.baselines import LONGEST_UNIT, BaselineConfig, baseline_settings, keep_vectors, train_word2vec
+from swivel.config import CorpusConfig
+from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
+from swivel.means import Means
+from swivel.pipeline import count, is_done
+from swivel.progress import SilentProgress, Task
+from swivel.vectors import Vectors, load
+from swivel.vocabulary import Vocabulary
+
+GROUPS, WORDS = 4, 24
+CONFIG = BaselineConfig(dim=16, window=3, passes=8, rate=0.1, sample=0.0)
+ONE_THREAD = Means(threads=1)
+
+
+def make_texts(lines: int = 1500) -> list[str]:
+    """Lines of words of one group each; word n is of group n % 4, and low numbers are commoner."""
+    rng = np.random.default_rng(21)
+    chance = 1 / (1 + np.arange(WORDS // GROUPS))
+    texts = []
+    for _ in range(lines):
+        group = rng.integers(GROUPS)
+        numbers = group + GROUPS * rng.choice(WORDS // GROUPS, 8, p=chance / chance.sum())
+        texts.append(" ".join(f"W{n}" for n in numbers))
+    return texts
+
+
+TEXTS = make_texts()
+VOCABULARY = Vocabulary([f"w{n}" for n in range(WORDS)])
+
+
+class Bar(SilentProgress):
+    """Adds up what is reported; asks the process to stop after so many reports."""
+
+    def __init__(self, stop_with: int | None = None) -> None:
+        self.totals: dict[str, float | None] = {}
+        self.done = 0.0
+        self.stop_with = stop_with
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        self.totals[job] = total
+        self.done = 0.0
+        return self  # type: ignore[return-value]
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.done += amount
+        if self.stop_with is not None and len(self.totals) == 2:
+            os.kill(os.getpid(), self.stop_with)
+
+
+def train(method: str = "sgns", config: BaselineConfig = CONFIG, **keywords: object) -> Vectors:
+    return train_word2vec(TEXTS, VOCABULARY, method=method, config=config, means=ONE_THREAD, **keywords)  # type: ignore[arg-type]
+
+
+def share_of_own_group(vectors: Vectors) -> float:
+    cosines = vectors.unit_vectors @ vectors.unit_vectors.T
+    np.fill_diagonal(cosines, -2)
+    nearest = np.argsort(-cosines, axis=1)[:, :4]
+    return float((nearest % GROUPS == np.arange(len(cosines))[:, None] % GROUPS).mean())
+
+
+@pytest.mark.parametrize("method", ["sgns", "cbow"])
+def test_groups_are_found_and_vectors_are_in_the_vocabularys_order(method: str) -> None:
+    vectors = train(method)
+    assert vectors.vocabulary is VOCABULARY
+    assert vectors.vectors.shape == (WORDS, 16)
+    assert share_of_own_group(vectors) > 0.95
+    assert vectors.columns is None
+
+
+def test_same_seed_on_one_thread_gives_the_same_vectors_and_another_seed_others() -> None:
+    config = replace(CONFIG, passes=1)
+    one, again, other = (train(config=replace(config, seed=seed)).vectors for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_order_of_the_vocabulary_does_not_change_a_words_vector() -> None:
+    """Where counts differ: gensim numbers words by falling count."""
+    config = replace(CONFIG, passes=1)
+    texts = [" ".join(["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"])] * 20
+    found = [
+        train_word2vec(texts, Vocabulary(order), config=config, means=ONE_THREAD) for order in ("abcd", "dbca", "cadb")
+    ]
+    for vectors in found[1:]:
+        for token in "abcd":
+            np.testing.assert_array_equal(vectors[token], found[0][token])
+
+
+def test_vocabulary_of_a_matrix_of_the_same_text_has_the_same_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gensim.models import Word2Vec
+
+    given: list[dict[str, int]] = []
+    build = Word2Vec.build_vocab_from_freq
+    monkeypatch.setattr(
+        Word2Vec, "build_vocab_from_freq", lambda model, counts: given.append(counts) or build(model, counts)
+    )
+    matrix = count(TEXTS, tmp_path / "matrix", min_count=500, columns="symmetric")
+    train_word2vec(TEXTS, matrix.rows, config=replace(CONFIG, passes=1), means=ONE_THREAD)
+    assert 0 < len(matrix.rows) < WORDS
+    assert given == [dict(zip(matrix.rows.tokens, matrix.rows.counts.tolist(), strict=True))]
+
+
+def test_words_that_the_text_has_not_get_zeros_and_others_are_left_out() -> None:
+    vectors = train_word2vec(
+        ["a b a b c", "b a"], Vocabulary(["unseen", "b", "a"]), config=BaselineConfig(dim=3), means=ONE_THREAD
+    )
+    assert vectors.is_zero.tolist() == [True, False, False]
+
+
+def test_text_is_read_as_the_configuration_says() -> None:
+    config = replace(CONFIG, corpus=CorpusConfig(lowercase=False))
+    with pytest.raises(VocabularyError, match="none of the 24 tokens of the vocabulary is in the text"):
+        train(config=config)
+
+
+def test_tokens_with_spaces_are_tokens() -> None:
+    texts = [["New York", "is", "big"], ["New York", "is", "old"]]
+    vectors = train_word2vec(texts, Vocabulary(["is", "new york"]), config=BaselineConfig(dim=3), means=ONE_THREAD)
+    assert not vectors.is_zero.any()
+
+
+def test_units_longer_than_gensim_takes_are_cut_not_lost() -> None:
+    bar = Bar()
+    tokens = ["a"] * (LONGEST_UNIT + 5) + ["b"]
+    config = BaselineConfig(dim=3, passes=2)
+    before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, means=ONE_THREAD)
+    assert before.is_zero.tolist() == [False, True]
+    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, means=Means(threads=1, progress=bar))
+    assert bar.done == bar.totals["training sgns"] == 2 * len(tokens)
+
+
+def test_progress_is_told_in_tokens() -> None:
+    bar = Bar()
+    train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, means=Means(threads=2, progress=bar))
+    assert list(bar.totals) == ["reading", "training cbow"]
+    assert bar.done == bar.totals["training cbow"] == 8 * 8 * len(TEXTS)
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_interrupted_training_leaves_nothing_behind(
+    number: int, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.baselines.TOLD_TOKENS", 500)
+    bar = Bar(stop_with=number)
+    with pytest.raises(error):
+        train_word2vec(
+            TEXTS, VOCABULARY, config=CONFIG, means=Means(threads=1, progress=bar), scratch=tmp_path / "scratch"
+        )
+    assert bar.done < 0.5 * (bar.totals["training sgns"] or 0)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_gensims_remarks_are_heard_again_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+    train(config=replace(CONFIG, passes=1))
+    assert not caplog.records
+    assert logging.getLogger("gensim").level == logging.NOTSET
+
+
+def test_kept_vectors_say_how_they_were_made(tmp_path: Path) -> None:
+    vectors = train()
+    settings, inputs = baseline_settings("sgns", CONFIG), {"text": "fingerprint"}
+    kept = keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
+    np.testing.assert_array_equal(kept.vectors, vectors.vectors)
+    assert load(tmp_path / "sgns").vocabulary == VOCABULARY
+    assert is_done(tmp_path / "sgns", "vectors", {"config": settings, "inputs": inputs}, Means())
+    with pytest.raises(FolderExists, match=r"other settings \(baseline.rate, baseline.method\)"):
+        is_done(
+            tmp_path / "sgns",
+            "vectors",
+            {"config": baseline_settings("cbow", replace(CONFIG, rate=None)), "inputs": inputs},
+            Means(),
+        )
+    with pytest.raises(FolderExists):
+        keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
+    keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs={}, overwrite=True)
+
+
+def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gensim.models
+
+    given: list[dict[str, object]] = []
+
+    class Recording(gensim.models.Word2Vec):  # type: ignore[misc]
+        def __init__(self, **settings: object) -> None:
+            given.append(settings)
+            super().__init__(**settings)
+
+    monkeypatch.setattr(gensim.models, "Word2Vec", Recording)
+    for method in ("sgns", "cbow"):
+        train_word2vec(["a b"], Vocabulary(["a", "b"]), method=method, means=Means(threads=3))
+    both = {"vector_size": 300, "window": 10, "negative": 5, "epochs": 5, "sample": 1e-3, "seed": 1, "workers": 3}
+    assert given == [
+        {"sg": 1, "alpha": 0.025, "min_count": 1, **both},
+        {"sg": 0, "alpha": 0.05, "min_count": 1, **both},
+    ]
+
+
+def test_unknown_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, got 'glove'"):
+        train("glove")
+    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, got 'glove'"):
+        baseline_settings("glove", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("dim", 0), ("negatives", -1), ("sample", -1.0), ("rate", 0.0), ("corpus", "words")]
+)
+def test_settings_without_sense_are_refused(setting: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} must be "):
+        BaselineConfig(**{setting: value})  # type: ignore[arg-type]
+
+
+def test_missing_gensim_is_told_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(MissingExtra, match=r"sgns and cbow need gensim: pip install 'swivel-embeddings\[baselines\]'"):
+        train_word2vec(Path("no such file"), VOCABULARY)

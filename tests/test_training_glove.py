@@ -1,0 +1,217 @@
+"""GloVe's objective in the loop: a GloVe written down by the book, ones that stay ones, and resumed = never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from step_contract import HAS_GPU
+from swivel import planning
+from swivel.checkpoint import load_checkpoint
+from swivel.config import TrainConfig, result_settings, stage_config
+from swivel.errors import ConfigError
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.pipeline import train as train_vectors
+from swivel.planning import choose_zeros, describe_load
+from swivel.progress import SilentProgress, Task
+from swivel.storage import fingerprint
+from swivel.training import ORDER, Trained, train_matrix
+from swivel.vectors import load
+from swivel.vocabulary import Vocabulary
+
+CONFIG = stage_config(
+    TrainConfig, "glove", dim=12, block_size=21, passes=30, rate=0.1, backend="cpu", zeros="all", checkpoint_minutes=0
+)
+SAMPLED = replace(CONFIG, zeros="sampled", common=0.1)
+
+
+class Signalling(SilentProgress):
+    """Sends SIGINT to this process after so many rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self  # type: ignore[return-value]
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.left -= 1 if note else 0
+        if note and self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> Trained:
+    return train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+
+
+def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
+    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+
+
+def counts_of(matrix: Matrix) -> NDArray[np.float64]:
+    """All counts, for a matrix of one block."""
+    cells = matrix.cells(0, 0)
+    x = np.zeros(matrix.shape)
+    x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
+    return x
+
+
+class ByTheBook:
+    """GloVe with its biases apart from its vectors, every observed cell at once, Adagrad."""
+
+    def __init__(self, x: NDArray[np.float64], config: TrainConfig) -> None:
+        self.x, self.rate = x, config.rate
+        draw = [
+            np.random.default_rng((config.seed, 0, side, 0)).standard_normal((len(x), config.dim), np.float32)
+            for side in (0, 1)
+        ]
+        vectors = [(v / np.float32(np.sqrt(config.dim))).astype(float) * (x.sum(1) > 0)[:, None] for v in draw]
+        self.parameters = [*vectors, np.zeros(len(x)), np.zeros(len(x))]
+        self.accumulators = [np.full(p.shape, float(np.float32(config.accumulator))) for p in self.parameters]
+
+    def step(self, rate: float) -> float:
+        w, c, b, b2 = self.parameters
+        seen = self.x > 0
+        weight = np.where(seen, np.minimum(1, (self.x / 100) ** 0.75), 0)
+        distance = w @ c.T + b[:, None] + b2 - np.log(np.where(seen, self.x, 1))
+        pull = weight * distance
+        gradients = [pull @ c, pull.T @ w, pull.sum(1), pull.sum(0)]
+        for parameter, accumulator, gradient in zip(self.parameters, self.accumulators, gradients, strict=True):
+            accumulator += (gradient / len(self.x)) ** 2
+            parameter -= rate * gradient / len(self.x) / np.sqrt(accumulator)
+        return float((0.5 * weight * distance**2).sum() / seen.sum())
+
+
+def test_training_is_glove_by_the_book(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, block_size=62, backend="reference", passes=20)
+    book = ByTheBook(counts_of(planted), config)
+    losses = [book.step(config.rate * (1 - n / 20)) for n in range(20)]
+    trained = train(planted, config, tmp_path)
+    np.testing.assert_allclose([loss.mean for loss in trained.history], losses, rtol=1e-6)
+    np.testing.assert_allclose(trained.rows, book.parameters[0], atol=1e-5)
+    np.testing.assert_allclose(trained.columns, book.parameters[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all cells", "observed cells"])
+def test_groups_are_found_for_three_seeds(
+    planted: Matrix, config: TrainConfig, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+) -> None:
+    for seed in (1, 2, 3):
+        trained = train(planted, replace(config, seed=seed), tmp_path / str(seed))
+        assert share_of_own_group(trained.rows + trained.columns) > 0.9
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("zeros", ["all", "sampled"])
+def test_which_zeros_are_looked_at_changes_nothing(planted: Matrix, backend: str, zeros: str, tmp_path: Path) -> None:
+    config = replace(SAMPLED, passes=5)
+    truth = train(planted, replace(config, backend="reference", zeros="all"), tmp_path / "truth")
+    trained = train(planted, replace(config, backend=backend, device="cpu", zeros=zeros), tmp_path / "ours")
+    np.testing.assert_allclose(trained.rows, truth.rows, rtol=1e-3, atol=1e-4)
+    for loss, true_loss in zip(trained.history, truth.history, strict=True):
+        assert loss.mean == loss.mean_observed == pytest.approx(true_loss.mean, rel=1e-4)
+        assert (loss.unobserved, loss.unobserved_cells) == (0, 0)
+
+
+def test_triton_trains_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    if not HAS_GPU:
+        monkeypatch.setattr(planning, "choose_backend", lambda c: (c.backend, "cpu"))
+    matrix = build_small(tmp_path / "matrix")
+    config = replace(CONFIG, dim=3, block_size=7, passes=2, backend="triton", dtype="float32", common=0.4)
+    for zeros in ("all", "sampled"):
+        ours = train(matrix, replace(config, zeros=zeros), tmp_path / zeros)
+        theirs = train(matrix, replace(config, zeros=zeros, backend="cpu", device="cpu"), tmp_path / f"{zeros}-cpu")
+        np.testing.assert_allclose(ours.rows, theirs.rows, rtol=1e-3, atol=1e-4)
+        assert ours.history[-1].mean == pytest.approx(theirs.history[-1].mean, rel=1e-4)
+        assert ours.history[-1].unobserved == 0
+
+
+def build_small(path: Path) -> Matrix:
+    x = np.triu(np.random.default_rng(12).poisson(2, (7, 7)))
+    x = x + np.triu(x, 1).T
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(7)]), symmetric=True)
+    with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
+        builder.add(*np.nonzero(x), x[np.nonzero(x)])
+        return builder.finish()
+
+
+@pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all cells", "observed cells"])
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_interrupted_and_resumed_is_never_interrupted(
+    planted: Matrix, config: TrainConfig, after: int, tmp_path: Path
+) -> None:
+    config = replace(config, passes=4)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path / "stopped", Signalling(after))
+    assert bits(train(planted, config, tmp_path / "stopped")) == bits(train(planted, config, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+def test_ones_stay_ones_and_biases_are_learned(planted: Matrix, backend: str, tmp_path: Path) -> None:
+    config = replace(CONFIG, backend=backend, device="cpu", rate=0.5, decay=1e-2)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(60))
+    identity = fingerprint({"matrix": planted.fingerprint, "config": result_settings(config), "order": ORDER})
+    saved = load_checkpoint(tmp_path, identity)
+    assert saved is not None
+    rows, columns = saved.arrays["rows"], saved.arrays["columns"]
+    assert rows.shape == columns.shape == (62, 14)
+    assert np.all(rows[:, 13] == 1)
+    assert np.all(columns[:, 12] == 1)
+    assert np.abs(rows[:, 12]).max() > 0.5
+    assert np.abs(columns[:, 13]).max() > 0.5
+
+
+def test_biases_are_no_part_of_the_result_and_words_without_counts_have_vectors_of_zeros(
+    planted: Matrix, tmp_path: Path
+) -> None:
+    trained = train(planted, replace(CONFIG, passes=2), tmp_path)
+    for vectors in (trained.rows, trained.columns):
+        assert vectors.shape == (62, 12)
+        assert np.all(vectors[60:] == 0)
+        assert np.all(np.abs(vectors[:60]).sum(1) > 0)
+
+
+def test_devices_are_asked_for_room_for_biases_too(planted: Matrix) -> None:
+    assert describe_load(planted, CONFIG, (3, 3), "cpu").dim == 14
+    assert describe_load(planted, replace(CONFIG, objective="swivel"), (3, 3), "cpu").dim == 12
+
+
+def test_zeros_are_next_to_none_where_that_is_faster(planted: Matrix) -> None:
+    zeros = choose_zeros(planted, replace(CONFIG, zeros="auto", common=0.1), "cpu", (1, 1))
+    bands = list(zeros.bands(1000, 1000, (1,)))
+    assert [(band.start, band.stop) for band in bands] == [(0, 100), (100, 1000)]
+    assert bands[1].chosen is not None
+    assert len(bands[1].chosen) == 101
+
+
+def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_path: Path) -> None:
+    settings = {"dim": 12, "passes": 3, "block_size": 21, "backend": "cpu"}
+    vectors = train_vectors(planted, tmp_path / "kept", recipe="glove", **settings)
+    config = stage_config(TrainConfig, "glove", **settings)
+    trained = train(planted, config, tmp_path / "alone")
+    np.testing.assert_array_equal(vectors.vectors, trained.rows + trained.columns)
+    np.testing.assert_array_equal(load(tmp_path / "kept").rows, trained.rows)
+    with pytest.raises(ConfigError, match="no scores"):
+        vectors.score("w0", "w1")
+
+
+def test_recipe_is_what_the_paper_says_of_glove() -> None:
+    config = stage_config(TrainConfig, "glove")
+    assert (config.passes, config.decay, config.confidence_most, config.confidence_base) == (100, 0, 1, 0)
+    assert config.confidence_scale * 100**config.confidence_power == pytest.approx(1)
+
+
+@pytest.mark.parametrize("setting", [{"shift": 1.0}, {"unseen": 0.5}])
+def test_settings_that_mean_nothing_to_glove_are_refused(setting: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="say nothing to objective glove"):
+        TrainConfig(objective="glove", **setting)  # type: ignore[arg-type]
