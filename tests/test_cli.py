@@ -325,7 +325,7 @@ def test_missing_files_are_errors(swivel: Run, tmp_path: Path) -> None:
     check_error(swivel("run", nowhere, nowhere, *out), 1, "CorpusError: '.*nowhere': no such file or folder.*")
     check_error(swivel("run", f"{nowhere}*", *out), 1, "CorpusError: .*no file matches")
     check_error(swivel("train", nowhere, *out), 1, "StorageError: .*nowhere: no such folder")
-    check_error(swivel("nearest", nowhere, "king"), 1, "StorageError: .*nowhere: no such folder")
+    check_error(swivel("nearest", nowhere, "king"), 1, "StorageError: .*nowhere: no such file or folder")
     check_error(swivel("info", nowhere), 1, "StorageError: .*nowhere: no such folder")
 
 
