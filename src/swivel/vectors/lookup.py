@@ -259,8 +259,8 @@ class Vectors:
     def _need_columns(self) -> Side:
         if self.contents.columns is None:
             raise ConfigError(
-                "these vectors have no columns, so no scores: open the folder that training wrote (with objective swivel; "
-                "glove has none)"
+                "these vectors have no columns, so no scores: open the folder that training wrote "
+                "(objective glove has none)"
             )
         return self.contents.columns
 
