@@ -1,0 +1,54 @@
+"""The paper's experiment on a slice of a corpus: minutes of the whole command, and every method's figures and seconds.
+
+Goal: 5 million tokens, 16,384 words, d = 300, in 25 minutes on 2 cores, gensim's SGNS and CBOW and GloVe's 100 passes
+included. A folder that is finished already is read, not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, SHARED, WORK, keep
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, nargs="+", default=[SHARED / "corpus" / "enwiki-1.txt.xz"])
+    parser.add_argument("--eval", type=Path, default=SHARED / "eval")
+    parser.add_argument("--tokens", type=int, help="only the first so many; 0: all", default=5_000_000)
+    parser.add_argument("--max-size", type=int, default=16_384)
+    parser.add_argument("--methods", default="default,paper,sgns,cbow,glove")
+    parser.add_argument("--out", type=Path, default=WORK / "reproduce")
+    parser.add_argument("--name", default="reproduce", help="keep the result under this name")
+    arguments = parser.parse_args()
+    command = [sys.executable, "-m", "swivel", "reproduce", *map(str, arguments.corpus), "-o", str(arguments.out)]
+    command += ["--data", str(arguments.eval), "--max-size", str(arguments.max_size), "--methods", arguments.methods]
+    command += ["--tokens", str(arguments.tokens)] if arguments.tokens else []
+    subprocess.run(command, check=True, cwd=ROOT)
+    keep(arguments.name, {"tokens": arguments.tokens or "all", "words": arguments.max_size, **describe(arguments.out)})
+
+
+def describe(out: Path) -> dict[str, Any]:
+    """Return minutes of all stages together, and seconds, memory and figures of each."""
+    stages = json.loads((out / "measures.json").read_text())["stages"]
+    results = json.loads((out / "results.json").read_text())
+    return {
+        "minutes_of_all_stages": sum(stage["seconds"] for stage in stages.values()) / 60,
+        "stages": {
+            name: {"seconds": round(stage["seconds"], 1), "peak_MiB": round((stage["peak_bytes"] or 0) / 2**20)}
+            for name, stage in stages.items()
+        },
+        "figures": {
+            method["name"]: {name: round(score["figure"], 4) for name, score in method["scores"].items()}
+            for method in results["methods"]
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
