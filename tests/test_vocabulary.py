@@ -112,3 +112,24 @@ def test_wrong_numbers_of_counts_and_tokens_given_twice_are_errors():
         Vocabulary(["a", "b"], [1])
     with pytest.raises(VocabularyError, match="'a' is in the vocabulary twice"):
         _ = Vocabulary(["a", "b", "a"]).ids
+
+
+def test_a_long_text_is_split_only_when_asked_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Vocabulary(
+        [f"w{number}" for number in range(50)] + ["tab\t", "line\n", "back\\slash", ""], range(54, 0, -1)
+    )
+    text = "".join(line + "\n" for line in words.to_lines())
+    monkeypatch.setattr("swivel.vocabulary._LONG_TEXT", 10)
+    stored = Vocabulary.from_text(text)
+    assert len(stored) == 54
+    assert "tokens" not in vars(stored)
+    assert stored == words
+    assert (stored.id("tab\t"), stored[52], "w3" in stored, stored.counts[0]) == (50, "back\\slash", True, 54)
+    assert list(stored) == list(words)
+
+
+@pytest.mark.parametrize("text", ["no count\n", "a\t1\nb\n", "a\tx\n"])
+def test_a_text_that_is_no_vocabulary_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.vocabulary._LONG_TEXT", 1)
+    with pytest.raises(VocabularyError, match=r"line \d: expected a token, a tab and a count"):
+        _ = Vocabulary.from_text(text).tokens

@@ -123,13 +123,16 @@ class Folder:
         """Return an array part, mapped read-only."""
         return open_array(self._part(name))
 
-    def lines(self, name: str) -> list[str]:
-        """Return a text part's lines."""
+    def text(self, name: str) -> str:
+        """Return a text part as it is."""
         try:
-            text = self._part(name).read_bytes().decode("utf-8")
+            return self._part(name).read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
             raise DamagedFolder(f"{self.path / name}: not valid UTF-8; restore the file") from error
-        return text.split("\n")[:-1]
+
+    def lines(self, name: str) -> list[str]:
+        """Return a text part's lines."""
+        return self.text(name).split("\n")[:-1]
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first part whose checksum is not the manifest's."""

@@ -1,4 +1,4 @@
-"""Locks of the system on open files, which it takes back when a process ends.
+"""Locks of the system on open files, which it takes back when a process ends; and whether a process still runs.
 
 Receives the handle of an open file. It opens, names and removes none: that is `storage`.
 """
@@ -53,3 +53,20 @@ def unlock_file(handle: int) -> None:
     """Give a lock back, or none where there was none."""
     with contextlib.suppress(OSError):
         _set_lock(handle, False)
+
+
+def process_is_alive(pid: int) -> bool:
+    """Return whether a process of this machine exists; True where that cannot be known.
+
+    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a scratch folder is
+    then kept too long, never removed too soon.
+    """
+    if os.name == "nt":
+        return True  # There, signal 0 is a Ctrl-C.
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

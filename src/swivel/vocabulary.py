@@ -19,6 +19,7 @@ from swivel.errors import UnknownToken, VocabularyError
 # Labels are free text; these three characters would break a line of `token TAB count`.
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPES = {escape[1]: char for char, escape in _ESCAPES.items()}
+_LONG_TEXT = 1 << 16  # characters; below, splitting takes 5 ms
 
 
 class Vocabulary(Sequence[str]):
@@ -103,6 +104,44 @@ class Vocabulary(Sequence[str]):
             tokens.append(unescape(token))
             counts.append(int(count))
         return cls(tokens, counts)
+
+    @staticmethod
+    def from_text(text: str) -> Vocabulary:
+        r"""Read the lines that `to_lines` wrote, as one text; a long one is split when a token is first asked for.
+
+        >>> Vocabulary.from_text("the\t7\nof\t3\n").tokens
+        ('the', 'of')
+        """
+        count = text.count("\n")
+        looks_whole = text.endswith("\n") and text.count("\t") == count
+        if looks_whole and len(text) >= _LONG_TEXT:
+            return _StoredVocabulary(text, count)
+        return Vocabulary.from_lines(text.split("\n")[:-1])
+
+
+class _StoredVocabulary(Vocabulary):
+    """A vocabulary that is still the text it was stored as, so that opening a million words takes milliseconds."""
+
+    def __init__(self, text: str, count: int) -> None:
+        self._text = text
+        self._length = count
+
+    def __len__(self) -> int:
+        return self._length
+
+    @cached_property
+    def _parsed(self) -> Vocabulary:
+        parsed = Vocabulary.from_lines(self._text.split("\n")[:-1])
+        self._text = ""
+        return parsed
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self._parsed.tokens
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:  # type: ignore[override]
+        return self._parsed.counts
 
 
 def escape(token: str) -> str:

@@ -123,7 +123,7 @@ def read_contents(path: str | Path) -> Contents:
 def _read_side(folder: Folder, name: str, values: Floats) -> Side:
     sums = f"{name}_sums.npy"
     return Side(
-        Vocabulary.from_lines(folder.lines(f"{name}s.txt")),
+        Vocabulary.from_text(folder.text(f"{name}s.txt")),
         values,
         np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,
     )

@@ -8,10 +8,8 @@ without a manifest is unfinished. `docs/file-formats.md` is the specification.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 import socket
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.folders import (
@@ -38,7 +36,8 @@ from swivel.folders import (
     read_manifest,
     told_apart,
 )
-from swivel.locks import lock_file, unlock_file
+from swivel.locks import lock_file, process_is_alive, unlock_file
+from swivel.storage.arrays import ArrayAppender, create_array, write_header
 
 __all__ = [
     "FORMAT_VERSION",
@@ -50,8 +49,10 @@ __all__ = [
     "FolderWriter",
     "Manifest",
     "Part",
+    "build_folder",
     "checksum",
     "create_array",
+    "create_file",
     "create_folder",
     "fingerprint",
     "flush",
@@ -61,12 +62,12 @@ __all__ = [
     "remove_file",
     "remove_tree",
     "scratch_folder",
+    "write_arrays",
     "write_file",
 ]
 
 LOCK = "lock"
 _TEMPORARY = ".part"
-_HEADER_BYTES = 128  # of an .npy file; leaves room for any length
 _LOCK_TRIES = 100  # each ends with another process giving the lock back
 
 
@@ -90,17 +91,52 @@ def _sync(path: Path, flags: int) -> None:
         os.close(handle)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file under a temporary name, flush it and rename it into place."""
+@contextlib.contextmanager
+def create_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to write; it is flushed and takes its name when the block ends well, else it is gone."""
     temporary = path.with_name(path.name + _TEMPORARY)
     with told_apart(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_bytes(data)
+            with temporary.open("wb") as file:
+                yield file
             flush(temporary)
             temporary.replace(path)
         except BaseException:
             remove_file(temporary)
+            raise
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file under a temporary name, flush it and rename it into place."""
+    with create_file(path) as file:
+        file.write(data)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as one `.npz` file."""
+    with create_file(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def build_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill; it takes the name `path` when the block ends well, and is gone when it does not.
+
+    For folders of other tools, which know no manifest; a path that is taken is refused.
+    """
+    temporary = path.with_name(path.name + _TEMPORARY)
+    with told_apart(path):
+        if path.exists():
+            raise FolderExists(f"{path}: there already; choose another folder, or remove it")
+        remove_tree(temporary)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            flush(temporary)
+            temporary.replace(path)
+        except BaseException:
+            remove_tree(temporary)
             raise
 
 
@@ -126,105 +162,13 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         for other in parent.glob(f"{mine}*"):
             pid = other.name.removeprefix(mine).partition("-")[0]
-            if pid.isdecimal() and not _process_is_alive(int(pid)):
+            if pid.isdecimal() and not process_is_alive(int(pid)):
                 remove_tree(other)
         path = Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-", dir=parent))
     try:
         yield path
     finally:
         remove_tree(path)
-
-
-def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a new memory-mapped array that fills the `.npy` file at `path`, with its room on the disk reserved.
-
-    Where room cannot be reserved (macOS, Windows) a full disk shows when the array is written, and ends the process:
-    what can be written in one go is better given to `FolderWriter.write_array`.
-    """
-    kind = np.dtype(dtype)
-    with told_apart(path):
-        size = math.prod(shape) * kind.itemsize
-        with path.open("wb") as file:
-            _write_header(file, kind, shape)
-            try:
-                _reserve(file, file.tell() + size)
-            except OSError:
-                file.truncate(0)  # What was got before the disk was full goes back at once.
-                raise
-        return np.lib.format.open_memmap(path, mode="r+") if size else np.empty(shape, kind)  # 0 bytes have no map
-
-
-def _write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if dtype.hasobject:
-        raise ValueError("an array file holds numbers, not Python objects")
-    descr = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-
-
-def _reserve(file: IO[bytes], size: int) -> None:
-    """Make a file so long, without holes where the system can: a hole that finds no room kills who writes there."""
-    file.truncate(size)
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot
-                raise
-
-
-class ArrayAppender:
-    """A one-dimensional `.npy` file whose length is known only at the end.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as parent:
-    ...     appender = ArrayAppender(Path(parent) / "numbers.npy", np.int64)
-    ...     appender.append(np.arange(2))
-    ...     appender.append(np.arange(3))
-    ...     appender.close()
-    ...     np.load(Path(parent) / "numbers.npy").tolist()
-    [0, 1, 0, 1, 2]
-    """
-
-    def __init__(self, path: Path, dtype: DTypeLike) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.length = 0
-        with told_apart(path):
-            self._file = path.open("wb")
-            self._file.write(bytes(_HEADER_BYTES))
-
-    def append(self, array: NDArray[Any]) -> None:
-        """Write the array's values after those that are there."""
-        with told_apart(self.path):
-            self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
-        self.length += array.size
-
-    def close(self) -> None:
-        """Write the header, which holds the length, and close the file. A second call does nothing."""
-        if self._file.closed:
-            return
-        fields = f"{{'descr': '{self.dtype.str}', 'fortran_order': False, 'shape': ({self.length},), }}"
-        magic = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
-        with told_apart(self.path), self._file:
-            self._file.seek(0)
-            self._file.write(magic + fields.ljust(_HEADER_BYTES - 11).encode() + b"\n")
-
-
-def _process_is_alive(pid: int) -> bool:
-    """Return whether a process of this machine exists; True where that cannot be known.
-
-    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a scratch folder is
-    then kept too long, never removed too soon.
-    """
-    if os.name == "nt":
-        return True  # There, signal 0 is a Ctrl-C.
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 class FolderLock:
@@ -320,7 +264,7 @@ class FolderWriter:
         """Write one array part."""
         file = self._temporary(name)
         with told_apart(file), file.open("wb") as opened:  # not mapped: a full disk is an error, not a signal
-            _write_header(opened, array.dtype, array.shape)
+            write_header(opened, array.dtype, array.shape)
             opened.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         self.adopt(name, file)
 

@@ -1,0 +1,63 @@
+"""Files and folders for other tools: whole under their name, or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swivel import storage
+from swivel.errors import FolderExists, StorageError
+from swivel.storage import build_folder, create_file, write_arrays
+
+
+def test_a_file_has_its_name_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "file"
+    with create_file(target) as file:
+        file.write(b"one ")
+        file.write(b"two")
+        assert not target.exists()
+    assert target.read_bytes() == b"one two"
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
+
+
+def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), create_file(tmp_path / "file") as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_arrays_are_one_file(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a.npz", {"n": np.arange(3)})
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
+        assert arrays["n"].tolist() == [0, 1, 2]
+
+
+def test_a_folder_has_its_name_when_the_block_ends(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "new") as folder:
+        (folder / "inside").write_bytes(b"x")
+        assert not (tmp_path / "new").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "inside"]
+
+
+def test_a_folder_that_fails_is_gone_and_one_that_is_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt), build_folder(tmp_path / "new") as folder:
+        (folder / "inside").write_bytes(b"x")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FolderExists, match="there: there already"), build_folder(tmp_path / "there"):
+        pass
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "flush", fail)
+    with pytest.raises(StorageError, match="No space left on device"), build_folder(tmp_path / "new"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]

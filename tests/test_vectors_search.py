@@ -1,0 +1,93 @@
+"""The best of many scores, one query or many at a time: the same as sorting everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.errors import ConfigError, UnknownToken
+from swivel.vectors import Side, Vectors, search
+from swivel.vectors.search import Pairs, best_ids, best_rows
+from swivel.vocabulary import Vocabulary
+
+NONE = Pairs(np.empty(0, np.intp), np.empty(0, np.intp))
+
+
+def sorted_best(scores: np.ndarray, count: int) -> list[int]:
+    order = np.lexsort((np.arange(len(scores)), -scores))
+    return [int(row) for row in order[:count] if scores[row] > -np.inf]
+
+
+@given(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, levels, size).astype(np.float32)  # few levels: many are equal
+    scores[rng.random(size) < 0.1] = -np.inf
+    assert best_ids(scores, count).tolist() == sorted_best(scores, count)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 40, 1000, 1 << 20])
+@pytest.mark.parametrize("count", [1, 3, 30, 500])
+def test_the_best_rows_are_those_of_the_whole_product(
+    monkeypatch: pytest.MonkeyPatch, at_a_time: int, count: int
+) -> None:
+    monkeypatch.setattr(search, "_SCORES_AT_A_TIME", at_a_time)
+    rng = np.random.default_rng(at_a_time + count)
+    unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # whole numbers: products are exact, and many equal
+    queries = rng.integers(-2, 3, (13, 3)).astype(np.float32)
+    is_zero = ~unit.any(axis=1)
+    excluded = Pairs(rng.integers(0, 13, 40), rng.integers(0, 211, 40))
+    scores = queries @ unit.T
+    scores[:, is_zero] = -np.inf
+    scores[excluded.queries, excluded.rows] = -np.inf
+    found = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
+    for query in range(13):
+        kept = found.scores[query] > -np.inf
+        assert found.ids[query][kept].tolist() == sorted_best(scores[query], count)
+        assert found.scores[query][kept].tolist() == scores[query][sorted_best(scores[query], count)].tolist()
+
+
+def test_no_queries_have_no_answers() -> None:
+    assert best_rows(
+        np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=NONE, is_zero=np.zeros(3, bool)
+    ).ids.shape == (0, 2)
+
+
+def make(count: int = 300) -> Vectors:
+    values = np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
+    values[5::12] = 0
+    return Vectors(Side(Vocabulary([f"w{number}" for number in range(count)]), values))
+
+
+def test_each_of_many_has_the_neighbours_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.vectors.lookup.QUERIES_AT_A_TIME", 3)
+    vectors = make()
+    queries = ["w0", "w5", ("w1", "w2"), np.ones(8), "w299", "w0", ["w7"]]
+    found = vectors.nearest_each(queries, count=7)
+    assert len(found) == len(queries)
+    for query, each in zip(queries, found, strict=True):
+        alone = vectors.nearest(query, count=7)
+        assert [neighbour.token for neighbour in each] == [neighbour.token for neighbour in alone]
+        assert np.allclose([near.similarity for near in each], [near.similarity for near in alone], atol=1e-6)
+    assert found[1] == []
+
+
+def test_an_array_is_as_many_queries_as_it_has_rows() -> None:
+    vectors = make()
+    found = vectors.nearest_each(vectors.vectors[:2], count=1)
+    assert [near[0].token for near in found] == ["w0", "w1"]
+    assert vectors.nearest_each([]) == []
+
+
+def test_few_words_have_few_neighbours() -> None:
+    assert [len(found) for found in make(4).nearest_each(["w0", "w1"], count=10)] == [3, 3]
+
+
+def test_what_is_not_known_is_refused() -> None:
+    with pytest.raises(UnknownToken, match="'zebra' is not in the vocabulary"):
+        make().nearest_each(["w0", "zebra"])
+    with pytest.raises(ConfigError, match="count must be a positive integer, got 0"):
+        make().nearest_each(["w0"], count=0)
