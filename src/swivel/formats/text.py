@@ -1,6 +1,7 @@
-"""Vectors as text: word2vec's format, with a line of two numbers first, and GloVe's, without.
+"""Vectors as text: word2vec's format (fastText's `.vec`, too), with a line of two numbers first, and GloVe's, without.
 
-Receives a path, hands on `Vectors`. Strict: what does not fit is refused with its line, never skipped.
+Receives a path, hands on `Vectors`, and the other way round. Strict: what does not fit is refused with its line, never
+skipped.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from typing import NoReturn
 
 import numpy as np
 
-from swivel.errors import StorageError
+from swivel.errors import StorageError, VocabularyError
+from swivel.formats.digits import join_digits
+from swivel.formats.labels import refuse_labels, shown
+from swivel.storage import create_file
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
-_LARGEST = float(np.finfo(np.float32).max)
+WHITE = " \t\n\r\v\f"  # what some reader of these formats takes for the end of a word
+_MOST_DIGITS = 15  # of a size: more than any file has, and less than makes Python's own functions fail
+_CHUNK_ROWS = 1_024
 
 
 @dataclass(slots=True)
@@ -35,15 +41,15 @@ class _Reader:
 
     def read_header(self, text: str) -> bool:
         """Take the first line for word2vec's `words dimensions`, or say that it is a vector."""
-        fields = text.split()
-        if len(fields) == 2 and all(number.isdecimal() for number in fields):
-            self.promised, self.dim = int(fields[0]), int(fields[1])
+        sizes = read_sizes(text)
+        if sizes is not None:
+            self.promised, self.dim = sizes
             if self.dim == 0:
                 self.fail("vectors of 0 dimensions")
             return True
         self.dim = len(text.split(" ")) - 1
         if self.dim < 1:
-            self.fail(f"expected a word and its numbers, got {_shown(text)}")
+            self.fail(f"expected a word and its numbers, got {shown(text)}")
         return False
 
     def read_vector(self, text: str) -> None:
@@ -51,11 +57,11 @@ class _Reader:
         word, *numbers = text.rsplit(" ", self.dim)
         word = word.strip(" ")
         if len(numbers) != self.dim:
-            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {_shown(text)}")
-        if not word.strip():
+            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {shown(text)}")
+        if not word:
             self.fail("an empty word")
-        if " " in word and _is_number(word.rsplit(" ", 1)[1]):
-            self.fail(f"expected a word and {self.dim} numbers, got more: {_shown(text)}")
+        if " " in word and is_number(word.rsplit(" ", 1)[1]):
+            self.fail(f"expected a word and {self.dim} numbers, got more: {shown(text)}")
         if word in self.words:
             self.fail(f"the word {word!r} a second time")
         self.words[word] = None
@@ -67,12 +73,14 @@ class _Reader:
         try:
             values = np.array(list(map(float, numbers)))
         except ValueError:
-            wrong = next(number for number in numbers if not _is_number(number))
+            wrong = next(number for number in numbers if not is_number(number))
             self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
-        is_fine = np.abs(values) <= _LARGEST
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+        is_fine = np.isfinite(narrow)
         if not is_fine.all():
             self.fail(f"{numbers[int(is_fine.argmin())]} is not a finite number of 32 bits")
-        return values.astype(np.float32)
+        return narrow
 
     def finish(self) -> Vectors:
         if not self.words:
@@ -110,12 +118,13 @@ def _lines(reader: _Reader) -> Iterator[str]:
                 text = data.decode("utf-8").rstrip("\r\n").replace("\t", " ").rstrip(" ")
                 yield text.removeprefix("\ufeff") if reader.line == 1 else text
     except UnicodeDecodeError as error:
-        reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x}); a binary file is not read")
+        reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x})")
     except OSError as error:
         raise StorageError(f"{reader.path}: {error.strerror or error}") from error
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether Python reads a text as a number."""
     try:
         float(text)
     except ValueError:
@@ -123,5 +132,36 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+def read_sizes(line: str) -> tuple[int, int] | None:
+    """Return the numbers of words and dimensions in word2vec's first line; None where it is another line.
+
+    >>> read_sizes("71290 300"), read_sizes("the 0.1 0.2")
+    ((71290, 300), None)
+    """
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MOST_DIGITS for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def write_word2vec_text(vectors: Vectors, path: Path) -> None:
+    """Write vectors with a first line `words dimensions`, each value with the fewest digits that give it back."""
+    refuse_labels(vectors.vocabulary, WHITE, "word2vec text")
+    _write_lines(vectors, path, f"{len(vectors)} {vectors.dim}\n")
+
+
+def write_glove(vectors: Vectors, path: Path) -> None:
+    """Write vectors without a first line, each value with the fewest digits that give it back."""
+    refuse_labels(vectors.vocabulary, WHITE, "glove")
+    if vectors.vocabulary[0].startswith("\ufeff"):
+        raise VocabularyError("glove cannot hold U+FEFF at its beginning, in the first label: take word2vec text")
+    _write_lines(vectors, path, "")
+
+
+def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
+    with create_file(path) as file:
+        file.write(header.encode())
+        for start in range(0, len(vectors), _CHUNK_ROWS):
+            words = vectors.vocabulary.tokens[start : start + _CHUNK_ROWS]
+            rows = join_digits(vectors.vectors[start : start + _CHUNK_ROWS], " ")
+            file.write("".join(f"{word} {row}\n" for word, row in zip(words, rows, strict=True)).encode())

@@ -1,0 +1,53 @@
+"""The verb that hands vectors to other tools: `export`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from swivel.cli.commands import cli, open_vectors, take_means
+from swivel.cli.drawing import show
+from swivel.cli.options import Command, output_options
+
+# Not read from `swivel.formats`, which loads numpy; a test holds them equal.
+FORMAT_NAMES = (
+    "word2vec",
+    "word2vec-text",
+    "fasttext",
+    "glove",
+    "gensim",
+    "npy",
+    "npz",
+    "safetensors",
+    "parquet",
+    "arrow",
+    "projector",
+    "sentence-transformers",
+    "model2vec",
+    "swivel",
+)
+
+
+@cli.command(cls=Command, short_help="Vectors as any tool's file.")
+@click.argument("vectors")
+@click.argument("file")
+@click.option("--format", type=click.Choice(FORMAT_NAMES), help="what to write  [default: what FILE's name ends in]")
+@output_options
+def export(vectors: str, file: str, format: str | None, **rest: Any) -> None:
+    """Vectors as another tool's file, or a file of another tool as a folder of Swivel's.
+
+    \b
+    swivel export work/vectors vectors.bin                          word2vec, gensim
+    swivel export work/vectors vectors.txt                          word2vec's text; also .vec, .npy, .npz,
+                                                                    .safetensors, .parquet, .arrow
+    swivel export work/vectors static --format sentence-transformers
+    swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
+    """
+    from swivel import formats
+
+    _, as_json, _ = take_means(rest)
+    loaded = open_vectors(vectors)
+    formats.export(loaded, file, format=format)
+    data = {"file": file, "tokens": len(loaded), "dim": loaded.dim}
+    show(data, as_json, lambda: click.echo(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))

@@ -1,0 +1,124 @@
+"""safetensors files: the header's length (8 bytes, little-endian), the header (JSON), the tensors' bytes.
+
+Receives a path, hands on `Vectors`, and the other way round: a tensor `vectors` (words, dimensions) of float32, and in
+the header's metadata `words` and `counts`, each a list as JSON. Values are mapped, not read. numpy is all it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import StorageError, VocabularyError
+from swivel.formats.labels import make_vectors
+from swivel.storage import create_file
+from swivel.vectors import Vectors
+from swivel.vectors.search import Floats
+
+TENSOR = "vectors"
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_LONGEST_HEADER = 100_000_000  # what the library reads
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """What a file holds: matrices by name, mapped, and the header's metadata."""
+
+    matrices: Mapping[str, NDArray[Any]]
+    metadata: Mapping[str, str]
+
+
+def write_vectors_tensors(vectors: Vectors, path: Path) -> None:
+    """Write vectors with their words and counts as one safetensors file."""
+    vocabulary = vectors.vocabulary
+    metadata = {"words": json.dumps(vocabulary.tokens), "format": "swivel"}
+    if vocabulary.counts.any():
+        metadata["counts"] = json.dumps(vocabulary.counts.tolist())
+    write_matrix(path, TENSOR, vectors.vectors, metadata)
+
+
+def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, str]) -> None:
+    """Write one float32 matrix as a safetensors file."""
+    values = np.ascontiguousarray(matrix, "<f4")
+    entry = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
+    header = json.dumps({"__metadata__": dict(metadata), name: entry}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
+    if len(header) > _LONGEST_HEADER:
+        raise VocabularyError(
+            f"safetensors cannot hold so many labels: its header may have {_LONGEST_HEADER:,} bytes, and they take "
+            f"{len(header):,}: take parquet, arrow or npz"
+        )
+    with create_file(path) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.write(values.reshape(-1).view(np.uint8).data)
+
+
+def read_vectors_tensors(path: str | Path) -> Vectors:
+    """Read what `write_vectors_tensors` wrote; any float matrix called `vectors`, with `words` in the metadata."""
+    path = Path(path)
+    found = read_tensors(path)
+    for name, there in ((TENSOR, found.matrices), ("words", found.metadata)):
+        if name not in there:
+            kind = "tensor" if name == TENSOR else "list in the metadata"
+            raise StorageError(f"{path}: no {kind} called {name!r}; there are {', '.join(map(repr, there)) or 'none'}")
+    words = _read_list(path, found.metadata, "words", str)
+    counts = _read_list(path, found.metadata, "counts", int) if "counts" in found.metadata else None
+    if counts is not None and (len(counts) != len(words) or not all(0 <= count < 1 << 63 for count in counts)):
+        raise StorageError(f"{path}: the counts in the metadata are not one whole number a word")
+    numbers = None if counts is None else np.array(counts, np.int64)
+    return make_vectors(path, words, found.matrices[TENSOR], numbers)
+
+
+def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list[Any]:
+    try:
+        values = json.loads(metadata[name])
+        if isinstance(values, list) and all(type(value) is kind for value in values):
+            for value in values if kind is str else ():
+                value.encode()
+            return values
+    except (ValueError, RecursionError):
+        pass
+    raise StorageError(f"{path}: {name!r} in the metadata is no JSON list of {'words' if kind is str else 'numbers'}")
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Return the float matrices of a safetensors file, mapped read-only; tensors of other kinds are left out."""
+    try:
+        data = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    try:
+        if not 8 < start <= len(data):
+            raise ValueError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
+        header = json.loads(data[8:start].tobytes())
+        metadata = header.pop("__metadata__", {})
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("metadata that is not text")
+        matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged, or something else") from error
+    return Tensors(matrices, metadata)
+
+
+def _is_matrix(entry: Mapping[str, Any]) -> bool:
+    return entry["dtype"] in _DTYPES and len(entry["shape"]) == 2
+
+
+def _view(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    rows, columns = (int(size) for size in entry["shape"])
+    start, stop = (int(offset) for offset in entry["data_offsets"])
+    is_inside = min(rows, columns) >= 0 and 0 <= start <= stop <= len(data)
+    if not is_inside or stop - start != dtype.itemsize * math.prod((rows, columns)):
+        raise ValueError(f"shape ({rows}, {columns}) at bytes {start} to {stop} of {len(data)}")
+    view = np.asarray(data[start:stop]).view(dtype).reshape(rows, columns)
+    return view if view.flags.aligned else view.copy()

@@ -1,0 +1,419 @@
+"""Malformed and hostile files: one clear line with file and place, and nothing allocated for what a file claims."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swivel.errors import StorageError, SwivelError
+from swivel.formats import FORMATS, export, load
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+FLOATS = np.float32([1, 2]).tobytes()
+MOST = 20_000_000  # bytes that may be allocated: pyarrow's own pools apart, far less than what is claimed
+
+
+def make(labels: list[str], dim: int = 2) -> Vectors:
+    values = np.random.default_rng(1).standard_normal((len(labels), dim)).astype(np.float32)
+    return Vectors(Side(Vocabulary(labels, range(len(labels), 0, -1)), values))
+
+
+def refuse(path: Path, message: str, format: str | None = None) -> None:
+    """Check that a path is refused with one line that names it, and that little is allocated."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(StorageError, match=message) as caught:
+            load(path, format=format)
+        assert tracemalloc.get_traced_memory()[1] < MOST
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert path.name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "v.bin: the file is empty"),
+        (b"hello world\n", "line 1: expected the numbers of words and dimensions"),
+        (b"1" * 80 + b" 2\n", "line 1: expected the numbers of words and dimensions"),
+        (b"1000000000000 300\nking " + FLOATS, r"line 1: 1,000,000,000,000 words of 300 dimensions need 1,202,0"),
+        (b"1 999999999999999\nking " + FLOATS, r"line 1: 1 words of 999,999,999,999,999 dimensions need 3,999,"),
+        (b"0 2\n", "line 1: 0 words of 2 dimensions are no vectors"),
+        (b"2 0\na b ", "line 1: 2 words of 0 dimensions are no vectors"),
+        (b"2 2\nking " + FLOATS + b"\nqueen " + FLOATS[:-1], "word 2: the file ends in or after 'queen', and 2 are"),
+        (b"2 2\nlongest " + FLOATS + b"\nxxxxxxx", "word 1: the file ends in or after 'longest', and 2 are promised"),
+        (b"1 2\n" + b"x" * 20, "word 0: the file ends in or after the first line, and 1 are promised"),
+        (b"1 2\nking " + FLOATS + b"\nqueen " + FLOATS, "v.bin: 15 bytes after the last of 1 words"),
+        (b"1 2\nk\xff " + FLOATS, r"word 1: not valid UTF-8 \(byte 0xff\)"),
+        (b"2 2\nking " + FLOATS + b"k\xff " + FLOATS, r"word 2: not valid UTF-8 \(byte 0xff\)"),
+        (b"2 2\nking " + FLOATS + b"\nking " + FLOATS, "word 2: 'king' a second time"),
+        (b"2 2\nking " + FLOATS + b"\n " + FLOATS, "word 2: an empty word"),
+        (b"1 1\nking " + np.float32(np.nan).tobytes(), r"word 1 \('king'\): a value that is no finite number of 32"),
+        (b"2 1\na " + FLOATS[:4] + b"b " + np.float32(np.inf).tobytes(), r"word 2 \('b'\): a value that is no finite"),
+    ],
+)
+def test_word2vec_binary_files_are_refused_with_the_place(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "v.bin").write_bytes(data)
+    refuse(tmp_path / "v.bin", message, "word2vec")
+
+
+def test_a_value_that_is_not_finite_is_found_behind_the_first_chunk(tmp_path: Path) -> None:
+    words = [str(number) for number in range(9_000)]
+    values = np.ones((9_000, 1), np.float32)
+    export(Vectors(Side(Vocabulary(words), values)), tmp_path / "v.bin")
+    data = (tmp_path / "v.bin").read_bytes()
+    place = data.index(b"\n8700 ") + 6
+    (tmp_path / "v.bin").write_bytes(data[:place] + np.float32(-np.inf).tobytes() + data[place + 4 :])
+    refuse(tmp_path / "v.bin", r"word 8,701 \('8700'\): a value that is no finite number")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1000000000000 300\nking 1 2\n", "line 2: expected a word and 300 numbers, got 2"),
+        ("1 999999999999999\nking 1 2\n", "line 2: expected a word and 999999999999999 numbers, got 2"),
+        ("9" * 5000 + " 1\nking 1 2\n", "line 2: expected a word and 1 numbers, got more"),
+    ],
+)
+def test_sizes_that_a_text_claims_cost_nothing(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "v.txt").write_text(text)
+    refuse(tmp_path / "v.txt", message)
+
+
+def npy(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (npy("(1000000000000, 300)"), "v.npy: not an npy file .shape .1000000000000, 300. of float32, and 0 bytes"),
+        (npy("(-1, 300)"), "not an npy file .its header is not that of an array of numbers or texts"),
+        (npy("(2, 1)", "<f4000"), "not an npy file"),
+        (npy("(2, 1)", "<f0"), "not an npy file"),
+        (npy("(2,)"), r"expected a matrix of floats, got float32 of shape \(2,\)"),
+        (npy("(1, 1)", "<i4", b"1234"), r"expected a matrix of floats, got int32"),
+        (npy("(1, 1)", "|O", b"12345678"), "it holds Python objects, and no pickle is loaded"),
+        (npy("(0, 3)"), "v.npy: 2 words, but 0 vectors"),
+        (npy("(3, 1)", "<f4", b"0" * 12), "v.npy: 2 words, but 3 vectors"),
+        (npy("(2, 1)", "<f4", np.float32([1, np.nan]).tobytes()), r"word 2 \('b'\): a value that is no finite number"),
+        (npy("(2, 1)", "<f8", np.float64([1, 1e300]).tobytes()), r"word 2 \('b'\): a value that is no finite number"),
+        (npy("(" * 150), "not an npy file"),
+        (b"\x93NUMPY\x07\x00", "not an npy file"),
+        (b"\x93NUMPY", "not an npy file"),
+    ],
+)
+def test_npy_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "v.vocabulary.txt").write_text("a\nb\n")
+    (tmp_path / "v.npy").write_bytes(data)
+    refuse(tmp_path / "v.npy", message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (None, r"v\.vocabulary\.txt: No such file or directory; an \.npy file has its words there, one a line"),
+        (b"a\nk\xff\n", r"v\.vocabulary\.txt, line 2: not valid UTF-8 \(byte 0xff\)"),
+        (b"a\nb\tx\n", r"v\.vocabulary\.txt, line 2: expected a word, or a word, a tab and a count"),
+        (b"a\nb\t1\t2\n", r"v\.vocabulary\.txt, line 2: expected a word, or a word, a tab and a count"),
+        (b"a\n\\frac\n", r"v\.vocabulary\.txt, line 2: .* has a backslash that begins no escape: write \\\\"),
+        (b"a\na\n", r"v\.npy, word 2: 'a' a second time"),
+        (b"a\n", r"v\.npy: 1 words, but 2 vectors"),
+    ],
+)
+def test_words_beside_an_npy_file_are_refused_with_their_line(
+    tmp_path: Path, words: bytes | None, message: str
+) -> None:
+    np.save(tmp_path / "v.npy", np.ones((2, 2), np.float32))
+    if words is not None:
+        (tmp_path / "v.vocabulary.txt").write_bytes(words)
+    with pytest.raises(StorageError, match=message):
+        load(tmp_path / "v.npy")
+
+
+def npz(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return file.getvalue()
+
+
+WORDS_A = npy("(1,)", "<U1", "a".encode("utf-32-le"))
+ONE = npy("(1, 1)", "<f4", np.float32(1).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            npz(vectors=npy("(1000000000000, 300)"), words=WORDS_A),
+            r"vectors\.npy claims 1,200,000,000,000,000 bytes, and",
+        ),
+        (npz(vectors=ONE, words=npy("(1000000000000,)", "<U9")), r"words\.npy claims 36,000,000,000,000 bytes"),
+        (npz(vectors=ONE, words=npy("(1000000000000,)", "<U0")), "not an npz file"),
+        (npz(vectors=ONE), "no array called 'words'; there are 'vectors'"),
+        (npz(words=WORDS_A), "no array called 'vectors'; there are 'words'"),
+        (
+            npz(vectors=npy("(1, 1)", "|O", b"12345678"), words=WORDS_A),
+            "it holds Python objects, and no pickle is loaded",
+        ),
+        (npz(vectors=ONE, words=npy("(1,)", "<i8", b"12345678")), "expected 'words' as a list of texts, got int64"),
+        (npz(vectors=ONE, words=npy("(1,)", "<U1", b"\x00\xd8\x00\x00")), "word 1: .* holds half a surrogate pair"),
+        (npz(vectors=ONE, words=npy("(1,)", "<U1", b"\xff\xff\xff\x7f")), "'words' holds what is no text"),
+        (npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<f4", b"1234")), "expected 'counts' as one whole number"),
+        (npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<i1", b"\xff")), "expected 'counts' as one whole number"),
+        (npz(vectors=ONE[:-2], words=WORDS_A), r"vectors\.npy claims 4 bytes|ends after 2 of 4 bytes"),
+        (npz(vectors=npy("(1,)", "<f4", b"1234"), words=WORDS_A), "expected a matrix of floats"),
+        (npz(vectors=ONE, words=WORDS_A)[:-30], "not an npz file"),
+        (npz(vectors=npy("(0, 3)"), words=npy("(0,)", "<U1")), "the file has no vectors"),
+    ],
+)
+def test_npz_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "v.npz").write_bytes(data)
+    refuse(tmp_path / "v.npz", message)
+
+
+def tensors(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(shape: list[int], stop: int, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [0, stop]}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff" * 7 + b"\x7f{}", "not a safetensors file .a header of"),
+        (b"", "not a safetensors file .a header of 0 bytes"),
+        (tensors({"vectors": entry([10**12, 300], 4)}, b"1234"), "not a safetensors file .shape .1000000000000, 300."),
+        (tensors({"vectors": entry([-1, -1], 4)}, b"1234"), "not a safetensors file .shape"),
+        (tensors({"vectors": entry([1, 1], 4)}, b"123"), "not a safetensors file .shape"),
+        (tensors({"vectors": 1}), "not a safetensors file"),
+        (tensors(b"[" * 100_000), "not a safetensors file"),
+        (tensors([1]), "not a safetensors file"),
+        (tensors({"__metadata__": {"words": 1}}), "metadata that is not text"),
+        (tensors({"vectors": entry([1, 1], 4)}, b"1234"), "no list in the metadata called 'words'; there are none"),
+        (tensors({"__metadata__": {"words": "[]"}, "x": entry([1], 4)}, b"1234"), "no tensor called 'vectors'"),
+        (tensors({"__metadata__": {"words": "{}"}, "vectors": entry([1, 1], 4)}, b"1234"), "no JSON list of words"),
+        (
+            tensors({"__metadata__": {"words": "[" * 9**5}, "vectors": entry([1, 1], 4)}, b"1234"),
+            "no JSON list of words",
+        ),
+        (
+            tensors({"__metadata__": {"words": '["\\ud800"]'}, "vectors": entry([1, 1], 4)}, b"1234"),
+            "no JSON list of w",
+        ),
+        (tensors({"__metadata__": {"words": "[]"}, "vectors": entry([1, 1], 4)}, b"1234"), "0 words, but 1 vectors"),
+        (
+            tensors({"__metadata__": {"words": '["a"]', "counts": "[1.5]"}, "vectors": entry([1, 1], 4)}, b"1234"),
+            "'counts' in the metadata is no JSON list of numbers",
+        ),
+        (
+            tensors({"__metadata__": {"words": '["a"]', "counts": "[-1]"}, "vectors": entry([1, 1], 4)}, b"1234"),
+            "the counts in the metadata are not one whole number a word",
+        ),
+    ],
+)
+def test_safetensors_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "v.safetensors").write_bytes(data)
+    refuse(tmp_path / "v.safetensors", message, "safetensors")
+
+
+def test_tables_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    good = {"word": ["a", "b"], "vector": pa.array([[1.0], [2.0]], pa.list_(pa.float32()))}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"word": ["a"]}, "no column called 'vector'; there are 'word'"),
+        ({"vector": good["vector"]}, "no column called 'word'"),
+        (good | {"word": [1, 2]}, "the column 'word' is of int64, not text"),
+        (good | {"word": ["a", None]}, "word 2: null"),
+        (good | {"word": ["a", "a"]}, "word 2: 'a' a second time"),
+        (good | {"vector": [1.0, 2.0]}, "the column 'vector' is of double, not lists of floats"),
+        (
+            good | {"vector": [[1.0], [2.0, 3.0]]},
+            "near word 2: a vector that is null, has one, or is of another length",
+        ),
+        (good | {"vector": [[1.0], None]}, "near word 1: a vector that is null|near word 2: a vector that is null"),
+        (good | {"vector": [[1.0], [None]]}, "a vector that is null, has one, or is of another length"),
+        (good | {"vector": pa.array([[], []], pa.list_(pa.float32()))}, "a vector that is null, has one"),
+        (good | {"vector": [[1.0], [float("inf")]]}, r"word 2 \('b'\): a value that is no finite number"),
+        (good | {"vector": [[1.0], [1e300]]}, r"word 2 \('b'\): a value that is no finite number"),
+        (good | {"count": [1, None]}, "the column 'count' is not one whole number a word"),
+        (good | {"count": [1, -1]}, "the column 'count' has a negative number"),
+        (good | {"count": pa.array([1, 2**64 - 1], pa.uint64())}, "not an Arrow file that can be read .Integer value"),
+        (
+            {"word": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32()))},
+            "the file has no vectors",
+        ),
+    ]
+    for columns, message in cases:
+        feather.write_feather(pa.table(columns), str(tmp_path / "v.arrow"), compression="uncompressed")
+        refuse(tmp_path / "v.arrow", message)
+    uneven = pa.table(good | {"vector": [[1.0], [2.0, 3.0]]})
+    feather.write_feather(uneven, str(tmp_path / "v.arrow"), chunksize=1)
+    refuse(tmp_path / "v.arrow", r"vectors of \[1, 2\] values")
+
+
+@pytest.mark.parametrize("name", ["v.parquet", "v.arrow"])
+def test_cut_tables_and_labels_that_are_no_utf8_are_refused(tmp_path: Path, name: str) -> None:
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    export(make(["a", "b"]), tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    refuse(tmp_path / name, r"not an? (Parquet|Arrow) file that can be read \(")
+    broken = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    table = pa.table({"word": broken, "vector": [[1.0], [2.0]]})
+    if name == "v.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        feather.write_feather(table, str(tmp_path / name))
+    refuse(tmp_path / name, "can be read .*UTF8")
+
+
+@pytest.mark.parametrize(
+    ("part", "data", "message"),
+    [
+        ("vectors.tsv", b"1\t2\n3\n", r"vectors\.tsv, line 2: 1 values, 2 before"),
+        ("vectors.tsv", b"1\t2\nx\t1\n", r"vectors\.tsv, line 2: could not convert string to float: 'x'"),
+        ("vectors.tsv", b"1\t2\n1\tnan\n", r"word 2 \('queen'\): a value that is no finite number"),
+        ("vectors.tsv", b"1\t2\n1\t1e39\n", r"word 2 \('queen'\): a value that is no finite number"),
+        ("vectors.tsv", b"", r"vectors\.tsv: the file has no vectors"),
+        ("metadata.tsv", b"king\n", r"metadata\.tsv: 1 lines for 2 vectors"),
+        ("metadata.tsv", b"king\nk\xff\n", r"metadata\.tsv, line 2: not valid UTF-8 after 'k'"),
+        (
+            "metadata.tsv",
+            b"word\tcount\nking\t1\nqueen\tx\n",
+            r"metadata\.tsv, line 3: expected a word, a tab and a count",
+        ),
+        ("metadata.tsv", None, r"metadata\.tsv: No such file"),
+    ],
+)
+def test_projector_folders_are_refused_with_the_line(
+    tmp_path: Path, part: str, data: bytes | None, message: str
+) -> None:
+    export(make(["king", "queen"]), tmp_path / "p", format="projector")
+    if data is None:
+        (tmp_path / "p" / part).unlink()
+    else:
+        (tmp_path / "p" / part).write_bytes(data)
+    with pytest.raises(StorageError, match=message):
+        load(tmp_path / "p")
+
+
+def test_a_line_of_other_names_is_left_out_of_the_projectors_words(tmp_path: Path) -> None:
+    export(make(["king", "queen"]), tmp_path / "p", format="projector")
+    (tmp_path / "p" / "metadata.tsv").write_text("Name\tGenre\nking\tx\nqueen\ty\n")
+    assert load(tmp_path / "p").vocabulary.tokens == ("king", "queen")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (b"{", r"tokenizer\.json: not JSON"),
+        (b"[" * 100_000, r"tokenizer\.json: not JSON"),
+        (b"[]", r"tokenizer\.json: expected an object, got list"),
+        (b"{}", r"tokenizer\.json: not a tokenizer with a vocabulary"),
+        (
+            b'{"model": {"vocab": {"a": 1000000000000}}}',
+            "'a' has the id 1000000000000, which is taken, or not one of 1",
+        ),
+        (b'{"model": {"vocab": {"a": 0, "b": 0}}}', "'b' has the id 0, which is taken"),
+        (b'{"model": {"vocab": [["a", 0.1], ["b", 0.2]], "unk_id": 7}}', "the id of unknown words is 7"),
+        (b'{"model": {"vocab": {"a": 0}}}', "1 tokens for 3 vectors"),
+        (b'{"model": {"vocab": {"a": 0, "\\ud800": 1, "b": 2}}}', "not a tokenizer with a vocabulary"),
+        (None, "No such file"),
+    ],
+)
+def test_folders_of_static_embeddings_are_refused(tmp_path: Path, tokenizer: bytes | None, message: str) -> None:
+    export(make(["a", "b"]), tmp_path / "m", format="model2vec")
+    if tokenizer is None:
+        (tmp_path / "m" / "tokenizer.json").unlink()
+    else:
+        (tmp_path / "m" / "tokenizer.json").write_bytes(tokenizer)
+    with pytest.raises(StorageError, match=message):
+        load(tmp_path / "m", format="model2vec")
+
+
+def test_static_embeddings_of_other_shapes_are_read_or_refused(tmp_path: Path) -> None:
+    export(make(["a", "b"]), tmp_path / "m", format="model2vec")
+    unigram = {"model": {"vocab": [["a", 0], ["<unk>", 0], ["b", 0]], "unk_id": 1}, "added_tokens": None}
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(unigram))
+    assert load(tmp_path / "m").vocabulary.tokens == ("a", "<unk>", "b")  # its vector is not zero, so it is a word
+    (tmp_path / "m" / "model.safetensors").write_bytes(tensors({"weights": entry([1], 4)}, b"1234"))
+    with pytest.raises(StorageError, match="no matrix of floats called 'embeddings'"):
+        load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["word2vec", "npy", "npz", "safetensors", "parquet", "arrow", "word2vec-text"])
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        FORMATS[name].read(tmp_path / "nowhere")
+
+
+def _whole(name: str, folder: Path) -> bytes:
+    path = folder / name
+    export(make(["king", "queen", "olive", "tree"], dim=3), path, format=name)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["word2vec", "word2vec-text", "glove", "npz", "safetensors", "parquet", "arrow", "npy"]
+)
+def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path: Path, name: str) -> None:
+    whole = _whole(name, tmp_path)
+    rng = np.random.default_rng(5)
+    file = tmp_path / name
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), int(rng.integers(1, 4))):
+            data[place] = int(rng.integers(0, 256))
+        file.write_bytes(data if rng.random() < 0.7 else data[: int(rng.integers(0, len(data)))])
+        _read_or_refuse(file, name)
+
+
+def _read_or_refuse(file: Path, name: str | None) -> None:
+    try:
+        vectors = load(file, format=name)
+    except SwivelError as error:
+        assert re.search(re.escape(file.name), str(error))
+        assert "\n" not in str(error)
+    else:
+        assert np.isfinite(vectors.vectors).all()
+
+
+READERS: dict[str, Callable[[Path], Vectors]] = {
+    name: FORMATS[name].read for name in FORMATS if not FORMATS[name].is_folder
+}
+
+
+@given(st.binary(max_size=200), st.sampled_from([None, *sorted(READERS)]))
+@example(b"1 1\n\n\n\n", "word2vec")
+@example(b"PAR1PAR1", "parquet")
+@example(b"PK\x05\x06" + bytes(18), "npz")
+@settings(max_examples=300, deadline=None)
+def test_rubbish_is_refused_in_one_line(tmp_path_factory: Any, data: bytes, name: str | None) -> None:
+    file = tmp_path_factory.getbasetemp() / "rubbish"
+    file.write_bytes(data)
+    _read_or_refuse(file, name)

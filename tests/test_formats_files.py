@@ -1,0 +1,273 @@
+"""Vectors in every format, in and out: what is written comes back, bit for bit, or is refused before anything is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import swivel
+from swivel.cli import cli
+from swivel.cli.exporting import FORMAT_NAMES
+from swivel.errors import ConfigError, FolderExists, MissingExtra, StorageError, VocabularyError
+from swivel.formats import FORMATS, export, load
+from swivel.formats.digits import join_digits
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+NAMES = {
+    "word2vec": "v.bin",
+    "word2vec-text": "v.txt",
+    "fasttext": "v.vec",
+    "glove": "v.glove",
+    "gensim": "v.gensim",
+    "npy": "v.npy",
+    "npz": "v.npz",
+    "safetensors": "v.safetensors",
+    "parquet": "v.parquet",
+    "arrow": "v.arrow",
+}
+FREE = ["npy", "npz", "safetensors", "parquet", "arrow", "model2vec", "sentence-transformers", "swivel"]
+STRICT = sorted(set(FORMATS) - set(FREE))
+WITH_COUNTS = ["npy", "npz", "safetensors", "parquet", "arrow", "projector", "swivel"]
+PLAIN = ["king", "state-of-the-art", "naïve", "👑", "中文", "5", "x\u00a0y", "[UNK]", "a\\b", "-0.5", "\ufeffx"]
+ODD = [
+    "",
+    " ",
+    "olive oil",
+    "tab\there",
+    "line\nend",
+    "\r",
+    "back\\slash\\n",
+    "👩‍🚀",
+    " lead",
+    "\u2028",
+    "nul\0in",
+    "2 3",
+]
+
+
+def make(labels: list[str], dim: int = 5, *, counts: list[int] | None = None, seed: int = 0) -> Vectors:
+    rng = np.random.default_rng(seed)
+    return Vectors(Side(Vocabulary(labels, counts), rng.standard_normal((len(labels), dim)).astype(np.float32)))
+
+
+def same(first: Vectors, second: Vectors) -> bool:
+    words = first.vocabulary.tokens == second.vocabulary.tokens
+    return words and first.vectors.tobytes() == second.vectors.tobytes()
+
+
+def path_for(folder: Path, name: str) -> Path:
+    return folder / NAMES.get(name, name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    vectors = make(PLAIN)
+    export(vectors, path_for(tmp_path, name), format=name)
+    assert same(load(path_for(tmp_path, name)), vectors)
+    assert same(load(path_for(tmp_path, name), format=name), vectors)
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_labels_of_any_text_come_back(tmp_path: Path, name: str) -> None:
+    vectors = make(ODD)
+    export(vectors, path_for(tmp_path, name), format=name)
+    assert same(load(path_for(tmp_path, name)), vectors)
+
+
+@pytest.mark.parametrize("name", STRICT)
+@pytest.mark.parametrize("label", ["", "tab\there", "line\nend", "carriage\rreturn"])
+def test_labels_that_would_break_a_format_are_refused_before_anything_is_written(
+    tmp_path: Path, name: str, label: str
+) -> None:
+    with pytest.raises(VocabularyError, match=r"cannot hold .*\(number 2\).*take npz"):
+        export(make(["king", label]), path_for(tmp_path, name), format=name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_space_is_refused_where_it_ends_a_word(tmp_path: Path) -> None:
+    for name in set(STRICT) - {"projector"}:
+        with pytest.raises(VocabularyError, match=r"the label 'olive oil' \(number 1\), for its ' ': take npz"):
+            export(make(["olive oil"]), path_for(tmp_path, name), format=name)
+    export(make(["olive oil"]), tmp_path / "projector", format="projector")
+    assert load(tmp_path / "projector").vocabulary.tokens == ("olive oil",)
+
+
+@pytest.mark.parametrize("name", WITH_COUNTS)
+def test_counts_come_back_where_a_format_has_room_for_them(tmp_path: Path, name: str) -> None:
+    vectors = make(["word", "king"], counts=[2**40, 0])
+    export(vectors, path_for(tmp_path, name), format=name)
+    assert load(path_for(tmp_path, name)).vocabulary.counts.tolist() == [2**40, 0]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_at_the_ends_of_float32_come_back(tmp_path: Path, name: str) -> None:
+    values = np.array([[3.4028235e38, -1.4e-45, -0.0], [1e-14, 1.17549435e-38, 16777217]], np.float32)
+    vectors = Vectors(Side(Vocabulary(["a", "b"]), values))
+    export(vectors, path_for(tmp_path, name), format=name)
+    assert same(load(path_for(tmp_path, name)), vectors)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_vectors_of_one_word_and_one_dimension_come_back(tmp_path: Path, name: str) -> None:
+    vectors = make(["5"], dim=1)
+    export(vectors, path_for(tmp_path, name), format=name)
+    assert same(load(path_for(tmp_path, name)), vectors)
+
+
+def test_digits_are_the_fewest_that_give_a_value_back() -> None:
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
+    values = np.concatenate([bits[np.isfinite(bits)], rng.standard_normal(20_000).astype(np.float32)])
+    values = np.concatenate([values, np.float32([0, -0.0, 1e-14, 1e27, 0.1, 1e-5, 9.999999e22, 123456.7, 1e10])])
+    texts = join_digits(values[None], " ")[0].split(" ")
+    assert np.array(texts, np.float64).astype(np.float32).tobytes() == values.tobytes()
+
+    def digits(text: str) -> int:
+        return len(text.lower().partition("e")[0].replace("-", "").replace(".", "").strip("0"))
+
+    assert all(digits(text) == digits(str(value)) for text, value in zip(texts, values, strict=True))
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True), st.sampled_from(sorted(FORMATS)))
+@settings(max_examples=80, deadline=None)
+def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list[str], name: str) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    vectors = make(labels, dim=3)
+    try:
+        export(vectors, path_for(folder, name), format=name)
+    except VocabularyError:
+        assert not list(folder.iterdir())
+    else:
+        assert same(load(path_for(folder, name)), vectors)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "error", "message"),
+    [
+        (make([]), VocabularyError, "there are no vectors to write"),
+        (make(["a", "a"]), VocabularyError, "'a' is in the vocabulary twice"),
+        (make(["\ud800"]), VocabularyError, "holds half a surrogate pair"),
+        (
+            Vectors(Side(Vocabulary(["a", "b"]), np.float32([[1], [np.nan]]))),
+            ConfigError,
+            "vector of 'b' is not finite",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["word2vec", "model2vec", "parquet"])
+def test_what_no_format_can_hold_is_refused(
+    tmp_path: Path, name: str, vectors: Vectors, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        export(vectors, path_for(tmp_path, name), format=name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_that_a_format_alone_cannot_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(VocabularyError, match=r"npz cannot hold the label 'a\\x00', for the NUL at its end"):
+        export(make(["a\0"]), tmp_path / "v.npz")
+    with pytest.raises(VocabularyError, match=r"glove cannot hold U\+FEFF at its beginning"):
+        export(make(["\ufeffa"]), tmp_path / "v", format="glove")
+    monkeypatch.setattr("swivel.formats.arrays._PADDED", 100)
+    with pytest.raises(
+        VocabularyError, match="npz pads every label to the longest, and one has 900 characters: take s"
+    ):
+        export(make(["a", "b" * 900]), tmp_path / "v.npz")
+    monkeypatch.setattr("swivel.formats.tensors._LONGEST_HEADER", 100)
+    with pytest.raises(VocabularyError, match="safetensors cannot hold so many labels: its header may have 100 bytes"):
+        export(make(["a", "b" * 900]), tmp_path / "v.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_format_is_known_by_the_ending_of_a_name_or_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"v\.kv: no format is known by its name \(\.bin, .*pass --format, one of word2"
+    ):
+        export(make(["a"]), tmp_path / "v.kv")
+    with pytest.raises(ConfigError, match=r"format must be one of word2vec, .*, got 'pickle'"):
+        export(make(["a"]), tmp_path / "v.bin", format="pickle")
+    with pytest.raises(ConfigError, match="format must be one of"):
+        export(make(["a"]), tmp_path / "v.BIN")
+        load(tmp_path / "v.BIN", format="pickle")
+
+
+def test_a_file_is_replaced_and_a_folder_is_not(tmp_path: Path) -> None:
+    export(make(["a"]), tmp_path / "v.bin")
+    export(make(["b"]), tmp_path / "v.bin")
+    assert load(tmp_path / "v.bin").vocabulary.tokens == ("b",)
+    export(make(["a"]), tmp_path / "m", format="model2vec")
+    with pytest.raises(FolderExists, match="m: there already; choose another folder, or remove it"):
+        export(make(["b"]), tmp_path / "m", format="model2vec")
+    with pytest.raises(StorageError, match="m: a folder; name a file in it"):
+        export(make(["b"]), tmp_path / "m", format="npz")
+    assert load(tmp_path / "m").vocabulary.tokens == ("a",)
+
+
+@pytest.mark.parametrize("name", ["word2vec", "npy", "npz", "arrow", "parquet", "projector", "sentence-transformers"])
+def test_a_failure_leaves_nothing_half_written(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("swivel.storage.flush", fail)
+    with pytest.raises(StorageError, match="No space left on device"):
+        export(make(["a", "b"]), path_for(tmp_path, name), format=name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_recognised_by_their_content_whatever_they_are_called(tmp_path: Path) -> None:
+    vectors = make(PLAIN)
+    for name, file in NAMES.items():
+        if name != "npy":  # its words lie beside it, by its name
+            export(vectors, tmp_path / file, format=name)
+            (tmp_path / file).rename(tmp_path / "data")
+            assert same(load(tmp_path / "data"), vectors)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"\x80\x04\x95abc", "a pickle, and no pickle is ever loaded: in gensim, save_word2vec_format"),
+        (b"\xba\x16\x4f\x2f\x0c\x00", "a model of fastText: take the .vec file"),
+        (b"\x1f\x8b\x08", "compressed: unpack it first"),
+        (b"\x28\xb5\x2f\xfd", "compressed: unpack it first"),
+    ],
+)
+def test_what_is_never_read_is_named(tmp_path: Path, start: bytes, message: str) -> None:
+    (tmp_path / "v").write_bytes(start)
+    with pytest.raises(StorageError, match=f"v: {message}"):
+        load(tmp_path / "v")
+
+
+def test_without_a_library_its_formats_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "gensim.models", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[export\]'"):
+        export(make(["a"]), tmp_path / "v.parquet")
+    with pytest.raises(MissingExtra, match=r"KeyedVectors need gensim: pip install 'swivel-embeddings\[export\]'"):
+        swivel.formats.to_gensim(make(["a"]))
+
+
+def test_loading_needs_numpy_alone() -> None:
+    code = "import sys; from swivel import export, load; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"pyarrow", "gensim", "safetensors", "tokenizers", "torch", "numba"}
+
+
+def test_the_verb_exports_and_knows_every_format(tmp_path: Path) -> None:
+    assert tuple(FORMATS) == FORMAT_NAMES
+    make(["king", "queen"]).save(tmp_path / "vectors")
+    done = CliRunner().invoke(cli, ["export", str(tmp_path), str(tmp_path / "v.npz"), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert '"tokens": 2, "dim": 5}' in done.stdout
+    again = ["export", str(tmp_path / "v.npz"), str(tmp_path / "static"), "--format", "model2vec"]
+    assert "static: 2 vectors of 5 dimensions" in CliRunner().invoke(cli, again).stdout
+    assert load(tmp_path / "static").vocabulary.tokens == ("king", "queen")
