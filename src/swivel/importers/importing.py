@@ -1,0 +1,176 @@
+"""One way in: whatever holds counts, as a matrix.
+
+Receives a source and settings, hands on a finished `Matrix`. The source is read once, into scratch files inside the
+folder of the matrix; then labels are sorted by their sums and the cells go to the builder. Nothing half-written stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swivel.config import result_settings
+from swivel.errors import ConfigError, FolderExists, StorageError
+from swivel.importers.baskets import BasketSpill, check_basket_sides
+from swivel.importers.building import Target, build_matrix
+from swivel.importers.glove import read_label_file
+from swivel.importers.labels import as_labels
+from swivel.importers.reading import Reading
+from swivel.importers.settings import ImportConfig
+from swivel.importers.sources import Source, find_source
+from swivel.importers.spill import CellSpill
+from swivel.matrix import Matrix, open_matrix
+from swivel.means import Means
+from swivel.progress import track
+from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+
+Labels = str | Path | Sequence[str] | Sequence[int] | None
+
+
+def import_counts(
+    source: Any,
+    out: str | Path | None = None,
+    *,
+    row_labels: Labels = None,
+    column_labels: Labels = None,
+    means: Means | None = None,
+    **settings: Any,
+) -> Matrix:
+    """Import somebody's counts and return the matrix, kept in the folder `out` or in a temporary one.
+
+    Parameters
+    ----------
+    source
+        A path, a glob, a folder or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
+        Matrix Market, GloVe's cooccurrence.bin, a folder of the 2017 TensorFlow Swivel, baskets. Or an object: a scipy
+        sparse matrix, an array, a table of pandas, polars or pyarrow, an iterable of (row, column, count).
+    row_labels, column_labels
+        What the rows and columns of a matrix are called, or a file that says so, one a line.
+    settings
+        Fields of ImportConfig: format, sides, fields, header, separator, comment, window, weight, largest_basket,
+        drop_empty.
+
+    Raises
+    ------
+    CountsError
+        With the file and the line, row or cell, for what is no count or no label, and for damaged files.
+
+    Examples
+    --------
+    >>> matrix = import_counts([("tea", "milk", 2), ("tea", "sugar", 1), ("tea", "milk", 3)])
+    >>> matrix.count("tea", "milk"), matrix.shape
+    (5.0, (1, 2))
+    """
+    means = means or Means()
+    config = _make_config(settings)
+    found = find_source(source, config)
+    named = _Named(_read_labels(row_labels), _read_labels(column_labels))
+    inputs = found.fingerprints()
+    if inputs and (named.rows is not None or named.columns is not None):
+        inputs["labels"] = fingerprint([named.rows, named.columns])
+    with _folder_or_temporary(out) as path:
+        target = Target(path, {"import": result_settings(config)}, inputs)
+        if out is not None and _is_done(target, means):
+            return open_matrix(path)
+        matrix = _import(found, config, named, target, means)
+    if out is None:
+        weakref.finalize(matrix, remove_tree, path)
+    return matrix
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Named:
+    rows: list[str] | None
+    columns: list[str] | None
+
+
+def _make_config(settings: dict[str, Any]) -> ImportConfig:
+    names = [field.name for field in dataclasses.fields(ImportConfig)]
+    for setting in settings:
+        if setting in {field.name for field in dataclasses.fields(Means)}:
+            raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
+        if setting not in names:
+            raise ConfigError(f"{setting!r} is not a setting of importing; known are {', '.join(names)}")
+    return ImportConfig(**settings)
+
+
+def _read_labels(labels: Labels) -> list[str] | None:
+    if labels is None:
+        return None
+    if not isinstance(labels, (str, Path)):
+        return as_labels(np.array(list(labels), object))
+    if not Path(labels).is_file():
+        raise StorageError(f"{labels}: no such file of labels")
+    with _told_apart():
+        return read_label_file(Path(labels))
+
+
+@contextlib.contextmanager
+def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder to write; what was not there before is gone if the block fails."""
+    path = Path(tempfile.mkdtemp(prefix="swivel-")) if out is None else Path(out)
+    is_new = out is None or not path.exists()
+    try:
+        yield path
+    except BaseException:
+        if is_new:
+            remove_tree(path)
+        raise
+
+
+def _is_done(target: Target, means: Means) -> bool:
+    """Return whether the folder was made from exactly this; raise where it was made from something else."""
+    if means.overwrite or not (target.path / MANIFEST).exists():
+        return False
+    manifest = read_manifest(target.path)
+    is_same = manifest.stage == "matrix" and (manifest.config, manifest.inputs) == (target.config, target.inputs)
+    if not target.inputs or not is_same:
+        raise FolderExists(
+            f"{target.path}: finished already, from other counts or with other settings; "
+            "choose another folder or pass --overwrite"
+        )
+    means.progress.say(f"{target.path}: finished already, nothing to do")
+    return True
+
+
+def _import(found: Source, config: ImportConfig, named: _Named, target: Target, means: Means) -> Matrix:
+    sides = config.sides or found.default_sides
+    if found.is_baskets:
+        sides = check_basket_sides(sides)
+    if found.format == "edges" and config.comment is None:
+        config = dataclasses.replace(config, comment="#")
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder(target.path))
+        spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
+        stack.callback(spill.close_files)
+        reading = _read(found, spill, config, sides, named, means)
+        spill.close()
+        reading.settle(getattr(spill, "length", 0))
+        return build_matrix(spill, reading, target, means)
+
+
+def _read(found: Source, spill: Any, config: ImportConfig, sides: str, named: _Named, means: Means) -> Reading:
+    """Read the whole source into the spill."""
+    with _told_apart(), track(means.progress, "reading", found.size, "bytes" if found.files else "rows") as task:
+        reading = Reading(config, sides, means.memory_bytes, task, named.rows, named.columns)
+        for chunk in found.read(reading):
+            spill.add(chunk)
+    return reading
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    """Turn the operating system's errors into one clear line."""
+    try:
+        yield
+    except OSError as error:
+        name = os.fsdecode(error.filename) if error.filename else "the source"
+        raise StorageError(f"{name}: {error.strerror or error}") from error

@@ -1,0 +1,93 @@
+"""Tables and triples that are in memory: pandas, polars, and anything that can be iterated.
+
+Receives objects, asks them for nothing but columns and slices (neither library is imported), hands on chunks of cells.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import CountsError
+from swivel.importers.labels import Place, as_labels
+from swivel.importers.reading import Reading
+from swivel.importers.settings import pick_fields
+from swivel.importers.spill import Chunk
+
+_ROWS = 1 << 17
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether an object is a table of named columns such as pandas' and polars' are."""
+    return hasattr(source, "columns") and hasattr(source, "shape") and hasattr(source, "__getitem__")
+
+
+def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a pandas or polars table."""
+    name = "the table"
+    names = [str(column) for column in frame.columns]
+    picks = pick_fields(reading.config, names, len(names), name)
+    chosen = [_column(frame, pick) for pick in picks]
+    for begin in range(0, frame.shape[0], _ROWS):
+        place = _placer(name, "row", begin)
+        rows, columns, *counts = (np.asarray(column[begin : begin + _ROWS]) for column in chosen)
+        yield Chunk(
+            reading.rows.look_up(as_labels(rows), place),
+            reading.columns.look_up(as_labels(columns), place),
+            _as_counts(counts[0], place) if counts else None,
+            place,
+        )
+        reading.advance(rows.size)
+
+
+def _column(frame: Any, pick: int) -> Any:
+    """Return a column that is sliced by place, whatever its index and its name."""
+    return frame.iloc[:, pick].array if hasattr(frame, "iloc") else frame[frame.columns[pick]]
+
+
+def _placer(name: str, kind: str, begin: int) -> Place:
+    return lambda index: f"{name}, {kind} {begin + index + 1:,}"
+
+
+def _as_counts(values: NDArray[Any], place: Place) -> NDArray[np.float64]:
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    listed = values.tolist()
+    for index, value in enumerate(listed):
+        if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+            raise CountsError(f"{place(index)}: the count {value!r} is not a number")
+    return np.array(list(map(float, listed)))
+
+
+def read_iterable(triples: Iterable[Any], reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of (row, column, count) or (row, column), one after the other."""
+    items, begin = iter(triples), 0
+    while batch := list(itertools.islice(items, _ROWS)):
+        place = _placer("the triples", "item", begin)
+        width = len(batch[0]) if isinstance(batch[0], (tuple, list)) else 0
+        for index, item in enumerate(batch):
+            if not isinstance(item, (tuple, list)) or len(item) != width or width not in (2, 3):
+                raise CountsError(f"{place(index)}: expected a row, a column and a count, got {_shown(item)}")
+        rows, columns, *counts = (_as_array(values) for values in zip(*batch, strict=True))
+        yield Chunk(
+            reading.rows.look_up(as_labels(rows), place),
+            reading.columns.look_up(as_labels(columns), place),
+            _as_counts(counts[0], place) if counts else None,
+            place,
+        )
+        begin += len(batch)
+
+
+def _as_array(values: tuple[Any, ...]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _shown(item: Any) -> str:
+    text = repr(item)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,331 @@
+"""Counts in every format: the same matrix, whatever it came from; what is malformed is refused with its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import scipy.io
+import scipy.sparse
+from click.testing import CliRunner
+
+import swivel
+from import_sources import (
+    EXPECTED,
+    FILES,
+    TRIPLES,
+    TSV,
+    counts_of,
+    dense,
+    glove_records,
+    shard,
+    table,
+    write_tensorflow,
+    write_text,
+)
+from swivel.cli import cli
+from swivel.errors import CountsError, FolderExists
+from swivel.importers.units import UnitFinder
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "triples": lambda: TRIPLES,
+    "generator": lambda: (list(triple) for triple in TRIPLES),
+    "numbers for labels": lambda: [(r, int(c) if c.isdecimal() else c, x) for r, c, x in TRIPLES],
+    "pandas": lambda: table().to_pandas().set_index(np.arange(6) / 2),
+    "pandas categories": lambda: table().to_pandas().astype({"row": "category"}),
+    "polars": lambda: polars.from_arrow(table()),
+    "pyarrow table": table,
+    "pyarrow batch": lambda: table().to_batches()[0],
+    "pyarrow reader": lambda: table().to_reader(),
+    "pyarrow dictionary": lambda: table().set_column(0, "row", table()["row"].dictionary_encode()),
+    "pyarrow bytes": lambda: table().set_column(0, "row", table()["row"].cast(pa.binary())),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_gives_the_same_matrix(name: str, tmp_path: Path) -> None:
+    matrix = swivel.import_counts(FILES[name](tmp_path / name), tmp_path / "matrix")
+    assert counts_of(matrix) == EXPECTED
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_every_object_gives_the_same_matrix(name: str) -> None:
+    assert counts_of(swivel.import_counts(OBJECTS[name]())) == EXPECTED
+
+
+def test_labels_are_sorted_by_falling_sum_and_then_by_name(tmp_path: Path) -> None:
+    matrix = swivel.import_counts(TRIPLES)
+    assert matrix.rows.tokens == ("tea", "12", "café au lait", "🍵")
+    assert matrix.columns.tokens == ("milk", "7", "sugar")
+    assert matrix.rows.counts.tolist() == [8, 4, 3, 1]
+    assert matrix.row_sums.tolist() == [8, 4, 3, 1]
+
+
+def test_order_of_the_lines_changes_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    digests = set()
+    for number in range(3):
+        lines = TSV.splitlines(keepends=True)
+        rng.shuffle(lines)
+        file = write_text(tmp_path / f"{number}.tsv", "".join(lines))
+        digests.add(swivel.import_counts(file).fingerprint)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("memory", ["200kB", "1MB", "1GiB"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_and_threads_change_nothing(memory: str, threads: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    counts = rng.poisson(0.4, (300, 200)) * rng.integers(1, 9, (300, 200))
+    matrix = swivel.import_counts(scipy.sparse.coo_array(counts), means=swivel.Means(memory=memory, threads=threads))
+    assert (dense(matrix) == counts).all()
+    assert (matrix.row_sums == np.sort(counts.sum(1))[::-1]).all()
+
+
+@pytest.mark.parametrize("largest", [3, 2**40])
+def test_large_matrices_fall_into_shards_as_the_builder_has_them(largest: int) -> None:
+    rng = np.random.default_rng(6)
+    rows, columns = rng.integers(0, 2_500, 9_000), rng.integers(0, 1_300, 9_000)
+    counts = rng.integers(1, largest, 9_000)
+    expected = scipy.sparse.coo_array((counts.astype(float), (rows, columns)), shape=(2_500, 1_300))
+    matrix = swivel.import_counts(expected, means=swivel.Means(memory="1MB", threads=2))
+    assert (dense(matrix) == expected.toarray()).all()
+    matrix.verify()
+
+
+def test_several_files_are_one_table(tmp_path: Path) -> None:
+    one, two = write_text(tmp_path / "1.tsv", "a\tx\t1\n"), write_text(tmp_path / "2.tsv", "a\tx\t2\nb\ty\t1\n")
+    assert counts_of(swivel.import_counts([one, str(two)])) == {("a", "x"): 3, ("b", "y"): 1}
+    assert counts_of(swivel.import_counts(str(tmp_path / "*.tsv"))) == {("a", "x"): 3, ("b", "y"): 1}
+
+
+def test_without_a_third_field_every_count_is_one(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.tsv", "a\tx\na\tx\nb\ty\n")
+    assert counts_of(swivel.import_counts(file)) == {("a", "x"): 2, ("b", "y"): 1}
+
+
+def test_counts_of_zero_are_left_out_with_labels_that_have_no_other() -> None:
+    matrix = swivel.import_counts([("a", "x", 1), ("b", "y", 0), ("a", "y", 2)])
+    assert matrix.rows.tokens == ("a",)
+    assert matrix.columns.tokens == ("y", "x")
+
+
+def test_fields_are_chosen_by_name_or_place(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.csv", "day,page,user,n\n1,x,a,2\n2,x,a,3\n")
+    for fields in ("user,page,n", "3,2,4"):
+        assert counts_of(swivel.import_counts(file, header=True, fields=fields)) == {("a", "x"): 5}
+    frame = pandas.DataFrame({"day": [1], "page": ["x"], "user": ["a"]})
+    assert counts_of(swivel.import_counts(frame, fields="user,page")) == {("a", "x"): 1}
+    assert counts_of(swivel.import_counts(pa.Table.from_pandas(frame), fields="user,day")) == {("a", "1"): 1}
+
+
+def test_quotation_marks_in_csv_hold_commas_and_line_ends(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.csv", 'plain,x,1\n"a, ""b""","line\nend",2\n\nlast,x,3\n')
+    expected = {("plain", "x"): 1, ('a, "b"', "line\nend"): 2, ("last", "x"): 3}
+    assert counts_of(swivel.import_counts(file)) == expected
+
+
+def test_edges_count_both_ways_and_with_themselves_once(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "graph.txt", "# from to\na b\nb  c\nb a\nc c\n")
+    matrix = swivel.import_counts(file, format="edges")
+    expected = {("a", "b"): 2, ("b", "a"): 2, ("b", "c"): 1, ("c", "b"): 1, ("c", "c"): 1}
+    assert (counts_of(matrix), matrix.is_symmetric) == (expected, True)
+    assert matrix.rows.counts.tolist() == matrix.row_sums.tolist() == [3, 2, 2]
+
+
+def test_sides_that_are_the_same_share_a_vocabulary_and_keep_their_direction() -> None:
+    matrix = swivel.import_counts([("a", "b", 2), ("b", "c", 1)], sides="same")
+    assert (matrix.columns_per_row, matrix.is_symmetric) == (1, False)
+    assert counts_of(matrix) == {("a", "b"): 2, ("b", "c"): 1}
+
+
+def test_mirrored_counts_are_checked() -> None:
+    matrix = swivel.import_counts([("a", "b", 2), ("b", "a", 2)], sides="mirrored")
+    assert (counts_of(matrix), matrix.rows.counts.tolist()) == ({("a", "b"): 2, ("b", "a"): 2}, [2, 2])
+    with pytest.raises(CountsError, match="not symmetric"):
+        swivel.import_counts([("a", "b", 2), ("b", "a", 1)], sides="mirrored")
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+def test_sparse_matrices_keep_their_shape(kind: str, tmp_path: Path) -> None:
+    counts = np.array([[0, 2, 0], [0, 0, 0.5], [0, 0, 0], [1, 0, 0]])
+    held = scipy.sparse.coo_array(counts).asformat(kind)
+    for compressed in (True, False):
+        scipy.sparse.save_npz(tmp_path / "a.npz", held, compressed=compressed)
+        assert (dense(swivel.import_counts(tmp_path / "a.npz")) == counts).all()
+    assert (dense(swivel.import_counts(held)) == counts).all()
+    assert (dense(swivel.import_counts(counts)) == counts).all()
+    assert swivel.import_counts(held, drop_empty=True).rows.tokens == ("0", "3", "1")
+
+
+@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
+def test_matrix_market_files_are_read(field: str, tmp_path: Path) -> None:
+    counts = np.array([[0, 2, 0], [4, 0, 1]])
+    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(counts), field=field, comment="of ours")
+    packed = write_text(tmp_path / "b.mtx.gz", gzip.compress((tmp_path / "a.mtx").read_bytes()))
+    for file in (tmp_path / "a.mtx", packed):
+        assert (dense(swivel.import_counts(file)) == (counts > 0 if field == "pattern" else counts)).all()
+
+
+def test_symmetric_matrix_market_files_make_symmetric_matrices(tmp_path: Path) -> None:
+    counts = np.array([[1, 2, 0], [2, 0, 3], [0, 3, 0]])
+    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(counts), symmetry="symmetric")
+    matrix = swivel.import_counts(tmp_path / "a.mtx")
+    assert matrix.is_symmetric
+    assert (dense(matrix) == counts).all()
+    with pytest.raises(CountsError, match="leave --sides out"):
+        swivel.import_counts(tmp_path / "a.mtx", sides="apart")
+
+
+def test_places_are_named_by_lists_or_files(tmp_path: Path) -> None:
+    genes = write_text(tmp_path / "genes.tsv", "g1\tGene One\ng2\tGene Two\n")
+    matrix = swivel.import_counts(np.array([[0, 2], [3, 0]]), row_labels=str(genes), column_labels=["x", "y"])
+    assert counts_of(matrix) == {("g1", "y"): 2, ("g2", "x"): 3}
+
+
+def test_glove_records_are_read_with_their_vocabulary(tmp_path: Path) -> None:
+    write_text(tmp_path / "vocab.txt", "the 10\nof 7\nodd-word 1\n")
+    file = write_text(tmp_path / "cooccurrence.bin", glove_records((1, 2, 1 / 3), (2, 1, 1 / 3), (1, 2, 0.5)))
+    matrix = swivel.import_counts(file)
+    assert counts_of(matrix) == pytest.approx({("the", "of"): 1 / 3 + 0.5, ("of", "the"): 1 / 3})
+    assert (matrix.unit, matrix.columns_per_row, len(matrix.rows)) == (2_520, 1, 3)
+    assert swivel.import_counts(file, sides="apart").columns_per_row == 0
+
+
+def test_folder_of_tensorflow_is_read(tmp_path: Path) -> None:
+    shards = {
+        "000-000": shard([0, 2], [0], [(0, 0, 1.5), (1, 0, 2)]),
+        "000-001": shard([0, 2], [1], []),
+        "001-001": shard([1], [1], [(0, 0, 0.25)]),
+    }
+    folder = write_tensorflow(tmp_path / "swivel", shards)
+    assert counts_of(swivel.import_counts(folder)) == {("a", "x"): 1.5, ("c", "x"): 2, ("b", "y"): 0.25}
+
+
+def test_folder_of_tensorflow_with_one_vocabulary_shares_it(tmp_path: Path) -> None:
+    folder = write_tensorflow(tmp_path / "swivel", {"000-000": shard([0, 1], [1, 0], [(0, 0, 2)])}, columns="a\nb\nc\n")
+    matrix = swivel.import_counts(folder)
+    assert (matrix.columns_per_row, counts_of(matrix)) == (1, {("a", "b"): 2})
+
+
+def together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:
+    counts: dict[tuple[str, str], float] = {}
+    for basket in baskets:
+        for one in set(basket):
+            for other in set(basket) - {one}:
+                counts[one, other] = counts.get((one, other), 0) + 1
+    return counts
+
+
+def in_window(baskets: list[list[str]], window: int) -> dict[tuple[str, str], float]:
+    counts: dict[tuple[str, str], float] = {}
+    for basket in baskets:
+        for place, one in enumerate(basket):
+            for distance in range(1, window + 1):
+                if place + distance < len(basket):
+                    other = basket[place + distance]
+                    counts[one, other] = counts.get((one, other), 0) + 1 / distance
+    return counts
+
+
+def make_baskets() -> list[list[str]]:
+    rng = np.random.default_rng(9)
+    return [[f"i{item}" for item in rng.integers(0, 30, rng.integers(0, 12))] for _ in range(200)]
+
+
+@pytest.mark.parametrize("separator", ["\t", ", ", ";", " "])
+def test_what_is_in_a_basket_together_counts_once(separator: str, tmp_path: Path) -> None:
+    baskets = make_baskets()
+    file = write_text(tmp_path / "a.baskets", "".join(separator.join(basket) + "\n" for basket in baskets))
+    for source in (file, baskets):
+        matrix = swivel.import_counts(source, format="baskets")
+        assert (counts_of(matrix), matrix.is_symmetric) == (together(baskets), True)
+
+
+def test_baskets_in_order_count_within_a_window() -> None:
+    baskets = make_baskets()
+    expected = in_window(baskets, 3)
+    ordered = swivel.import_counts(baskets, format="baskets", window=3, sides="same")
+    assert counts_of(ordered) == pytest.approx(expected)
+    both = {
+        pair: expected.get(pair, 0) + expected.get(pair[::-1], 0) for pair in {*expected, *(p[::-1] for p in expected)}
+    }
+    assert counts_of(swivel.import_counts(baskets, format="baskets", window=3)) == pytest.approx(both)
+    uniform = swivel.import_counts([["a", "b", "c"]], format="baskets", window=2, weight="uniform", sides="same")
+    assert counts_of(uniform) == {("a", "b"): 1, ("a", "c"): 1, ("b", "c"): 1}
+
+
+def test_header_and_comments_of_baskets_are_left_out(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.txt", "items\n# remark\na,b,,\n1,2\n")
+    matrix = swivel.import_counts(file, format="baskets", header=True, comment="#", separator="comma")
+    assert counts_of(matrix) == {("a", "b"): 1, ("b", "a"): 1, ("1", "2"): 1, ("2", "1"): 1}
+    assert counts_of(swivel.import_counts([[1, 2]], format="baskets")) == {("1", "2"): 1, ("2", "1"): 1}
+
+
+@pytest.mark.parametrize(
+    ("counts", "unit"),
+    [([1, 3e15], 1), ([0.25], 4), ([0.1, 7], 10), ([1 / 7, 1.5], 2_520), ([0.125], 1_000), ([0.01, 3], 100)],
+)
+def test_counts_share_the_smallest_unit_that_fits(counts: list[float], unit: int) -> None:
+    finder = UnitFinder()
+    finder.look_at(np.array(counts))
+    finder.look_at(np.empty(0))
+    assert finder.choose_unit() == unit
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, np.pi, 1e6 * np.pi])
+def test_weights_without_a_unit_are_kept_to_six_digits(scale: float) -> None:
+    rng = np.random.default_rng(4)
+    weights = rng.random((20, 10)) * scale + scale / 100
+    assert np.allclose(dense(swivel.import_counts(weights)), weights, rtol=1e-5, atol=0)
+
+
+def test_weights_that_no_unit_holds_are_refused() -> None:
+    with pytest.raises(CountsError, match="counts from 1e-15 to 1e\\+15 are too far apart"):
+        swivel.import_counts([("a", "b", 1e-15), ("a", "c", 1e15)])
+
+
+def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.tsv", TSV)
+    first = swivel.import_counts(file, tmp_path / "matrix")
+    manifest = (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns
+    assert swivel.import_counts(file, tmp_path / "matrix").fingerprint == first.fingerprint
+    assert (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns == manifest
+    with pytest.raises(FolderExists, match="from other counts or with other settings"):
+        swivel.import_counts(file, tmp_path / "matrix", sides="same")
+    with pytest.raises(FolderExists):
+        swivel.import_counts(TRIPLES, tmp_path / "matrix")
+    again = swivel.import_counts(TRIPLES, tmp_path / "matrix", means=swivel.Means(overwrite=True))
+    assert counts_of(again) == EXPECTED
+
+
+def test_temporary_folders_go_with_their_matrix() -> None:
+    matrix = swivel.import_counts(TRIPLES)
+    path = matrix.path
+    assert path.exists()
+    del matrix
+    assert not path.exists()
+
+
+def test_command_line_imports_and_tells_what_it_made(tmp_path: Path) -> None:
+    file, out = write_text(tmp_path / "a.csv", "u,p,n\na,x,2\na,x,3\n"), tmp_path / "matrix"
+    arguments = ["import", str(file), "-o", str(out), "--header", "--fields", "u,p,n", "--json", "--quiet"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    expected = {"matrix": str(out), "rows": 1, "columns": 1, "cells": 1, "total": 5.0}
+    assert (done.exit_code, json.loads(done.stdout)) == (0, expected)
+
+
+def test_command_line_reads_standard_input(tmp_path: Path) -> None:
+    arguments = ["import", "-", "--format", "edges", "-o", str(tmp_path / "matrix")]
+    done = CliRunner().invoke(cli, arguments, input="a b\nb c\n", catch_exceptions=False)
+    assert f"{tmp_path / 'matrix'}: 3 x 3, 4 cells observed" in done.output
