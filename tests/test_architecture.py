@@ -45,6 +45,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
             "corpus": {"vocabulary", "marks"},
             "matrix": {"vocabulary"},
             "counting": {"vocabulary", "marks", "matrix"},
+            "importers": {"vocabulary", "matrix", "corpus", "counting"},
         },
     ),
     ("maths", {"objective": set()}),
@@ -58,10 +59,11 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
             "plots": {"evaluation"},
             "planning": set(),
             "training": {"planning"},
+            "folding": set(),
         },
     ),
     ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
-    ("faces", {"cli": set(), "__init__": set(), "__main__": {"cli"}}),
+    ("faces", {"cli": set(), "estimator": set(), "__init__": {"estimator"}, "__main__": {"cli"}}),
 ]
 HEIGHTS = {room: height for height, (_, rooms) in enumerate(LAYERS) for room in rooms}
 NEIGHBOURS = {room: beside for _, rooms in LAYERS for room, beside in rooms.items()}
@@ -76,12 +78,12 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends", "counting"},
+    "torch": {"backends", "counting", "folding"},
     "triton": {"backends", "counting"},
-    "gensim": {"baselines"},
+    "gensim": {"baselines", "formats"},
     "matplotlib": {"plots"},
     "pooch": {"evaluation"},
-    "sklearn": {"evaluation"},
+    "sklearn": {"estimator", "evaluation"},
     "click": {"cli"},
     "rich": {"cli"},
 }

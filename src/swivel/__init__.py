@@ -16,12 +16,15 @@ from swivel._version import __version__
 
 if TYPE_CHECKING:
     from swivel.errors import SwivelError
+    from swivel.estimator import SwivelEmbedding
     from swivel.evaluation import evaluate
+    from swivel.formats import export, load
+    from swivel.importers import import_counts
     from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
     from swivel.means import Means
     from swivel.pipeline import count, run, train
     from swivel.sample import open_sample
-    from swivel.vectors import Vectors, load
+    from swivel.vectors import Vectors
     from swivel.vocabulary import Vocabulary
 
 # Loaded when first asked for, so that `import swivel` stays light.
@@ -30,12 +33,15 @@ _HOMES = {
     "MatrixBuilder": "swivel.matrix",
     "MatrixSpec": "swivel.matrix",
     "Means": "swivel.means",
+    "SwivelEmbedding": "swivel.estimator",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.vocabulary",
     "count": "swivel.pipeline",
     "evaluate": "swivel.evaluation",
-    "load": "swivel.vectors",
+    "export": "swivel.formats",
+    "import_counts": "swivel.importers",
+    "load": "swivel.formats",
     "open_matrix": "swivel.matrix",
     "open_sample": "swivel.sample",
     "run": "swivel.pipeline",
@@ -47,12 +53,15 @@ __all__ = [
     "MatrixBuilder",
     "MatrixSpec",
     "Means",
+    "SwivelEmbedding",
     "SwivelError",
     "Vectors",
     "Vocabulary",
     "__version__",
     "count",
     "evaluate",
+    "export",
+    "import_counts",
     "load",
     "open_matrix",
     "open_sample",

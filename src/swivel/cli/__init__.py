@@ -1,9 +1,12 @@
 """The command line. It prints and parses; everything else is done in the rooms below.
 
-`commands` and `experiments` have the verbs, `options` makes their flags from the configurations, `bars` draws progress.
+`commands`, `data`, `experiments` and `exporting` have the verbs, `options` makes their flags from the
+configurations, `bars` draws progress.
 """
 
 from swivel.cli.commands import cli, main
+from swivel.cli.data import import_
 from swivel.cli.experiments import plot, reproduce
+from swivel.cli.exporting import export
 
-__all__ = ["cli", "main", "plot", "reproduce"]
+__all__ = ["cli", "export", "import_", "main", "plot", "reproduce"]

@@ -1,0 +1,200 @@
+"""The scikit-learn face: scikit-learn's own checks, and what they cannot know."""
+
+from __future__ import annotations
+
+import doctest
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from swivel import SwivelEmbedding
+from swivel.errors import ConfigError, CountsError
+from swivel.estimator import KNOBS, _choose_unit
+
+# Checks that cannot apply, with the reason: none. (`check_array_api_input` skips itself unless SCIPY_ARRAY_API is set.)
+CANNOT_APPLY: dict[str, str] = {}
+GROUPS = 4
+QUICK = {"dim": 4, "device": "cpu"}
+
+
+@parametrize_with_checks(
+    [SwivelEmbedding(dim=3, passes=3, device="cpu", threads=1)], expected_failed_checks=lambda estimator: CANNOT_APPLY
+)
+def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def planted_counts(seed: int, rows: int = 48, columns: int = 20) -> np.ndarray:
+    """Rows of group n % 4 that occur with the columns of their group; in no order of frequency."""
+    rng = np.random.default_rng(seed)
+    same = np.arange(rows)[:, None] % GROUPS == np.arange(columns) % GROUPS
+    return rng.poisson(np.where(same, 6.0, 0.15) * rng.uniform(0.5, 3, (rows, 1)))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> SwivelEmbedding:
+    return SwivelEmbedding(**QUICK).fit(planted_counts(1))
+
+
+def nearest_groups(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.argmax(queries @ unit.T, axis=1) % GROUPS
+
+
+def test_new_rows_lie_beside_their_group(fitted: SwivelEmbedding) -> None:
+    new = fitted.transform(planted_counts(2))
+    assert (nearest_groups(new, fitted.row_vectors_) == np.arange(48) % GROUPS).mean() > 0.95
+
+
+def test_rows_and_columns_come_back_in_the_order_of_the_table(fitted: SwivelEmbedding) -> None:
+    counts = planted_counts(1)
+    assert fitted.row_vectors_.shape == (48, 4) and fitted.column_vectors_.shape == (20, 4)
+    np.testing.assert_array_equal(fitted.row_sums_, counts.sum(axis=1))
+    np.testing.assert_array_equal(fitted.column_sums_, counts.sum(axis=0))
+    assert fitted.total_ == counts.sum()
+    scores = fitted.row_vectors_ @ fitted.column_vectors_.T
+    same = np.arange(48)[:, None] % GROUPS == np.arange(20) % GROUPS
+    assert scores[same].mean() > 1 > 0 > scores[~same].mean()
+
+
+def test_a_trained_row_folded_in_comes_close_to_itself(fitted: SwivelEmbedding) -> None:
+    folded, trained = fitted.transform(planted_counts(1)), fitted.row_vectors_
+    cosines = (folded * trained).sum(1) / np.linalg.norm(folded, axis=1) / np.linalg.norm(trained, axis=1)
+    assert cosines.mean() > 0.95
+
+
+def test_fit_transform_is_fit_and_then_transform(fitted: SwivelEmbedding) -> None:
+    counts = planted_counts(1)
+    np.testing.assert_array_equal(clone(fitted).fit_transform(counts), fitted.transform(counts))
+
+
+@pytest.mark.parametrize("form", ["csr_matrix", "csc_array", "coo_array"])
+def test_sparse_and_dense_tables_give_the_same_bits(form: str, fitted: SwivelEmbedding) -> None:
+    counts = getattr(scipy.sparse, form)(planted_counts(1))
+    again = clone(fitted).fit(counts)
+    assert again.row_vectors_.tobytes() == fitted.row_vectors_.tobytes()
+    assert again.transform(counts).tobytes() == fitted.transform(planted_counts(1)).tobytes()
+
+
+def test_rows_and_columns_without_counts_are_zero() -> None:
+    counts = planted_counts(3)
+    counts[5], counts[:, 2] = 0, 0
+    embedding = SwivelEmbedding(**QUICK).fit(counts)
+    assert not embedding.row_vectors_[5].any() and not embedding.column_vectors_[2].any()
+    assert not embedding.transform(counts)[5].any()
+
+
+def test_weights_are_trained_on_as_they_are() -> None:
+    counts = planted_counts(4) / 7
+    embedding = SwivelEmbedding(**QUICK, unseen=0.1).fit(counts)
+    np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-8)
+    assert embedding.config_.unseen == 0.1
+
+
+@pytest.mark.parametrize("largest", [1e-30, 0.3, 3.5, 1e9 + 0.5, 1e15 + 0.5])
+def test_counts_that_are_no_whole_numbers_keep_32_bits_of_the_largest(largest: float) -> None:
+    unit = _choose_unit(np.array([largest]))
+    assert unit >= 1 and unit & (unit - 1) == 0
+    assert largest * unit < 2**32 or unit == 1
+    assert largest * unit >= 2**31 or unit == 2**52
+
+
+def test_equal_random_states_give_equal_vectors_and_others_do_not() -> None:
+    counts = planted_counts(5)
+    one, two, three = (SwivelEmbedding(**QUICK, passes=5, random_state=seed).fit(counts) for seed in (None, 1, 2))
+    assert one.row_vectors_.tobytes() == two.row_vectors_.tobytes() != three.row_vectors_.tobytes()
+    drawn = [
+        SwivelEmbedding(**QUICK, passes=5, random_state=np.random.RandomState(7)).fit(counts).config_.seed
+        for _ in range(2)
+    ]
+    assert drawn[0] == drawn[1] != 1
+
+
+def test_every_knob_is_a_parameter_and_reaches_training() -> None:
+    names = SwivelEmbedding().get_params()
+    assert set(KNOBS) | {"recipe", "random_state", "threads", "memory"} == set(names)
+    embedding = SwivelEmbedding(**QUICK, recipe="default", rate=0.05, passes=3, shift=0.5).fit(planted_counts(6))
+    config = embedding.config_
+    assert (config.decay, config.rate, config.shift, len(embedding.losses_)) == (5e-5, 0.05, 0.5, 3)
+    assert embedding.losses_[0]["mean"] > 0
+
+
+def test_parameters_set_after_fitting_do_not_change_what_was_fitted(fitted: SwivelEmbedding) -> None:
+    changed = pickle.loads(pickle.dumps(fitted)).set_params(dim=2, decay=0.5)
+    np.testing.assert_array_equal(changed.transform(planted_counts(2)), fitted.transform(planted_counts(2)))
+    assert len(changed.get_feature_names_out()) == 4
+
+
+def test_it_works_in_a_pipeline_and_a_search() -> None:
+    counts, groups = planted_counts(7), np.arange(48) % GROUPS
+    steps = make_pipeline(SwivelEmbedding(**QUICK, passes=60), Normalizer(), KNeighborsClassifier(3))
+    search = GridSearchCV(steps, {"swivelembedding__dim": np.array([2, 4])}, cv=2).fit(counts, groups)
+    assert search.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_go_in_and_come_out(library: str, fitted: SwivelEmbedding) -> None:
+    frames = pytest.importorskip(library)
+    counts = planted_counts(1)
+    table = frames.DataFrame({f"c{n}": counts[:, n] for n in range(20)})
+    embedding = clone(fitted).set_output(transform=library)
+    vectors = embedding.fit_transform(table)
+    assert list(vectors.columns) == list(embedding.get_feature_names_out()) == [f"swivelembedding{n}" for n in range(4)]
+    assert list(embedding.feature_names_in_) == list(table.columns)
+    np.testing.assert_array_equal(vectors.to_numpy(), fitted.transform(counts))
+
+
+def test_no_temporary_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    SwivelEmbedding(**QUICK, passes=1).fit(planted_counts(8))
+    with pytest.raises(CountsError):
+        SwivelEmbedding(**QUICK).fit(np.zeros((3, 3)))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts", "message"),
+    [
+        ({"recipe": "glove"}, np.ones((2, 2)), "recipe must be one of fast, default, paper, got 'glove'"),
+        ({"recipe": "nonsense"}, np.ones((2, 2)), "recipe must be one of"),
+        ({"dim": 0}, np.ones((2, 2)), "dim must be a positive integer, got 0"),
+        ({"threads": 0}, np.ones((2, 2)), "threads must be a positive integer"),
+        ({}, np.zeros((2, 2)), "there are no counts at all"),
+        ({}, -np.ones((2, 2)), "Negative values in data passed to SwivelEmbedding"),
+        ({}, np.full((2, 2), np.nan), "contains NaN"),
+        ({}, np.full((2, 2), 1e30), "is too large"),
+    ],
+)
+def test_wrong_settings_and_counts_are_named(settings: dict[str, Any], counts: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SwivelEmbedding(**{**QUICK, **settings}).fit(counts)
+
+
+def test_config_errors_are_swivels() -> None:
+    with pytest.raises(ConfigError):
+        SwivelEmbedding(recipe="glove").fit(np.ones((2, 2)))
+
+
+def test_without_scikit_learn_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['sklearn'] = None\nimport swivel\nswivel.SwivelEmbedding"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "MissingExtra: estimators need scikit-learn" in done.stderr
+    assert "pip install 'swivel-embeddings[sklearn]'" in done.stderr
+
+
+def test_the_page_in_the_docs_says_what_happens() -> None:
+    page = Path(__file__).parent.parent / "docs" / "estimator.md"
+    assert doctest.testfile(str(page), module_relative=False) == (0, 14)

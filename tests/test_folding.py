@@ -1,0 +1,216 @@
+"""Folding rows in: the minimum of the objective, whatever else is folded with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import swivel
+from swivel import folding
+from swivel.config import TrainConfig
+from swivel.errors import ConfigError, CountsError, TrainingError
+from swivel.folding import fold_rows
+from swivel.matrix import Matrix
+from swivel.objective import Objective, column_offsets, loss_and_gradient, row_offsets
+
+COLUMNS, DIM = 41, 5
+
+
+class Table:
+    """Columns as a training might leave them, and counts of new rows."""
+
+    def __init__(self, seed: int, rows: int = 6, columns: int = COLUMNS, density: float = 0.3) -> None:
+        rng = np.random.default_rng(seed)
+        self.columns = rng.normal(0, 0.7, (columns, DIM)).astype(np.float32)
+        self.column_sums = rng.integers(1, 400, columns).astype(np.float64)
+        self.total = float(self.column_sums.sum())
+        self.counts = rng.integers(1, 30, (rows, columns)) * (rng.random((rows, columns)) < density)
+
+    def fold(self, config: TrainConfig, counts: Any = None, **options: Any) -> np.ndarray:
+        counts = self.counts if counts is None else counts
+        return fold_rows(counts, self.columns, self.column_sums, self.total, config, **{"device": "cpu", **options})
+
+    def loss(self, vector: np.ndarray, row: int, config: TrainConfig) -> tuple[float, np.ndarray]:
+        """A row's loss and gradient by the oracle."""
+        objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
+        offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums, objective)
+        loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
+        decay = max(config.decay, folding.LEAST_DECAY) * len(x)
+        return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
+
+
+CONFIGS = [
+    TrainConfig(dim=DIM, decay=1e-4),
+    TrainConfig(dim=DIM, decay=0.0),
+    TrainConfig(dim=DIM, decay=0.05, shift=1.5, unseen=0.2),
+    TrainConfig(dim=DIM, decay=1e-3, confidence_base=0.5, confidence_power=1.0, confidence_most=4.0),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_gradient_of_the_oracle_is_zero_at_the_solution(config: TrainConfig) -> None:
+    table = Table(3)
+    for row, vector in enumerate(table.fold(config).astype(np.float64)):
+        _, at_zero = table.loss(np.zeros(DIM), row, config)
+        _, gradient = table.loss(vector, row, config)
+        assert np.linalg.norm(gradient) < 1e-6 * np.linalg.norm(at_zero)  # vectors are rounded to float32
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_row_is_what_scipy_finds(config: TrainConfig) -> None:
+    table = Table(4)
+    best = scipy.optimize.minimize(
+        table.loss, np.ones(DIM), args=(2, config), jac=True, method="BFGS", options={"gtol": 1e-7}
+    )
+    np.testing.assert_allclose(table.fold(config)[2], best.x, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 9), st.integers(1, 60), st.floats(0, 1), st.floats(0, 0.1))
+def test_no_table_leaves_a_slope(seed: int, rows: int, columns: int, density: float, decay: float) -> None:
+    table, config = Table(seed, rows, columns, density), TrainConfig(dim=DIM, decay=decay)
+    for row, vector in enumerate(table.fold(config).astype(np.float64)):
+        if table.counts[row].any():
+            _, at_zero = table.loss(np.zeros(DIM), row, config)
+            _, gradient = table.loss(vector, row, config)
+            assert np.linalg.norm(gradient) <= 3e-5 * np.linalg.norm(at_zero) + 1e-6
+
+
+def test_rows_beside_it_and_the_size_of_batches_do_not_change_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, config = Table(5, rows=40), CONFIGS[0]
+    together = table.fold(config)
+    monkeypatch.setattr(folding, "BATCH_BYTES", folding.CELL_BYTES * COLUMNS * 3)
+    np.testing.assert_allclose(table.fold(config), together, rtol=3e-7, atol=1e-9)
+    alone = np.concatenate([table.fold(config, table.counts[n : n + 1]) for n in range(40)])
+    np.testing.assert_allclose(alone, together, rtol=3e-7, atol=1e-9)
+
+
+def test_the_same_rows_give_the_same_bits() -> None:
+    table = Table(6)
+    assert table.fold(CONFIGS[0]).tobytes() == table.fold(CONFIGS[0]).tobytes()
+
+
+@pytest.mark.parametrize("form", ["csr_matrix", "csr_array", "coo_matrix", "csc_array"])
+def test_sparse_counts_are_the_dense_ones_and_stay_as_they_are(form: str) -> None:
+    table = Table(7)
+    counts = getattr(scipy.sparse, form)(table.counts)
+    before = counts.toarray()
+    np.testing.assert_array_equal(table.fold(CONFIGS[0], counts), table.fold(CONFIGS[0]))
+    np.testing.assert_array_equal(counts.toarray(), before)
+
+
+def test_equal_cells_are_summed() -> None:
+    table = Table(8)
+    rows, columns = np.nonzero(table.counts)
+    halves = table.counts[rows, columns] / 2
+    places = np.tile(rows, 2), np.tile(columns, 2)
+    twice = scipy.sparse.coo_array((np.tile(halves, 2), places), table.counts.shape)
+    np.testing.assert_array_equal(table.fold(CONFIGS[0], twice), table.fold(CONFIGS[0]))
+
+
+def test_a_row_without_counts_is_zero() -> None:
+    table = Table(9)
+    table.counts[1] = 0
+    vectors = table.fold(CONFIGS[0])
+    assert vectors.dtype == np.float32 and not vectors[1].any() and vectors[0].any()
+    assert table.fold(CONFIGS[0], np.zeros((0, COLUMNS))).shape == (0, DIM)
+
+
+def test_a_column_that_training_never_saw_is_left_out() -> None:
+    table = Table(10)
+    table.column_sums[3], table.columns[3] = 0, 0
+    expected = table.counts.copy()
+    table.counts[:, 3], expected[:, 3] = 1000, 0
+    np.testing.assert_array_equal(table.fold(CONFIGS[0]), table.fold(CONFIGS[0], expected))
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e12])
+def test_one_count_of_any_size_ends_in_a_finite_vector(size: float) -> None:
+    counts = np.zeros((1, COLUMNS))
+    counts[0, 7] = size
+    vector = Table(11).fold(CONFIGS[1], counts)
+    assert np.isfinite(vector).all() and vector.any()
+
+
+def test_trained_rows_folded_in_are_among_their_own_group(
+    planted: Matrix, share_of_own_group: Callable[[np.ndarray], float]
+) -> None:
+    config = TrainConfig(dim=8, decay=1e-2, device="cpu")
+    trained = swivel.train(planted, recipe="fast", combine="rows", dim=8, decay=1e-2, device="cpu")
+    counts = planted.to_scipy()
+    folded = fold_rows(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")
+    assert share_of_own_group(folded) > 0.9
+    with_counts = planted.row_sums > 0
+    cosines = (folded * trained.rows).sum(1)[with_counts]
+    cosines /= (np.linalg.norm(folded, axis=1) * np.linalg.norm(trained.rows, axis=1))[with_counts]
+    assert cosines.mean() > 0.95
+
+
+def test_float32_comes_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(12)
+    expected = table.fold(CONFIGS[0])
+    monkeypatch.setattr(folding, "_choose_dtype", lambda device: torch.float32)
+    np.testing.assert_allclose(table.fold(CONFIGS[0]), expected, atol=1e-3)
+
+
+def test_only_apples_gpus_go_without_float64() -> None:
+    assert folding._choose_dtype("mps:0") == torch.float32
+    assert folding._choose_dtype("cuda") == folding._choose_dtype("cpu") == torch.float64
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same_vectors() -> None:
+    table = Table(13, rows=200)
+    np.testing.assert_allclose(table.fold(CONFIGS[0], device="cuda"), table.fold(CONFIGS[0]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (np.ones((2, 3)), r"counts must be \(rows, 41\), as many as there are columns, got \(2, 3\)"),
+        (np.ones(COLUMNS), r"got \(41,\)"),
+        (np.full((1, COLUMNS), -1.0), "row 0, column 0: count -1; counts are 0 or more and finite"),
+        (np.full((1, COLUMNS), np.nan), "row 0, column 0: count nan"),
+        (np.full((1, COLUMNS), np.inf), "row 0, column 0: count inf"),
+    ],
+)
+def test_wrong_counts_are_named(counts: np.ndarray, message: str) -> None:
+    with pytest.raises(CountsError, match=message):
+        Table(14).fold(CONFIGS[0], counts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"column_sums": np.ones(3)}, r"got \(41, 5\) and \(3,\)"),
+        ({"columns": np.ones(COLUMNS)}, r"columns must be \(n, dim\)"),
+        ({"columns": np.full((COLUMNS, DIM), np.nan)}, "must be finite"),
+        ({"column_sums": np.full(COLUMNS, np.inf)}, "must be finite"),
+        ({"total": 0.0}, "total must be the sum of all counts of the training, above 0, got 0"),
+        ({"total": np.nan}, "got nan"),
+    ],
+)
+def test_wrong_columns_are_named(change: dict[str, Any], message: str) -> None:
+    table = Table(15)
+    for name, value in change.items():
+        setattr(table, name, value)
+    with pytest.raises(CountsError, match=message):
+        table.fold(CONFIGS[0])
+
+
+def test_glove_cannot_fold() -> None:
+    with pytest.raises(ConfigError, match="objective must be swivel to fold rows in, got 'glove'"):
+        Table(16).fold(TrainConfig(objective="glove"))
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(TrainingError, match="device 'nonsense' cannot be used"):
+        Table(17).fold(CONFIGS[0], device="nonsense")
