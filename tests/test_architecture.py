@@ -63,7 +63,16 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
         },
     ),
     ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
-    ("faces", {"cli": set(), "estimator": set(), "__init__": {"estimator"}, "__main__": {"cli"}}),
+    (
+        "faces",
+        {
+            "cli": {"explorer"},
+            "explorer": set(),
+            "estimator": set(),
+            "__init__": {"estimator"},
+            "__main__": {"cli"},
+        },
+    ),
 ]
 HEIGHTS = {room: height for height, (_, rooms) in enumerate(LAYERS) for room in rooms}
 NEIGHBOURS = {room: beside for _, rooms in LAYERS for room, beside in rooms.items()}
@@ -83,11 +92,14 @@ KNOWN_TO = {
     "gensim": {"baselines", "formats"},
     "matplotlib": {"plots"},
     "pooch": {"evaluation"},
-    "sklearn": {"estimator", "evaluation"},
+    "sklearn": {"estimator", "evaluation", "explorer"},
+    "fastapi": {"explorer"},
+    "uvicorn": {"explorer"},
+    "umap": {"explorer"},
     "click": {"cli"},
     "rich": {"cli"},
 }
-HEAVY = ("torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib")
+HEAVY = ("torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib", "fastapi", "umap")
 
 WRITERS = {"write_text", "write_bytes", "touch", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to", "rmtree"}
 WRITERS |= {"copyfile", "copytree", "copy2", "move", "remove", "removedirs", "truncate", "tofile", "open_memmap"}

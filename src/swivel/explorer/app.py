@@ -1,0 +1,80 @@
+"""The application: what is shown, the page, and how errors are told.
+
+Receives an `Exploration`, hands on the guarded ASGI application. The questions themselves are in `routes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+
+from swivel.errors import ConfigError, SwivelError
+from swivel.explorer.answers import NoSuchWord
+from swivel.explorer.files import PageFile, page_files
+from swivel.explorer.guard import Guard, Hosts
+from swivel.explorer.maps import MapMaker
+from swivel.explorer.sets import VectorSet, View
+from swivel.resources import count_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What is shown: one or two sets of vectors, and what makes their maps."""
+
+    sets: Sequence[VectorSet]
+    maps: MapMaker
+
+    def choose(self, number: int, key: str) -> tuple[VectorSet, View]:
+        """Return a set and one of its views."""
+        if number >= len(self.sets):
+            raise ConfigError(f"set must be below {len(self.sets)}, got {number}")
+        return self.sets[number], self.sets[number].view(key)
+
+
+def make_app(exploration: Exploration, hosts: Hosts) -> Guard:
+    """Return the ASGI application, guarded."""
+    from swivel.explorer.routes import router
+
+    @asynccontextmanager
+    async def live(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        exploration.maps.stop()
+
+    # The pages that FastAPI makes of its routes load scripts from elsewhere.
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=live)
+    app.state.exploration = exploration
+    app.state.turn = asyncio.Semaphore(count_cores())
+    for name, file in page_files().items():
+        path = "/" if name == "index.html" else f"/{name}"
+        app.add_api_route(path, _serve_file(file), methods=["GET", "HEAD"], response_model=None)
+    app.include_router(router)
+    app.add_exception_handler(SwivelError, _tell_error)
+    app.add_exception_handler(RequestValidationError, _tell_invalid)
+    return Guard(app, hosts)
+
+
+def _serve_file(file: PageFile) -> Callable[[Request], Response]:
+    def serve(request: Request) -> Response:
+        headers = {"etag": file.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.data, media_type=file.media_type, headers=headers)
+
+    return serve
+
+
+async def _tell_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, NoSuchWord):  # An answer like others: browsers write everything but 200 into their logs.
+        return JSONResponse({"error": str(error), "word": error.token, "close": error.close})
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _tell_invalid(request: Request, error: Exception) -> Response:
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "invalid"}
+    return JSONResponse({"error": f"{first['loc'][-1]}: {first['msg']}"}, 400)

@@ -1,0 +1,65 @@
+"""Small vectors that the explorer's tests look at."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from swivel.explorer.app import Exploration
+from swivel.explorer.layout import Floats, Reduced
+from swivel.explorer.maps import MapMaker
+from swivel.explorer.sets import VectorSet
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+HTML = "<img src=x onerror=alert(1)>"
+PLANTED = {"man": (0, 1, 0), "king": (1, 1, 0), "woman": (0, 0, 1), "queen": (1, 0, 1)}
+WORDS, DIM, GROUPS = 300, 16, 6
+
+
+def make_vocabulary(*, counted: bool = True) -> Vocabulary:
+    """Return common planted words, one whose name is HTML, one with spaces and signs, and many of six groups."""
+    tokens = [*PLANTED, HTML, "rock - roll", "Guitar", "guitars"]
+    tokens += [f"word{number}" for number in range(WORDS - len(tokens))]
+    return Vocabulary(tokens, [10_000 // (rank + 1) for rank in range(WORDS)] if counted else None)
+
+
+def make_vectors(*, columns: bool = True, seed: int = 1, counted: bool = True) -> Vectors:
+    """Return 300 words: number n is of group n % 6; king - man + woman is queen."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((GROUPS, DIM))
+    values = centres[np.arange(WORDS) % GROUPS] + 0.4 * rng.standard_normal((WORDS, DIM))
+    axes = np.eye(3, DIM)
+    for number, parts in enumerate(PLANTED.values()):
+        values[number] = 4 * np.asarray(parts) @ axes
+    rows = values.astype(np.float32)
+    vocabulary = make_vocabulary(counted=counted)
+    if not columns:
+        return Vectors(Side(vocabulary, rows))
+    other = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
+    return Vectors(Side(vocabulary, rows), Side(vocabulary, other), vectors=rows + other, columns_per_row=1)
+
+
+def build_matrix(path: Path) -> Matrix:
+    """Return counts of the same words: king with queen 7 times, and some others."""
+    rng = np.random.default_rng(2)
+    rows, columns = rng.integers(10, WORDS, (2, 2_000))
+    with MatrixBuilder(path, MatrixSpec(rows=make_vocabulary()), memory_bytes=1 << 20) as builder:
+        builder.add(np.append(rows, 1), np.append(columns, 3), np.append(np.ones(2_000, np.int64), 7))
+        return builder.finish()
+
+
+def spread(reduced: Reduced, stop: threading.Event) -> Floats:
+    """Stand in for UMAP, which takes long to start: a circle."""
+    angles = np.arange(len(reduced.values)) * 2.4
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def make_exploration(matrix: Matrix | None = None, *, two: bool = False) -> Exploration:
+    sets = [VectorSet("first", make_vectors(), matrix)]
+    if two:
+        sets.append(VectorSet("second", make_vectors(columns=False, seed=5, counted=False)))
+    return Exploration(sets, MapMaker(None, spread))

@@ -1,0 +1,249 @@
+"""Maps: places, clusters, what is computed in the background and what is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from explorer_data import GROUPS, WORDS, make_vectors, spread
+from swivel.errors import SwivelError
+from swivel.explorer import layout, maps
+from swivel.explorer.layout import Reduced, find_clusters, reduce_vectors, run_umap
+from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
+from swivel.explorer.sets import View
+
+
+def make_view() -> View:
+    return View("w", "w", lambda: make_vectors(columns=False))
+
+
+def wait_for(claim: Callable[[], Any]) -> None:
+    until = time.monotonic() + 20
+    while not claim():
+        assert time.monotonic() < until, "waited for 20 seconds"
+        time.sleep(0.01)
+
+
+def wait_until_made(made: Map) -> None:
+    wait_for(lambda: made.umap is not None or made.problem)
+
+
+def test_principal_components_are_those_of_an_svd() -> None:
+    unit = make_vectors(columns=False).unit_vectors
+    centred = unit - unit.mean(axis=0)
+    left, strengths, _ = np.linalg.svd(centred, full_matrices=False)
+    points = reduce_vectors(unit).points
+    assert np.abs(points) == pytest.approx(np.abs(left[:, :2] * strengths[:2]), abs=1e-4)
+
+
+def test_one_dimension_is_enough_for_a_map() -> None:
+    assert reduce_vectors(np.ones((3, 1), np.float32)).points.shape == (3, 2)
+
+
+def test_clusters_find_the_planted_groups() -> None:
+    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    found = find_clusters(reduced, count=GROUPS)
+    sizes = np.bincount(found.numbers)
+    assert (sizes.sum(), (np.diff(sizes) <= 0).all(), len(found.typical)) == (WORDS, True, GROUPS)
+    groups = np.arange(8, WORDS) % GROUPS
+    pure = sum(np.bincount(groups[found.numbers[8:] == number]).max() for number in range(GROUPS))
+    assert pure / len(groups) > 0.9
+    for number, typical in enumerate(found.typical):
+        assert (found.numbers[list(typical)] == number).all()
+
+
+def test_few_and_equal_vectors_have_clusters_too() -> None:
+    found = find_clusters(Reduced(np.zeros((3, 2), np.float32)))
+    assert found.numbers.shape == (3,)
+
+
+def test_a_map_is_computed_once_and_kept(tmp_path: Path) -> None:
+    calls = []
+
+    def count_and_spread(reduced: Reduced, stop: threading.Event) -> layout.Floats:
+        calls.append(len(reduced.values))
+        return spread(reduced, stop)
+
+    view = make_view()
+    maker = MapMaker(tmp_path, count_and_spread)
+    first = maker.map_of(view)
+    assert maker.map_of(view) is first
+    wait_until_made(first)
+    second = MapMaker(tmp_path, count_and_spread).map_of(make_view())
+    wait_until_made(second)
+    assert calls == [WORDS]
+    assert np.array_equal(second.points("umap"), first.points("umap"))  # type: ignore[arg-type]
+    assert second.describe()["umap"] == "ready"
+    assert [file.name for file in tmp_path.iterdir()] == [f"{first.fingerprint}.npy"]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04"])
+def test_a_kept_map_that_cannot_be_read_is_computed_again(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / f"{Map(make_view()).fingerprint}.npy").write_bytes(content)
+    made = MapMaker(tmp_path, spread).map_of(make_view())
+    wait_until_made(made)
+    assert made.problem == ""
+
+
+def test_a_kept_map_of_another_size_is_computed_again(tmp_path: Path) -> None:
+    np.save(tmp_path / f"{Map(make_view()).fingerprint}.npy", np.zeros((3, 2), np.float32))
+    made = MapMaker(tmp_path, spread).map_of(make_view())
+    wait_until_made(made)
+    assert len(made.umap) == WORDS  # type: ignore[arg-type]
+
+
+def test_a_map_that_cannot_be_kept_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    made = MapMaker(tmp_path / "file", spread).map_of(make_view())
+    wait_until_made(made)
+    assert made.describe()["umap"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
+)
+def test_what_goes_wrong_is_told_and_the_components_stay(error: Exception, shown: str) -> None:
+    def fail(reduced: Reduced, stop: threading.Event) -> layout.Floats:
+        raise error
+
+    made = MapMaker(None, fail).map_of(make_view())
+    wait_until_made(made)
+    assert (made.describe()["umap"], made.describe()["problem"]) == ("missing", shown)
+    assert made.points("pca") is not None and made.points("umap") is None
+
+
+def test_without_umap_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps.importlib.util, "find_spec", lambda name: None)
+    made = MapMaker(None).map_of(make_view())
+    wait_until_made(made)
+    assert made.problem == "UMAP needs umap-learn: pip install 'swivel-embeddings[explore]'"
+
+
+def test_maps_have_at_most_so_many_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MOST_POINTS", 50)
+    made = Map(make_view())
+    assert (len(made), len(made.reduced.values), made.describe()["total"]) == (50, 50, WORDS)
+
+
+class FakeProcess:
+    """Stand in for a process, which takes a second to start: what it does is done in the thread that starts it."""
+
+    def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
+        self.connection = args[0]
+        self.ended = False
+
+    def start(self) -> None:
+        """Hold the connection as a process would: in a copy of its own."""
+        self.held = type(self.connection)(os.dup(self.connection.fileno()))
+
+    def terminate(self) -> None:
+        self.ended = True
+
+    join = terminate
+
+
+class FakeContext:
+    def __init__(self, process: type[FakeProcess]) -> None:
+        self.Process = process
+        self.Pipe = Pipe
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "message"),
+    [("ValueError: odd", SwivelError, "ValueError: odd"), (None, SwivelError, "ended early")],
+)
+def test_a_process_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, sent: str | None, error: type[Exception], message: str
+) -> None:
+    class Sends(FakeProcess):
+        def start(self) -> None:
+            if sent is not None:
+                super().start()
+                self.held.send(sent)
+
+        def terminate(self) -> None:
+            if sent is not None:
+                self.held.close()
+
+        join = terminate
+
+    monkeypatch.setattr(maps.multiprocessing, "get_context", lambda kind: FakeContext(Sends))
+    with pytest.raises(error, match=message):
+        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), threading.Event())
+
+
+def test_a_process_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging: list[FakeProcess] = []
+
+    class Hangs(FakeProcess):
+        def start(self) -> None:
+            super().start()
+            hanging.append(self)
+
+    monkeypatch.setattr(maps.multiprocessing, "get_context", lambda kind: FakeContext(Hangs))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped, match="the server ended"):
+        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), stop)
+    assert hanging[0].ended
+    hanging[0].held.close()
+
+
+def test_a_stopped_maker_makes_nothing() -> None:
+    maker = MapMaker(None, spread)
+    maker.stop()
+    made = maker.map_of(make_view())
+    time.sleep(0.05)
+    assert made.umap is None and made.clusters is None
+
+
+def test_the_process_sends_errors_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(reduced: Reduced) -> layout.Floats:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(layout, "compute_umap", fail)
+    monkeypatch.setattr(layout.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(layout.os, "nice", lambda _: 0)
+    ours, theirs = Pipe()
+    ours.send(np.zeros((3, 2), np.float32))
+    run_umap(theirs)
+    assert ours.recv() == "ValueError: odd"
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "variables", "expected"),
+    [
+        ("linux", "posix", {"XDG_CACHE_HOME": "/c"}, "/c/swivel/maps"),
+        ("linux", "posix", {"XDG_CACHE_HOME": ""}, "/h/.cache/swivel/maps"),
+        ("darwin", "posix", {}, "/h/Library/Caches/swivel/maps"),
+    ],
+)
+def test_the_cache_is_where_the_system_wants_it(
+    monkeypatch: pytest.MonkeyPatch, platform: str, name: str, variables: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setattr(maps.sys, "platform", platform)
+    monkeypatch.setenv("HOME", "/h")
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert cache_folder() == Path(expected)
+
+
+@pytest.mark.slow
+def test_umap_in_its_process_keeps_groups_together() -> None:
+    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    points = compute_in_process(reduced, threading.Event())
+    assert points.shape == (WORDS, 2)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    nearest = np.argsort(distances, axis=1)[8:, :5]
+    assert (nearest % GROUPS == (np.arange(8, WORDS) % GROUPS)[:, None]).mean() > 0.8
