@@ -39,7 +39,7 @@ class TorchBackend(HeldSides):
 
     def put(self, array: NDArray[np.float32]) -> Any:
         """Return a copy on the device."""
-        return torch.tensor(np.asarray(array, np.float32), device=self.device)
+        return torch.as_tensor(array, dtype=torch.float32).to(self.device, copy=True)
 
     def get(self, array: Any) -> NDArray[np.float32]:
         """Return a copy on the host."""
