@@ -16,6 +16,7 @@ from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from ray_cluster import TwoNodes
     from step_contract import Maker
     from swivel.backends import Backend, StepSettings
 
@@ -28,6 +29,25 @@ if not HAS_GPU:
 
 sys.path.insert(0, str(Path(__file__).parent))  # files of tests are no package: this is how they share a module
 pytest.register_assert_rewrite("step_contract", "device_counts")
+
+
+RAY_FILES = {file.name for file in Path(__file__).parent.glob("test_*.py") if 'xdist_group("ray")' in file.read_text()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give all tests that use Ray to one process, which starts one cluster for them; the others go anywhere.
+
+    `--dist loadgroup` is for that, but xdist 3.8 writes the groups where pytest 9.2 does not look any more.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneCluster(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0].rpartition("/")[2]
+            return "ray" if file in RAY_FILES else nodeid
+
+    return OneCluster(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -78,6 +98,15 @@ def has_bfloat16() -> bool:
     from swivel.backends.choice import measure_products
 
     return "bfloat16" in measure_products("bfloat16")
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[TwoNodes]:
+    """A cluster of two nodes; who uses it is marked `xdist_group("ray")`."""
+    from ray_cluster import start_nodes
+
+    with start_nodes() as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
             "planning": set(),
             "workers": {"planning"},
             "training": {"planning", "workers"},
+            "cluster": {"planning", "workers"},
             "folding": set(),
         },
     ),
@@ -79,8 +80,10 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends", "counting", "folding"},
+    "torch": {"backends", "cluster", "counting", "folding"},
     "triton": {"backends", "counting"},
+    "ray": {"cluster"},
+    "fsspec": {"corpus"},
     "gensim": {"baselines", "formats"},
     "matplotlib": {"plots"},
     "pooch": {"evaluation"},
@@ -88,7 +91,7 @@ KNOWN_TO = {
     "click": {"cli"},
     "rich": {"cli"},
 }
-HEAVY = ("torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib")
+HEAVY = ("ray", "torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib")
 
 WRITERS = {"write_text", "write_bytes", "touch", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to", "rmtree"}
 WRITERS |= {"copyfile", "copytree", "copy2", "move", "remove", "removedirs", "truncate", "tofile", "open_memmap"}

@@ -27,19 +27,19 @@ from swivel.config import (
     result_settings,
     stage_config,
 )
-from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
+from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.interrupts import stop_on_signals
 from swivel.means import Means
 from swivel.progress import Progress
 from swivel.resources import format_bytes, parse_bytes
 from swivel.storage import MANIFEST, create_folder, fingerprint, read_manifest, remove_tree, scratch_folder
-from swivel.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.vocabulary import Vocabulary, choose_vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from swivel.corpus import EncodedCorpus, Texts
+    from swivel.corpus import Texts
     from swivel.matrix import Matrix
     from swivel.training import Trained
     from swivel.vectors import Vectors
@@ -48,7 +48,6 @@ Kept = TypeVar("Kept")
 
 # English text has a token in about 6 bytes; a token takes 4 bytes of scratch when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
-PACKED, PACKED_SUFFIXES = 4, (".gz", ".bz2", ".xz", ".zst")
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -199,6 +198,10 @@ def _count(
     from swivel.counting import CountJob, check_device, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
+    if means.ray is not None:
+        from swivel.cluster.counting import ClusterCount, count_on_ray
+
+        return count_on_ray(ClusterCount(texts, path, configs, count_config, inputs, listed), means)
     device_memory = None if count_config.device_memory is None else parse_bytes(count_config.device_memory)
     if count_config.device not in ("auto", "cpu"):
         check_device(count_config.device)  # now, not after the text has been read
@@ -231,7 +234,9 @@ def _number_tokens(
     config = CorpusConfig(**configs["corpus"])
     _forecast_reading(texts, scratch, means.progress)
     encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
-    vocabulary = _choose_vocabulary(encoded, VocabularyConfig(**configs["vocabulary"]), listed, config)
+    vocabulary = choose_vocabulary(
+        encoded.counts, VocabularyConfig(**configs["vocabulary"]), listed, lowercase=config.lowercase
+    )
     means.progress.say(
         f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
     )
@@ -242,12 +247,12 @@ def _number_tokens(
 
 def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
     """Say how much there is to read and what it takes on disk for the time being, where sizes can be known."""
-    from swivel.corpus import fingerprint_sources, list_files
+    from swivel.corpus import fingerprint_sources, list_files, text_size
 
     if "iterable" in fingerprint_sources(texts, CorpusConfig()):
         return
-    files = [file for file in list_files(texts) if file.is_file()]  # type: ignore[arg-type]
-    size = sum(file.stat().st_size * (PACKED if file.suffix in PACKED_SUFFIXES else 1) for file in files)
+    files = list_files(texts)  # type: ignore[arg-type]
+    size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)
     progress.say(
         f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
@@ -258,20 +263,6 @@ def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
             f"{scratch.parent}: reading needs about {format_bytes(needed)} of disk, {format_bytes(free)} are free; "
             "choose another disk"
         )
-
-
-def _choose_vocabulary(
-    encoded: EncodedCorpus, config: VocabularyConfig, listed: tuple[str, ...] | None, corpus: CorpusConfig
-) -> Vocabulary:
-    if encoded.token_count == 0:
-        raise VocabularyError("the text has no tokens")
-    if listed is None:
-        return choose_tokens(encoded.counts(config.min_count) or encoded.counts(), config)
-    vocabulary = from_list(listed, encoded.counts())
-    if vocabulary.counts[0] == 0:
-        lower = "; the text is lower-cased, the list should be too" if corpus.lowercase else ""
-        raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{lower}")
-    return vocabulary
 
 
 def train(
@@ -324,11 +315,19 @@ def _train(
 ) -> Vectors:
     from swivel import vectors
     from swivel.checkpoint import remove_checkpoints
+    from swivel.cluster.choosing import choose_workers
     from swivel.training import train_matrix
 
     matrix.verify()
     with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
-        trained = train_matrix(matrix, train_config, folder=path, threads=means.thread_count, progress=means.progress)
+        trained = train_matrix(
+            matrix,
+            train_config,
+            folder=path,
+            threads=means.thread_count,
+            progress=means.progress,
+            workers=choose_workers(means),
+        )
         with stop_on_signals() as should_stop:  # A few seconds: what was trained is written before anyone leaves.
             result = _make_vectors(matrix, trained, train_config, vectors_config)
             facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
@@ -13,9 +14,10 @@ import click
 
 from swivel._version import __version__
 from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, next_command, show
-from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.cli.options import Command, cluster_options, config_options, means_options, output_options, ray_option
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, SwivelError
+from swivel.means import ClusterConfig
 
 if TYPE_CHECKING:
     from swivel.means import Means
@@ -73,12 +75,13 @@ recipe_option = click.option(
 @recipe_option
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
+@cluster_options
 @means_options
 @output_options
 def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to vectors: every stage; finished ones are not done again, an interrupted one goes on.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel import pipeline
 
@@ -95,12 +98,13 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
 @recipe_option
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig)
+@ray_option
 @means_options
 @output_options
 def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to a matrix of counts.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel import pipeline
 
@@ -118,6 +122,7 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
 @recipe_option
 @config_options(TrainConfig, VectorsConfig)
+@cluster_options
 @means_options
 @output_options
 def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
@@ -269,9 +274,17 @@ def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
         threads=rest.pop("threads", None),
         memory=rest.pop("memory", None),
         overwrite=rest.pop("overwrite", False),
+        ray=rest.pop("ray", None),
+        cluster=_take_cluster(rest),
         progress=SILENT if quiet else BarProgress(),
     )
     return means, as_json, rest
+
+
+def _take_cluster(rest: dict[str, Any]) -> ClusterConfig:
+    names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
+    given = {name: value for name in names if (value := rest.pop(name)) is not None}
+    return ClusterConfig(**given)
 
 
 def open_vectors(path: str) -> Vectors:

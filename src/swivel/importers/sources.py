@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus import fingerprint_sources, list_files
+from swivel.corpus import fingerprint_sources, list_paths
 from swivel.corpus.sources import STDIN
 from swivel.errors import ConfigError, CorpusError, CountsError
 from swivel.importers import arrow, baskets, glove, market, sparse, tables, tensorflow, text
@@ -129,7 +129,7 @@ def _expand(path: str | Path, format: str | None) -> list[Path]:
         names = f"{tensorflow.ROW_WORDS} and {tensorflow.COLUMN_WORDS}"
         raise CountsError(f"{path}: not a folder of the 2017 Swivel: it has {names}")
     try:
-        return list_files(path)
+        return list_paths(path)
     except CorpusError as error:
         raise CountsError(str(error).removesuffix(" (texts themselves are passed as a list of strings)")) from None
 
