@@ -10,7 +10,6 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +30,9 @@ from swivel.backends.base import ObservedCells, Running
 from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint, save_plan
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
+from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
-from swivel.objective import Loss, Objective, add_biases, column_offsets, observed_targets, row_offsets
+from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.planning import (
     BlockedMatrix,
     Plan,
@@ -56,7 +56,6 @@ from swivel.storage import fingerprint, scratch_folder
 
 Array = NDArray[np.float32]
 ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
-ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
@@ -73,9 +72,15 @@ class Trained:
 
 
 def train_matrix(
-    matrix: BlockedMatrix, config: TrainConfig, *, folder: Path, threads: int, progress: Progress = SILENT
+    matrix: BlockedMatrix,
+    config: TrainConfig,
+    *,
+    folder: Path,
+    threads: int,
+    progress: Progress = SILENT,
+    start: Start | None = None,
 ) -> Trained:
-    """Train row and column vectors for a matrix.
+    """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
     is called again with the same matrix and configuration. Ctrl-C and SIGTERM save one first.
@@ -84,14 +89,15 @@ def train_matrix(
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
+    made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
+    identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
     saved = load_plan(folder, identity)
-    plan = read_plan(saved, folder) if saved else make_plan(matrix, config)
+    plan = read_plan(saved, folder) if saved else _make_plan(matrix, config, start)
     if saved is None:
         save_plan(folder, identity, asdict(plan))
     else:
         check_plan(plan, config, folder)
-    run = _Run(matrix, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
+    run = _Run(matrix, config, plan, _Saver(folder, identity, config.checkpoint_minutes), start)
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
@@ -100,6 +106,12 @@ def train_matrix(
         if not backend.lays_out:
             run.matrix = _reblock(matrix, plan, scratch, threads, progress)
         return run.train(backend, progress, should_stop)
+
+
+def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None) -> Plan:
+    plan = make_plan(matrix, config)
+    is_open = config.passes is None and config.end == "passes"
+    return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 
 
 def _reblock(matrix: BlockedMatrix, plan: Plan, scratch: Path, threads: int, progress: Progress) -> BlockedMatrix:
@@ -132,8 +144,10 @@ class _Saver:
 class _Run:
     """One training run, from the first step or from a checkpoint to the end."""
 
-    def __init__(self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver) -> None:
-        self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
+    def __init__(
+        self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver, start: Start | None
+    ) -> None:
+        self.matrix, self.config, self.plan, self.saver, self.start = matrix, config, plan, saver, start
         self.objective = Objective.from_config(config)
         self.place = Place()
         self.threads = 1
@@ -175,31 +189,8 @@ class _Run:
         return StepSettings(self.objective, zeros, config.decay)
 
     def _initial_arrays(self) -> dict[str, Array]:
-        """Small random vectors, zero where a row or column has no counts; accumulators at their start."""
         sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
-        arrays: dict[str, Array] = {}
-        for side, name in enumerate(("rows", "columns")):
-            vectors = self._initial_vectors(side, sums[side])[orders[side]]
-            accumulators = np.full_like(vectors, np.float32(self.config.accumulator))
-            if self.objective.has_biases:
-                vectors, accumulators = add_biases(vectors, accumulators, side)
-            arrays |= {name: vectors, f"{name}_accumulators": accumulators}
-        return arrays
-
-    def _initial_vectors(self, side: int, sums: NDArray[np.float64]) -> Array:
-        """Draw piece by piece, each from a seed of its own: the same for any number of threads."""
-        dim = self.config.dim
-        vectors = np.empty((len(sums), dim), np.float32)
-
-        def draw(first: int) -> None:
-            piece = vectors[first : first + ROWS_DRAWN]
-            np.random.default_rng((self.config.seed, 0, side, first)).standard_normal(out=piece, dtype=np.float32)
-            piece *= np.float32(1 / math.sqrt(dim))
-            piece[sums[first : first + ROWS_DRAWN] <= 0] = 0
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(draw, range(0, len(sums), ROWS_DRAWN)))
-        return vectors
+        return make_arrays(sums, orders, self.config, start=self.start, threads=self.threads)
 
     def _restore(self, progress: Progress) -> dict[str, Array] | None:
         saved = load_checkpoint(self.saver.folder, self.saver.identity)
