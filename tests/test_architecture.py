@@ -54,15 +54,29 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
         "uses",
         {
             "evaluation": set(),
+            "drift": {"formats"},
             "baselines": set(),
             "formats": set(),
             "plots": {"evaluation"},
             "planning": set(),
-            "training": {"planning"},
+            "initial": set(),
+            "joining": {"initial"},
+            "training": {"planning", "initial"},
             "folding": set(),
         },
     ),
-    ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
+    (
+        "whole",
+        {
+            "numbering": set(),
+            "making": set(),
+            "pipeline": {"numbering", "making"},
+            "sample": {"pipeline"},
+            "extending": {"pipeline"},
+            "describe": set(),
+            "reproduce": {"pipeline"},
+        },
+    ),
     ("faces", {"cli": set(), "estimator": set(), "__init__": {"estimator"}, "__main__": {"cli"}}),
 ]
 HEIGHTS = {room: height for height, (_, rooms) in enumerate(LAYERS) for room in rooms}
@@ -78,7 +92,7 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends", "counting", "folding"},
+    "torch": {"backends", "counting", "folding", "joining"},
     "triton": {"backends", "counting"},
     "gensim": {"baselines", "formats"},
     "matplotlib": {"plots"},
