@@ -9,12 +9,11 @@ none here to measure: bandwidth and latency are what the tables vary.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from dataclasses import dataclass, replace
 
-from common import RESULTS, keep
+from common import RESULTS
 
 FLOAT = 4  # bytes
 TURN = 1 << 25  # rows and columns of the paper's example

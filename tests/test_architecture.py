@@ -54,17 +54,31 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
         "uses",
         {
             "evaluation": set(),
+            "drift": {"formats"},
             "baselines": set(),
             "formats": set(),
             "plots": {"evaluation"},
             "planning": set(),
             "workers": {"planning"},
-            "training": {"planning", "workers"},
+            "initial": set(),
+            "joining": {"initial"},
+            "training": {"planning", "initial", "workers"},
             "cluster": {"planning", "workers"},
             "folding": set(),
         },
     ),
-    ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
+    (
+        "whole",
+        {
+            "numbering": set(),
+            "making": set(),
+            "pipeline": {"numbering", "making"},
+            "sample": {"pipeline"},
+            "extending": {"pipeline"},
+            "describe": set(),
+            "reproduce": {"pipeline"},
+        },
+    ),
     ("faces", {"cli": set(), "estimator": set(), "__init__": {"estimator"}, "__main__": {"cli"}}),
 ]
 HEIGHTS = {room: height for height, (_, rooms) in enumerate(LAYERS) for room in rooms}
@@ -80,7 +94,7 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends", "cluster", "counting", "folding"},
+    "torch": {"backends", "cluster", "counting", "folding", "joining"},
     "triton": {"backends", "counting"},
     "ray": {"cluster"},
     "fsspec": {"corpus"},

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -102,31 +101,28 @@ def test_workers_join_when_a_node_comes_and_leave_with_it(
     planted: Matrix, address: str, two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
     two_nodes.lose_node()
-    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
-    faults.at(5, lambda: threading.Thread(target=two_nodes.replace_node).start())
-    seen = threading.Event()
+    workers = Audited(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
+    lost_at: list[int] = []
 
-    def lose_once_joined(done: int) -> None:
-        faults.plans.pop(done, lambda: None)()
-        if not seen.is_set() and faults.workers._crew.ready == 2:
-            seen.set()
+    def act(done: int) -> None:
+        if done == 5:
+            two_nodes.replace_node()
+        elif not lost_at and workers._crew.ready == 2:
             two_nodes.lose_node()
+            lost_at.append(done)
+        elif lost_at and done == lost_at[0] + 60:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    progress = Watching(lose_once_joined)
+    progress = Watching(act)
     config = TrainConfig(**{**SETTINGS, "passes": 400})  # type: ignore[arg-type]
-
-    def stop_soon(done: int) -> None:
-        lose_once_joined(done)
-        if seen.is_set():
-            progress.call = lambda later: os.kill(os.getpid(), signal.SIGINT) if later == done + 60 else None
-
-    progress.call = stop_soon
-    with pytest.raises(KeyboardInterrupt):
-        train_matrix(planted, config, folder=tmp_path, threads=1, workers=faults.workers, progress=progress)
-    two_nodes.replace_node()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=progress)
+    finally:
+        two_nodes.replace_node()
     assert "1 of 2 workers" in progress.notes[0]
     assert any("2 of 2 workers" in note for note in progress.notes)
-    assert len(set(faults.workers.told)) == len(faults.workers.told) > 60
+    assert len(set(workers.told)) == len(workers.told) > 60
 
 
 class Command:
@@ -144,7 +140,8 @@ class Command:
         for line in self._lines():
             if line.get("done", 0) >= done:
                 return
-        raise AssertionError("it ended before")
+        self.close()
+        raise AssertionError(f"it ended before: {Path(self.errors.name).read_text()[-2000:]}")
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         assert self.process.stdout is not None
@@ -155,12 +152,15 @@ class Command:
         """Return what it says at its end."""
         *_, last = self._lines()
         assert self.process.wait(60) == 0
-        self.errors.close()
+        self.close()
         return last
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """Kill it, if it runs."""
+        assert self.process.stdout is not None
         self.process.kill()
         self.process.wait(60)
+        self.process.stdout.close()
         self.errors.close()
 
 
@@ -168,7 +168,7 @@ def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, addr
     folder = tmp_path / "run"
     first = Command(planted, folder, address, checkpoint_minutes=0.001)
     first.wait_for(40)
-    first.kill()
+    first.close()
     said = Command(planted, folder, address, checkpoint_minutes=0.001).result()
     assert said["passes"] == PASSES
     assert any("going on after" in line for line in said["said"])

@@ -27,7 +27,7 @@ REFUSED_TEXT = {
     "a\tx\t1\n\tx\t1\n": "line 2: an empty label",
     "a\n": "1 field; a row and a column are two",
     b"a\tx\t1\n\xff\tx\t1\n": "line 2: a label is not valid UTF-8 .byte 0xff",
-    "": "there are no counts at all",
+    "": "a.tsv: there are no counts at all",
     "a\tx\t0\n": "there are no counts at all",
 }
 
@@ -272,7 +272,7 @@ def test_bad_baskets_are_refused(tmp_path: Path) -> None:
         swivel.import_counts([["a"], list("abcd")], format="baskets", largest_basket=3)
     with pytest.raises(CountsError, match="basket 1: expected a list of items, got str"):
         swivel.import_counts(["ab", ["a"]], format="baskets")
-    with pytest.raises(CountsError, match="there are no baskets at all"):
+    with pytest.raises(CountsError, match="the source: there are no baskets at all"):
         swivel.import_counts([[]], format="baskets")
     with pytest.raises(ConfigError, match="sides must be mirrored or same for baskets"):
         swivel.import_counts([["a"]], format="baskets", sides="apart")

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,9 @@ from swivel.backends import Side
 from swivel.checkpoint import Place, load_checkpoint, load_plan, place_from, save_checkpoint, save_plan
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
+from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
-from swivel.objective import Loss, Objective, add_biases, column_offsets, observed_targets, row_offsets
+from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.planning import BlockedMatrix, Plan, check_plan, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
@@ -40,7 +40,6 @@ from swivel.workers import Alone, Done, Here, Job, Round, Sides, Wishes, Workers
 
 Array = NDArray[np.float32]
 ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
-ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
@@ -63,9 +62,10 @@ def train_matrix(
     folder: Path,
     threads: int,
     progress: Progress = SILENT,
+    start: Start | None = None,
     workers: Workers | None = None,
 ) -> Trained | None:
-    """Train row and column vectors for a matrix.
+    """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
     is called again with the same matrix and configuration, by these `workers` or by others. Ctrl-C and SIGTERM save one
@@ -75,37 +75,40 @@ def train_matrix(
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
-    workers = workers or Alone()
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
+    made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
+    identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
+    saver = _Saver(folder, identity, config.checkpoint_minutes)
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
-        contextlib.closing(workers),
+        contextlib.closing(Alone()) if workers is None else contextlib.nullcontext(workers) as team,
     ):
-        plan = _agree_on_plan(matrix, config, workers, folder, identity)
-        saver = _Saver(folder, identity, config.checkpoint_minutes)
-        run = _Run(Job(matrix, config, plan), workers, saver, should_stop)
-        return run.train(Here(scratch, threads, progress))
+        plan = _lead_plan(matrix, config, saver, team.ranks, start) if team.leads else None
+        plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
+        run = _Run(Job(matrix, config, plan), team, saver, should_stop)
+        return run.train(Here(scratch, threads, progress), start)
 
 
-def _agree_on_plan(matrix: BlockedMatrix, config: TrainConfig, workers: Workers, folder: Path, identity: str) -> Plan:
-    """Return the plan that was written down, or make one and write it down, for all processes of this loop."""
-    plan = _lead_plan(matrix, config, workers, folder, identity) if workers.leads else None
-    return read_plan(json.loads(workers.share(json.dumps(asdict(plan) if plan else {}))), folder)
-
-
-def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, workers: Workers, folder: Path, identity: str) -> Plan:
-    saved = load_plan(folder, identity)
+def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, ranks: int, start: Start | None) -> Plan:
+    """Return the plan that was written down, or make one and write it down."""
+    saved = load_plan(saver.folder, saver.identity)
     if saved is None:
-        plan = replace(make_plan(matrix, config), ranks=config.ranks or workers.ranks)
-        save_plan(folder, identity, asdict(plan))
-        return plan
-    plan = read_plan(saved, folder)
-    check_plan(plan, config, folder)
-    if workers.ranks > 1 and plan.ranks != workers.ranks:  # One process can keep any order; ranks want their own.
-        plan = replace(plan, ranks=workers.ranks)
-        save_plan(folder, identity, asdict(plan))
+        plan = _make_plan(matrix, config, start)
+        plan = replace(plan, ranks=config.ranks or ranks)
+    else:
+        plan = read_plan(saved, saver.folder)
+        check_plan(plan, config, saver.folder)
+        if ranks > 1 and plan.ranks != ranks:  # One process can keep any order; ranks want their own.
+            plan = replace(plan, ranks=ranks)
+    if saved != asdict(plan):
+        save_plan(saver.folder, saver.identity, asdict(plan))
     return plan
+
+
+def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None) -> Plan:
+    plan = make_plan(matrix, config)
+    is_open = config.passes is None and config.end == "passes"
+    return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 
 
 @dataclass(slots=True)
@@ -140,10 +143,10 @@ class _Run:
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
 
-    def train(self, here: Here) -> Trained | None:
+    def train(self, here: Here, start: Start | None) -> Trained | None:
         plan, (rows, columns) = self.plan, self.matrix.shape
         self.workers.begin(self.job, here)
-        self.workers.hold(self._agree_on_start(here))
+        self.workers.hold(self._agree_on_start(here, start))
         if self.job.wants_sample() and not self.job.is_sampled():
             here.progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         here.progress.say(
@@ -158,9 +161,9 @@ class _Run:
         is_open = self.config.device == "auto" and self.config.backend == "auto"
         return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
 
-    def _agree_on_start(self, here: Here) -> Sides | None:
+    def _agree_on_start(self, here: Here, start: Start | None) -> Sides | None:
         """Return the parameters to begin with, and have all processes of this loop begin at the same place."""
-        arrays = (self._restore() or self._initial_arrays(here.threads)) if self.workers.leads else None
+        arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.leads else None
         told = json.dumps([asdict(self.place), np.flatnonzero(self.done).tolist()])
         place, done = json.loads(self.workers.share(told))
         self.place = place_from(place)
@@ -169,32 +172,9 @@ class _Run:
             here.progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
         return None if arrays is None else self._sides(arrays)
 
-    def _initial_arrays(self, threads: int) -> dict[str, Array]:
-        """Small random vectors, zero where a row or column has no counts; accumulators at their start."""
+    def _initial_arrays(self, start: Start | None, threads: int) -> dict[str, Array]:
         sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
-        arrays: dict[str, Array] = {}
-        for side, name in enumerate(("rows", "columns")):
-            vectors = self._initial_vectors(side, sums[side], threads)[orders[side]]
-            accumulators = np.full_like(vectors, np.float32(self.config.accumulator))
-            if self.objective.has_biases:
-                vectors, accumulators = add_biases(vectors, accumulators, side)
-            arrays |= {name: vectors, f"{name}_accumulators": accumulators}
-        return arrays
-
-    def _initial_vectors(self, side: int, sums: NDArray[np.float64], threads: int) -> Array:
-        """Draw piece by piece, each from a seed of its own: the same for any number of threads."""
-        dim = self.config.dim
-        vectors = np.empty((len(sums), dim), np.float32)
-
-        def draw(first: int) -> None:
-            piece = vectors[first : first + ROWS_DRAWN]
-            np.random.default_rng((self.config.seed, 0, side, first)).standard_normal(out=piece, dtype=np.float32)
-            piece *= np.float32(1 / math.sqrt(dim))
-            piece[sums[first : first + ROWS_DRAWN] <= 0] = 0
-
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(draw, range(0, len(sums), ROWS_DRAWN)))
-        return vectors
+        return make_arrays(sums, orders, self.config, start=start, threads=threads)
 
     def _restore(self) -> dict[str, Array] | None:
         saved = load_checkpoint(self.saver.folder, self.saver.identity)

@@ -1,12 +1,14 @@
 """The command line. It prints and parses; everything else is done in the rooms below.
 
-`commands`, `data`, `experiments` and `exporting` have the verbs, `options` makes their flags from the
-configurations, `bars` draws progress.
+`commands`, `comparing`, `data`, `experiments`, `exporting` and `extending` have the verbs, `options` makes their flags
+from the configurations, `bars` draws progress.
 """
 
 from swivel.cli.commands import cli, main
-from swivel.cli.data import import_
+from swivel.cli.comparing import compare
+from swivel.cli.data import add, import_
 from swivel.cli.experiments import plot, reproduce
 from swivel.cli.exporting import export
+from swivel.cli.extending import extend
 
-__all__ = ["cli", "export", "import_", "main", "plot", "reproduce"]
+__all__ = ["add", "cli", "compare", "export", "extend", "import_", "main", "plot", "reproduce"]

@@ -63,6 +63,9 @@ def read_tokens(file: str | None) -> list[str] | None:
     return tokens
 
 
+init_option = click.option(
+    "--init", metavar="VECTORS", help="start from these vectors: known words stay near their place, others join"
+)
 vocabulary_option = click.option("--vocabulary", metavar="FILE", help="one's own list of tokens, one a line")
 recipe_option = click.option(
     "--recipe", type=click.Choice(list(RECIPES)), default="default", show_default=True, help=RECIPE_HELP
@@ -74,6 +77,7 @@ recipe_option = click.option(
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
 @recipe_option
 @vocabulary_option
+@init_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
 @cluster_options
 @means_options
@@ -121,6 +125,7 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
 @click.argument("matrix", metavar="MATRIX")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
 @recipe_option
+@init_option
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options
 @means_options

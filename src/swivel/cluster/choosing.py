@@ -1,19 +1,26 @@
-"""Who trains: nobody but this process, or the workers of a cluster that a job may use."""
+"""Who trains: this process alone, the ranks that torchrun started, or the workers of a cluster that a job may use."""
 
 from __future__ import annotations
 
+from swivel.errors import ConfigError
 from swivel.means import Means
-from swivel.workers import Workers
+from swivel.workers import Alone, Workers
 
 
-def choose_workers(means: Means) -> Workers | None:
-    """Return the workers that a job may use, connected; None: this process alone.
+def choose_workers(means: Means) -> Workers:
+    """Return the workers that a job may use, connected.
 
-    >>> choose_workers(Means()) is None
-    True
+    >>> type(choose_workers(Means())).__name__
+    'Alone'
     """
+    from swivel.cluster import rotation
+
+    if rotation.is_started():
+        if means.ray is not None:
+            raise ConfigError("torchrun starts ranks and --ray takes the workers of a cluster: use one of them")
+        return rotation.Rotating()
     if means.ray is None:
-        return None
+        return Alone()
     from swivel.cluster.asynchronous import Asynchronous
 
     return Asynchronous(means.ray, means.cluster)

@@ -152,7 +152,7 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
         spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
         stack.callback(spill.close_files)
         reading = _read(found, spill, config, sides, named, means)
-        spill.close()
+        spill.close(found.name)
         reading.settle(getattr(spill, "length", 0))
         return build_matrix(spill, reading, target, means)
 

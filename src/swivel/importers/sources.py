@@ -75,6 +75,13 @@ class Source:
     read: Callable[[Reading], Iterator[Any]]
 
     @property
+    def name(self) -> str:
+        """What it is called in a message: the first file, and how many more there are."""
+        if not self.files:
+            return "the source"
+        return f"{self.files[0]} and {len(self.files) - 1:,} more" if len(self.files) > 1 else str(self.files[0])
+
+    @property
     def is_baskets(self) -> bool:
         """Whether it yields baskets rather than cells."""
         return self.format == "baskets"
