@@ -166,10 +166,10 @@ class Command:
 
 def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, address: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = Command(planted, folder, address, checkpoint_minutes=0.001)
+    first = Command(planted, folder, address, checkpoint_minutes=0.01)
     first.wait_for(40)
     first.close()
-    said = Command(planted, folder, address, checkpoint_minutes=0.001).result()
+    said = Command(planted, folder, address, checkpoint_minutes=0.01).result()
     assert said["passes"] == PASSES
     assert any("going on after" in line for line in said["said"])
     alone = train_matrix(planted, CONFIG, folder=tmp_path / "alone", threads=1)
@@ -226,24 +226,39 @@ def two_hosts(cable: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
     ray += ["--object-store-memory", str(STORE_BYTES), "--disable-usage-stats"]
     head = [*ray, "--head", "--node-ip-address", HERE, "--port", "6397", "--include-dashboard", "false"]
     second = [*ray, "--address", f"{HERE}:6397", "--node-ip-address", THERE]
-    log = (tmp_path / "ray.txt").open("wb")
+    temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: sockets allow no other
     nodes = []
-    for command in (
-        [*head, "--temp-dir", str(Path("/tmp") / f"swivel-ray-{os.getpid()}")],
-        ["ip", "netns", "exec", NAMESPACE, *second],
-    ):
-        nodes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
-        time.sleep(4)
-    yield f"{HERE}:6397", cable
-    for node in nodes:
+    try:
+        for number, command in enumerate(
+            ([*head, "--temp-dir", str(temporary)], ["ip", "netns", "exec", NAMESPACE, *second])
+        ):
+            nodes.append(_start(command, tmp_path / f"ray-{number}.txt", environment))
+        yield f"{HERE}:6397", cable
+    finally:
+        for node in reversed(nodes):
+            _end(node)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a node, and wait until it says that it has."""
+    with log.open("wb") as out:
+        node = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    for _ in range(600):
+        if b"Ray runtime started" in log.read_bytes():
+            return node
+        time.sleep(0.1)
+    _end(node)
+    raise AssertionError(log.read_text())
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    """End a node and all that it started: asked first, then killed."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGTERM)
-    for node in nodes:
+            os.killpg(node.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             node.wait(10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGKILL)
-    log.close()
 
 
 def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:

@@ -8,16 +8,22 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import swivel
 from swivel.cluster import rotation
+from swivel.cluster.choosing import choose_workers
 from swivel.config import TrainConfig
+from swivel.errors import ClusterError, ConfigError
 from swivel.matrix import Matrix
+from swivel.means import Means
 from swivel.progress import SilentProgress
+from swivel.resources import find_rank
 from swivel.training import Trained, train_matrix
 
 SCRIPT = Path(__file__).parent / "rotation_ranks.py"
@@ -154,7 +160,38 @@ def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix
     assert np.allclose(cells, 62 * 62), "every block once a pass"
 
 
+def test_command_line_trains_on_ranks_and_speaks_once(planted: Matrix, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "swivel"]
+    flags = ["--dim", "4", "--passes", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
+    arguments = ["train", str(planted.path), "-o", str(tmp_path / "two"), *flags, "--json"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == 1
+    alone = swivel.train(planted, tmp_path / "one", dim=4, passes=2, block_size=13, seed=3, backend="cpu", ranks=2)
+    assert swivel.load(tmp_path / "two").vectors.tobytes() == alone.vectors.tobytes()
+
+
+RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}
+
+
 def test_only_a_launcher_makes_ranks() -> None:
-    asked = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}
-    assert rotation.is_started(asked)
-    assert not rotation.is_started({name: value for name, value in asked.items() if name != "RANK"})
+    assert find_rank(RANK) == (1, 2, 1)
+    assert find_rank({name: value for name, value in RANK.items() if name != "RANK"}) is None
+
+
+def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in RANK.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="torchrun starts ranks for training alone"):
+        swivel.count(["a b a b"], min_count=1)
+    with pytest.raises(ConfigError, match="need a folder that they all see"):
+        swivel.train(planted, dim=2)
+    with pytest.raises(ConfigError, match="use one of them"):
+        choose_workers(Means(ray="local"))
+
+
+def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**RANK, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ClusterError, match="the ranks did not find each other"):
+        rotation.Rotating(timedelta(seconds=1))

@@ -26,6 +26,7 @@ from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.matrix import Matrix, open_matrix
 from swivel.means import ClusterConfig
 from swivel.training import train_matrix
+from swivel.workers import Alone
 
 pytestmark = pytest.mark.xdist_group("ray")
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
@@ -134,7 +135,7 @@ def test_a_matrix_without_a_folder_is_refused(address: str, tmp_path: Path) -> N
 
 
 def test_workers_are_chosen_by_what_a_job_may_use(address: str) -> None:
-    assert choose_workers(Means()) is None
+    assert type(choose_workers(Means())) is Alone
     chosen = choose_workers(Means(ray=address, cluster=ClusterConfig(workers=3)))
     assert isinstance(chosen, Asynchronous)
     assert chosen.config.workers == 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from swivel.config import POSITIVE, POSITIVE_INT, check_fields, knob
 from swivel.errors import ConfigError
 from swivel.progress import SILENT, Progress
-from swivel.resources import count_cores, free_memory, parse_bytes
+from swivel.resources import count_cores, find_rank, free_memory, parse_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,8 @@ class Means:
     @property
     def thread_count(self) -> int:
         """Number of threads to use."""
-        return self.threads or count_cores()
+        rank = find_rank()
+        return self.threads or max(1, count_cores() // (rank[2] if rank else 1))
 
     @property
     def memory_bytes(self) -> int:

@@ -28,7 +28,7 @@ from swivel.config import (
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.means import Means
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
-from swivel.resources import parse_bytes
+from swivel.resources import find_rank, parse_bytes
 from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary
 
@@ -133,6 +133,7 @@ def count(
     from swivel.matrix import open_matrix
 
     means = means or Means()
+    _refuse_ranks()
     corpus_config, vocabulary_config, count_config = split_settings(
         recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
     )
@@ -152,6 +153,12 @@ def count(
         _refuse_finished(home.path, means)
         warn_of_paths(texts, means.progress)
         return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
+
+
+def _refuse_ranks() -> None:
+    rank = find_rank()
+    if rank is not None and rank[1] > 1:
+        raise ConfigError("torchrun starts ranks for training alone; count in one process first, then train its matrix")
 
 
 def _refuse_finished(path: Path, means: Means) -> None:
@@ -271,6 +278,8 @@ def train(
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and settings.get("dim") is None:
         settings["dim"] = init.rows.shape[1]
+    if out is None and find_rank() is not None:
+        raise ConfigError("ranks that torchrun starts need a folder that they all see: pass out")
     job = make_job(matrix, *_training_settings(matrix, recipe, settings), init)
     with folder_or_temporary(out) as home:
         if is_done(home.path, "vectors", job.made_from(), means):

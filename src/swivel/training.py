@@ -68,8 +68,8 @@ def train_matrix(
     """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
-    is called again with the same matrix and configuration, by these `workers` or by others. Ctrl-C and SIGTERM save one
-    first. Where several processes run this loop together, those that do not lead return None.
+    is called again with the same matrix and configuration, by these `workers`, which are closed, or by others. Ctrl-C and
+    SIGTERM save one first. Where several processes run this loop together, those that do not lead return None.
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
@@ -81,7 +81,7 @@ def train_matrix(
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
-        contextlib.closing(Alone()) if workers is None else contextlib.nullcontext(workers) as team,
+        contextlib.closing(workers or Alone()) as team,
     ):
         plan = _lead_plan(matrix, config, saver, team.ranks, start) if team.leads else None
         plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)

@@ -152,7 +152,7 @@ class Workers(Protocol):
         """Return the parameters after all steps so far as host arrays; None where this process does not lead."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give threads, memory and other processes back; what `agree` says still holds."""
 
 
 class Alone:

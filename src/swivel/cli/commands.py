@@ -137,7 +137,8 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
 
     means, as_json, settings = take_means(rest)
     vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, means=means, **settings)
-    report_vectors(vectors, Path(output), means, as_json)
+    if is_leading():
+        report_vectors(vectors, Path(output), means, as_json)
 
 
 @cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
@@ -281,9 +282,17 @@ def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
         overwrite=rest.pop("overwrite", False),
         ray=rest.pop("ray", None),
         cluster=_take_cluster(rest),
-        progress=SILENT if quiet else BarProgress(),
+        progress=BarProgress() if is_leading() and not quiet else SILENT,
     )
     return means, as_json, rest
+
+
+def is_leading() -> bool:
+    """Return whether this process speaks: of the ranks that torchrun starts, one does."""
+    from swivel.resources import find_rank
+
+    rank = find_rank()
+    return rank is None or rank[0] == 0
 
 
 def _take_cluster(rest: dict[str, Any]) -> ClusterConfig:

@@ -237,7 +237,7 @@ class Asynchronous:
 
     @property
     def applied(self) -> dict[Part, frozenset[int]]:
-        """What each part of the parameters was trained with in the last call of `run`, as its server said at the end."""
+        """What each part of the parameters was trained with in the last call of `run`, as its server said."""
         return self._bank.applied
 
     def fetch(self) -> Sides | None:

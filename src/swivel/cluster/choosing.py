@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swivel.errors import ConfigError
 from swivel.means import Means
+from swivel.resources import find_rank
 from swivel.workers import Alone, Workers
 
 
@@ -13,12 +14,12 @@ def choose_workers(means: Means) -> Workers:
     >>> type(choose_workers(Means())).__name__
     'Alone'
     """
-    from swivel.cluster import rotation
-
-    if rotation.is_started():
+    if find_rank() is not None:
         if means.ray is not None:
             raise ConfigError("torchrun starts ranks and --ray takes the workers of a cluster: use one of them")
-        return rotation.Rotating()
+        from swivel.cluster.rotation import Rotating
+
+        return Rotating()
     if means.ray is None:
         return Alone()
     from swivel.cluster.asynchronous import Asynchronous

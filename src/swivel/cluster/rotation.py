@@ -10,9 +10,10 @@ The links are gloo's between CPUs and NCCL's between GPUs. `torchrun` starts the
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -31,11 +32,6 @@ from swivel.workers import Done, Here, Job, Round, Sides, Wishes
 
 PATIENCE = timedelta(minutes=10)  # that a rank waits for another: the longest step, or the longest checkpoint
 FIELDS = 4  # of a loss
-
-
-def is_started(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun, or another launcher that speaks as it does, started this process."""
-    return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,7 @@ class Rotating:
     """One rank of several."""
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
-        self._is_host = not dist.is_initialized()  # A group that somebody else made is theirs to end.
-        if self._is_host:
+        if not dist.is_initialized():
             _find_each_other(patience)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
@@ -269,11 +264,9 @@ class Rotating:
             self._unpack(side, move.block, values)
 
     def close(self) -> None:
-        """Close the backend and leave the group."""
+        """Close the backend; ranks stay in touch until the process ends."""
         if "_backend" in self.__dict__:
             self._backend.close()
-        if self._is_host and dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def _find_each_other(patience: timedelta) -> None:
@@ -285,3 +278,9 @@ def _find_each_other(patience: timedelta) -> None:
             f"the ranks did not find each other ({str(error).splitlines()[0]}); start them with "
             "torchrun --nproc-per-node N -m swivel train ..."
         ) from error
+    atexit.register(_part)
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
