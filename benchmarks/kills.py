@@ -2,7 +2,7 @@
 
 Every run must end, with every shard visited once a pass and the loss within 2 % of a run that nobody disturbed. That
 every shard was visited once is proved twice: at the end of every call the servers say what they applied, which must be
-what was told and nothing else (a run that finds otherwise fails); and the observed cells of every pass, summed
+what was told and nothing else (a run that finds otherwise fails); and the observed cells of every pass, summed over
 all lives of the command, are those of the matrix.
 """
 
@@ -126,13 +126,23 @@ class Life:
         with (folder.parent / "kills-errors.txt").open("ab") as errors:
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.has_stepped, self.last = threading.Event(), dict[str, Any]()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.last = json.loads(line)
-            self.has_stepped.set()
+            if line.startswith("{"):  # Ray prints, too.
+                self.last = json.loads(line)
+                self.has_stepped.set()
+
+    def end(self) -> bool:
+        """Return whether it ended well; one that runs is killed."""
+        is_hung = self.process.poll() is None
+        self.process.kill()
+        code = self.process.wait()
+        self._thread.join(10)
+        return not is_hung and code == 0 and "loss" in self.last
 
 
 def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int) -> dict[str, Any]:
@@ -153,15 +163,10 @@ def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int) -> di
                     done[kind] += 1
             next_kill = time.monotonic() + rng.uniform(0.05, 2.0)
             if kind == "driver":
-                life.process.wait()
+                life.end()
                 life, lives = Life(matrix, folder, address, servers), lives + 1
-    hung = life.process.poll() is None
-    if hung:
-        life.process.kill()
-    life.process.wait()
-    time.sleep(0.1)
+    ended = life.end()
     seconds = round(time.monotonic() - started, 1)
-    ended = not hung and life.process.returncode == 0
     return {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds, **life.last}
 
 

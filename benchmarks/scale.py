@@ -9,17 +9,25 @@ none here to measure: bandwidth and latency are what the tables vary.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-from dataclasses import dataclass, replace
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from common import RESULTS
+import numpy as np
+
+from common import RESULTS, keep, median_seconds
 
 FLOAT = 4  # bytes
-TURN = 1 << 25  # rows and columns of the paper's example
+CHECKED = ("constants", "size", "runs")  # what a run of the model against this machine leaves
+LARGE = 1 << 25  # rows and columns of the paper's example
 GBIT = 1e9 / 8
-H200_LATENCY = 20e-6  # seconds between two hosts, InfiniBand or RoCE with the library's own overhead
-RAY_LATENCY = 1e-3  # seconds of an actor's call and answer between two hosts
+NCCL_LATENCY = 20e-6  # seconds of a message between two hosts; assumed
+RAY_LATENCY = 1e-3  # seconds of an actor's call and its answer; about what it takes on one machine
 
 
 @dataclass(frozen=True)
@@ -96,28 +104,105 @@ def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
     return 2 * ranks * max(compute, travel)
 
 
-def gpu(gbit: float, block: int) -> Machine:
-    """Return an H200 as `benchmarks/gpu.py` measured it, with a link of so many Gbit/s."""
-    measured = json.loads((RESULTS / "gpu.json").read_text())
-    rate = measured["wide"]["cells_a_second"]  # large blocks
-    small = 1024**2 / (measured["step"]["microseconds_all"] * 1e-6 / 4)
-    return Machine(min(rate, small) if block < 2048 else rate, 5e-6, gbit * GBIT, H200_LATENCY)
+def gpu(gbit: float) -> Machine:
+    """Return an H200 as `benchmarks/gpu.py` measured it, all blocks on the device, with a link of so many Gbit/s."""
+    measured = json.loads((RESULTS / "gpu.json").read_text())["step"]
+    return Machine(4096**2 / (measured["microseconds_all"] * 1e-6), 0.0, gbit * GBIT, NCCL_LATENCY)
 
 
-def project() -> list[dict[str, float | int | str]]:
-    rows = []
+def served_gpu(gbit: float, block: int) -> Machine:
+    """Return the same H200 where every block comes from host memory and goes back there (results/served_step.json)."""
+    seconds = json.loads((RESULTS / "served_step.json").read_text())["seconds"][str(block)]["total"]
+    return Machine(math.inf, seconds, gbit * GBIT, RAY_LATENCY)
+
+
+def project() -> list[dict[str, float]]:
+    """Return seconds of a pass over 2^25 rows and columns, d = 300, in both modes."""
+    found = []
     for block in (1024, 2048, 4096, 8192, 16384):
-        size = Size(TURN, TURN, block, 300)
+        size = Size(LARGE, LARGE, block, 300)
         for gbit in (10, 25, 100, 200, 400):
-            machine = gpu(gbit, block)
-            served = replace(machine, latency=RAY_LATENCY)
             for gpus in (8, 16, 32, 64, 128, 256, 512):
-                ideal = size.steps * step_seconds(size, machine) / gpus
-                rows.append(
-                    {
-                        "block": block, "gbit": gbit, "gpus": gpus, "ideal_seconds": round(ideal, 1),
-                        "served_seconds": round(served_pass(size, served, gpus), 1),
-                        "rotated_seconds": round(rotated_pass(size, machine, gpus), 1),
-                    }
-                )  # fmt: skip
-    return rows
+                served, rotated = served_pass(size, served_gpu(gbit, block), gpus), rotated_pass(size, gpu(gbit), gpus)
+                found.append({"block": block, "gbit": gbit, "gpus": gpus, "served": served, "rotated": rotated})
+    return [{name: round(value, 1) for name, value in line.items()} for line in found]
+
+
+def measure_constants(block: int, dim: int, plain: dict[str, float]) -> Machine:
+    """Return this machine: the rate of the plain loop on one thread, and what moving a byte through Ray takes."""
+    import ray
+
+    with ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False):
+        block_of = np.zeros((block, dim), np.float32)
+
+        class Holder:
+            def fetch(self) -> np.ndarray:
+                return block_of
+
+            def push(self, values: np.ndarray) -> float:
+                return float((block_of + values)[0, 0])
+
+            def nothing(self) -> int:
+                return os.getpid()
+
+        holder = ray.remote(Holder).options(num_cpus=0).remote()
+        pids = [os.getpid(), ray.get(holder.nothing.remote(), timeout=60)]
+        latency = median_seconds(lambda: ray.get(holder.nothing.remote(), timeout=60), 200)
+        for _ in range(3):
+            ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
+        before, started, times = cpu_seconds(pids), time.perf_counter(), 20
+        for _ in range(times):
+            ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
+        seconds, busy = time.perf_counter() - started, cpu_seconds(pids) - before
+    moved = 2 * times * block_of.nbytes
+    return Machine(plain["cells_per_second"], 0.0, moved / seconds, latency, busy / moved, os.cpu_count())
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the processor's seconds that processes have had."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def check(options: argparse.Namespace) -> dict[str, Any]:
+    """Run 1 to 4 workers and ranks here; return measured and modelled seconds of a pass."""
+    import asynchronous
+    import rotation
+
+    matrix = asynchronous.make_matrix(options.blocks, options.block_size, 160_000)
+    config = {"dim": 300, "block_size": options.block_size, "passes": 2, "dtype": "float32", "checkpoint_minutes": 0}
+    order = {"matrix": str(matrix.path), "config": config | {"backend": "cpu"}, "servers": 1}
+    plain = asynchronous.run({**order, "workers": 0})
+    machine = measure_constants(options.block_size, 300, plain)
+    size = Size(*matrix.shape, options.block_size, 300)
+    cells = matrix.shape[0] * matrix.shape[1]
+    found = []
+    for count in (1, 2, 3, 4):
+        served = cells / asynchronous.run({**order, "workers": count})["cells_per_second"]
+        rotated = cells / rotation.run({k: order[k] for k in ("matrix", "config")}, count)["cells_per_second"]
+        for mode, seconds, model in (("served", served, served_pass), ("rotated", rotated, rotated_pass)):
+            predicted = model(size, machine, count)
+            line = {"mode": mode, "workers": count, "seconds": round(seconds, 2), "model": round(predicted, 2)}
+            found.append(line | {"ratio": round(predicted / seconds, 3)})
+            print(found[-1], flush=True)
+    return {"constants": asdict(machine), "size": asdict(size), "runs": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--project", action="store_true", help="the projection alone")
+    parser.add_argument("--blocks", type=int, default=8, help="a side, of the runs here")
+    parser.add_argument("--block-size", type=int, default=2048)
+    options = parser.parse_args()
+    checked = {} if options.project else check(options)
+    kept = RESULTS / "scale.json"
+    if options.project and kept.exists():
+        checked = {name: value for name, value in json.loads(kept.read_text()).items() if name in CHECKED}
+    keep("scale", {**checked, "projection": project()})
+
+
+if __name__ == "__main__":
+    main()

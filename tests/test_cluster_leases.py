@@ -19,6 +19,7 @@ def make_rounds(rows: int, columns: int) -> list[Round]:
     return [Round(3, blocks, 0.1 / (1 + number)) for number, blocks in enumerate(order)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
 def test_strips_hold_every_block_once_with_the_rate_of_its_round(rows: int, columns: int, workers: int) -> None:
     rounds = make_rounds(rows, columns)
@@ -31,6 +32,7 @@ def test_strips_hold_every_block_once_with_the_rate_of_its_round(rows: int, colu
     assert {strip.turn for strip in strips} == {3}
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int, columns: int, workers: int) -> None:
     for strip in compose_strips(make_rounds(rows, columns), workers):

@@ -22,7 +22,7 @@ from swivel.cluster.stepping import Order, Stepper, Unanswered, Worker, open_ste
 from swivel.config import TrainConfig
 from swivel.errors import ClusterError
 from swivel.matrix import Matrix
-from swivel.objective import Objective, adagrad, column_offsets, row_offsets
+from swivel.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
 from swivel.planning import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
@@ -203,6 +203,26 @@ def test_a_strip_changes_what_single_blocks_in_the_same_order_change(planted: Ma
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(one.accumulators, other.accumulators, rtol=1e-4, atol=1e-9)
         assert one.applied == other.applied
+
+
+def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
+    config = replace(CONFIG, objective="glove", decay=0.0, backend="cpu")
+    worker, links, rng = Worker(5.0), serve(planted, 2), np.random.default_rng(9)
+    worker.begin(make_order(planted, config))
+    for part in [(side, block) for side in (0, 1) for block in range(3)]:
+        vectors = draw(rng, len(range(part[1], planted.shape[part[0]], 3)), 12) * np.float32(0.3)
+        both = add_biases(vectors, np.full_like(vectors, 1e-3), part[0])
+        links.servers[server_of(part, 2)].hold(part, *both, (), epoch=1)
+    before = {part: links.servers[server_of(part, 2)].read(part).vectors.copy() for part in [(0, 1), (1, 0), (1, 2)]}
+    strip = worker.train(Strip(0, 0, ((1, 0), (1, 1)), (0.1, 0.1), 0), 1, links)
+    single = worker.train(Strip(1, 0, ((0, 2),), (0.1,)), 1, links)
+    worker.close()
+    assert not strip.failure and not single.failure
+    for part, vectors in before.items():
+        moved = (links.servers[server_of(part, 2)].read(part).vectors != vectors).any(axis=0)
+        ones = 13 - part[0]  # [w b 1] . [c 1 b']
+        assert (vectors[:, ones] == 1).all()
+        assert moved.tolist() == [place != ones for place in range(14)]
 
 
 def test_what_strips_share_travels_once_and_bytes_are_the_least_possible(planted: Matrix, worker: Worker) -> None:

@@ -54,11 +54,10 @@ def test_one_worker_that_fetches_nothing_ahead_trains_the_bits_of_one_process(
     assert workers.tally.staleness == 0
 
 
-@pytest.mark.parametrize("objective", ["swivel", "glove"])
 def test_two_workers_and_two_servers_find_the_groups(
-    planted: Matrix, address: str, objective: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+    planted: Matrix, address: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, objective=objective, passes=30 if objective == "swivel" else 3, block_size=11)
+    config = replace(CONFIG, block_size=11)
     alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
     workers, progress = Audited(address, ClusterConfig(workers=2, servers=2)), Watching()
     trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=progress)
@@ -66,8 +65,7 @@ def test_two_workers_and_two_servers_find_the_groups(
     assert workers.epochs == config.passes
     assert sorted(workers.told) == [(n, (i, j)) for n in range(config.passes) for i in range(6) for j in range(6)]
     assert trained.history[-1].mean == pytest.approx(alone.history[-1].mean, rel=0.25)
-    if objective == "swivel":
-        assert share_of_own_group(trained.rows + trained.columns) > 0.9
+    assert share_of_own_group(trained.rows + trained.columns) > 0.9
     for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
         assert word in progress.notes[-1]
     assert "2 asynchronous workers around 2 servers" in progress.said[-1]

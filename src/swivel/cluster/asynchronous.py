@@ -100,6 +100,7 @@ class Asynchronous:
         self._resources.callback(self._crew.close)
         self._advanced = now()
         while not self._crew.ready:
+            self._crew.tend(now())
             self._listen()
 
     def _count_places(self) -> int:
@@ -167,7 +168,6 @@ class Asynchronous:
 
     def _listen(self) -> list[Heard]:
         """Wait a moment for news; raise where there has been none for long."""
-        self._crew.tend(now())
         references = self._crew.references()
         if references:
             self._ray.wait(references, num_returns=1, timeout=POLL_SECONDS)

@@ -200,7 +200,8 @@ class Crew:
         """Hand nothing to workers that are late until they answer."""
         for number in numbers:
             member = self._members[number]
-            member.late_since = now if member.late_since is None else member.late_since
+            if member.leases and member.late_since is None:
+                member.late_since = now
 
     def rest(self, epoch: int) -> None:
         """Have workers leave the strips of an epoch that they have not begun."""

@@ -13,7 +13,7 @@ from swivel.schedule import Block
 from swivel.workers import Round
 
 MOST_BLOCKS = 8  # of a strip: m make 2 + 4/m blocks travel a step, so more save little, and the last strips take longer
-STRIPS_EACH = 4  # of its length that every worker should still have before it when a strip begins
+STRIPS_EACH = 2  # of its length that every worker should still have before it when a strip begins
 LOOKED_AT = 64  # strips among which one without conflict is sought
 
 Part = tuple[int, int]  # of the parameters: rows (0) or columns (1), and which block of them

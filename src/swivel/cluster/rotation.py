@@ -65,7 +65,7 @@ class Rotating:
             _find_each_other(patience)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
-        self.moved = 0  # bytes that this rank sent
+        self.moved = 0  # bytes that this rank sent, between rounds
         self._under_way: list[tuple[_Move, torch.Tensor, Any]] = []
         self._counter = 0
 
@@ -148,7 +148,9 @@ class Rotating:
         """Run this rank's share of rounds; all ranks tell the same, and pause after the same round."""
         order = [round_.blocks for round_ in rounds]
         moves = self._plan_moves([*order, *ahead], len(order))
+        before = self.moved
         self._start(moves[0])
+        self.moved = before  # Handing blocks out is no part of a pass.
         told: deque[_Told] = deque()
         for number, round_ in enumerate(rounds):
             mine = replace(round_, blocks=[block for block in round_.blocks if self._is_mine(block)])
