@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,27 +28,32 @@ if not HAS_GPU:
     # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
     os.environ["TRITON_INTERPRET"] = "1"
 
-sys.path.insert(0, str(Path(__file__).parent))  # files of tests are no package: this is how they share a module
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module
 pytest.register_assert_rewrite("step_contract", "device_counts")
 
 
-RAY_FILES = {file.name for file in Path(__file__).parent.glob("test_*.py") if 'xdist_group("ray")' in file.read_text()}
+def find_groups() -> dict[str, str]:
+    """Return the group of each file of tests that says one."""
+    said = ((file.name, re.search(r'xdist_group\("(\w+)"\)', file.read_text())) for file in TESTS.glob("test_*.py"))
+    return {name: found[1] for name, found in said if found}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give all tests that use Ray to one process, which starts one cluster for them; the others go anywhere.
+    """Give all tests of a group to one process, which starts one cluster for them; the others go anywhere.
 
     `--dist loadgroup` is for that, but xdist 3.8 writes the groups where pytest 9.2 does not look any more.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneCluster(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0].rpartition("/")[2]
-            return "ray" if file in RAY_FILES else nodeid
+    groups = find_groups()
 
-    return OneCluster(config, log)
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return groups.get(nodeid.partition("::")[0].rpartition("/")[2], nodeid)
+
+    return ByGroup(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -26,6 +26,8 @@ from swivel.progress import SilentProgress
 from swivel.resources import find_rank
 from swivel.training import Trained, train_matrix
 
+pytestmark = pytest.mark.xdist_group("ranks")
+
 SCRIPT = Path(__file__).parent / "rotation_ranks.py"
 CONFIG = TrainConfig(dim=4, passes=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
 JOBS = {
