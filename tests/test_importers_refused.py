@@ -296,6 +296,30 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         swivel.import_counts(TRIPLES, format="npz")
 
 
+def test_settings_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
+    text, baskets = write_text(tmp_path / "a.tsv", TSV), write_text(tmp_path / "a.baskets", "a b\n")
+    for source, settings, message in [
+        (text, {"window": 3}, "window is for baskets; .*a.tsv is read as triples"),
+        (text, {"weight": "uniform"}, "weight is for baskets"),
+        (text, {"largest_basket": 3}, "largest_basket is for baskets"),
+        (baskets, {"fields": "1,2"}, "fields is for triples, edges, parquet, arrow; .* is read as baskets"),
+        (baskets, {"weight": "uniform"}, "it needs a window"),
+        (table(), {"header": True}, "header is for triples, edges, baskets; the source is read as memory"),
+        (np.eye(2), {"separator": "tab"}, "separator is for"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            swivel.import_counts(source, **settings)  # type: ignore[arg-type]
+
+
+def test_counts_that_are_not_mirrored_are_refused_with_their_file(tmp_path: Path) -> None:
+    one_way = write_text(tmp_path / "a.tsv", "a\tb\t1\nb\ta\t1\na\tc\t1\n")
+    with pytest.raises(CountsError, match=r"a.tsv: 'c' is a column, of 'a', and never a row: .* not mirrored"):
+        swivel.import_counts(one_way, sides="mirrored")
+    differing = write_text(tmp_path / "b.tsv", "a\tb\t1\nb\ta\t2\n")
+    with pytest.raises(CountsError, match=r"b.tsv: the counts are not symmetric"):
+        swivel.import_counts(differing, sides="mirrored")
+
+
 def test_sources_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
     other, good, matrix = (write_text(tmp_path / name, TSV) for name in ("a.xyz", "a.tsv", "a.npz"))
     for source, message in [

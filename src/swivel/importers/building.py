@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.errors import CountsError
 from swivel.importers.baskets import BasketSpill
 from swivel.importers.labels import Places, Side
 from swivel.importers.reading import Reading
@@ -114,6 +115,8 @@ class Target:
 def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Target, means: Means) -> Matrix:
     """Write the matrix of what was spilled."""
     rows, columns = rank_sides(spill, reading, threads=means.thread_count)
+    if reading.sides == "mirrored" and isinstance(spill, CellSpill):
+        _refuse_one_way(spill, reading, rows.places)
     symmetric = reading.sides in ("mirrored", "undirected")
     spec = MatrixSpec(
         rows=rows.vocabulary,
@@ -134,6 +137,19 @@ def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Targe
         else:
             _add_runs(builder, spill, _Runs(keys, spill, rows.places, columns.places), memory, task)
         return builder.finish(config=target.config, inputs=target.inputs)
+
+
+def _refuse_one_way(spill: CellSpill, reading: Reading, places: NDArray[np.int64]) -> None:
+    """Raise CountsError for a column that is no row, of which no sum would tell: that pair stands one way only."""
+    for cells in spill.pieces():
+        one_way = places[cells.columns] < 0
+        if one_way.any():
+            labels, cell = reading.row_side.labels(), int(one_way.argmax())
+            row, column = labels[int(cells.rows[cell])], labels[int(cells.columns[cell])]
+            raise CountsError(
+                f"{column!r} is a column, of {row!r}, and never a row: the counts are not mirrored; "
+                "pass --sides undirected where a pair stands once, apart where rows and columns are different things"
+            )
 
 
 def _add_cells(

@@ -95,7 +95,8 @@ class Source:
         """Return a digest for each file, by its name; nothing for what is in memory or comes from a pipe."""
         if not self.files or STDIN in self.files:
             return {}
-        return fingerprint_sources(list(self.files), CorpusConfig())
+        beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
+        return fingerprint_sources([*self.files, *(file for file in beside if file.is_file())], CorpusConfig())
 
 
 def find_source(source: Any, config: ImportConfig) -> Source:
@@ -181,6 +182,8 @@ def _find_object(source: Any, config: ImportConfig) -> Source:
         return Source("memory", (), size, lambda reading: tables.read_frame(source, reading))
     if hasattr(source, "__array__") and hasattr(source, "shape"):
         return Source("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
+    if isinstance(source, Mapping):
+        return Source(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
     return Source(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
 
 

@@ -99,7 +99,10 @@ class CellSpill:
         self.close_files()
         if not self.length:
             raise CountsError(f"{name}: there are no counts at all: every cell is 0, or nothing was there")
-        self.unit = self._finder.choose_unit()
+        try:
+            self.unit = self._finder.choose_unit()
+        except CountsError as error:
+            raise CountsError(f"{name}: {error}") from None
 
     def close_files(self) -> None:
         """Complete the files. A second call does nothing."""
@@ -127,7 +130,7 @@ def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
     if wrong.any():
         index = int(wrong.argmax())
         what = "negative" if counts[index] < 0 else "not finite"
-        raise CountsError(f"{place(index)}: the count {counts[index]:g} is {what}; counts are above 0 and finite")
+        raise CountsError(f"{place(index)}: the count {counts[index]:g} is {what}; counts are finite and 0 or more")
 
 
 def add_sums(sums: NDArray[np.int64], ids: NDArray[np.int64], units: NDArray[np.int64]) -> None:

@@ -353,6 +353,7 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     """
     path = Path(path)
     with told_apart(path):
+        is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
@@ -364,3 +365,6 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     finally:
         writer.discard_temporaries()
         lock.release()
+        if is_new:
+            with contextlib.suppress(OSError):  # It holds something: a result, or what a later call goes on from.
+                path.rmdir()
