@@ -56,3 +56,4 @@ if __name__ == "__main__":
     results = {name: run_job(job, out / name) for name, job in json.loads(Path(sys.argv[1]).read_text()).items()}
     if os.environ["RANK"] == "0":
         (out / "results.json").write_text(json.dumps(results))
+    dist.destroy_process_group()

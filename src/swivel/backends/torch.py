@@ -37,9 +37,11 @@ class TorchBackend(HeldSides):
         """Say what runs."""
         return f"torch on {self.device}, {self.dtype} products, float32 parameters"
 
-    def put(self, array: NDArray[np.float32]) -> Any:
+    def put(self, array: NDArray[np.float32] | Tensor) -> Any:
         """Return a copy on the device."""
-        return torch.as_tensor(array, dtype=torch.float32).to(self.device, copy=True)
+        if isinstance(array, Tensor):
+            return array.to(self.device, torch.float32, copy=True)
+        return torch.tensor(np.asarray(array, np.float32), device=self.device)
 
     def get(self, array: Any) -> NDArray[np.float32]:
         """Return a copy on the host."""

@@ -11,6 +11,7 @@ The links are gloo's between CPUs and NCCL's between GPUs. `torchrun` starts the
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from swivel.schedule import Block, rank_of_row
 from swivel.workers import Done, Here, Job, Round, Sides, Wishes
 
 PATIENCE = timedelta(minutes=10)  # that a rank waits for another: the longest step, or the longest checkpoint
+LAST_WAIT = timedelta(seconds=5)  # for what is under way when a rank leaves
 FIELDS = 4  # of a loss
 
 
@@ -67,6 +69,7 @@ class Rotating:
         self.leads = self.rank == 0
         self.moved = 0  # bytes that this rank sent, between rounds
         self._under_way: list[tuple[_Move, torch.Tensor, Any]] = []
+        self._told: deque[_Told] = deque()
         self._counter = 0
 
     def share(self, text: str) -> str:
@@ -151,21 +154,20 @@ class Rotating:
         before = self.moved
         self._start(moves[0])
         self.moved = before  # Handing blocks out is no part of a pass.
-        told: deque[_Told] = deque()
         for number, round_ in enumerate(rounds):
             mine = replace(round_, blocks=[block for block in round_.blocks if self._is_mine(block)])
             self._receive({column for _, column in mine.blocks})
             losses = self._backend.run(self._job.steps(mine), lambda: False).losses()
-            told.append(self._tell(round_, dict(zip(mine.blocks, losses, strict=True)), wishes.pause()))
+            self._told.append(self._tell(round_, dict(zip(mine.blocks, losses, strict=True)), wishes.pause()))
             self._start(moves[number + 1])
             # A round's losses, and anyone's wish to pause, are heard a round later: nobody waits for the slowest.
-            if len(told) > 1:
-                done, pause = told.popleft().wait()
+            if len(self._told) > 1:
+                done, pause = self._told.popleft().wait()
                 yield replace(done, note=self._note())
                 if pause:
                     break
-        while told:
-            yield told.popleft().wait()[0]
+        while self._told:
+            yield self._told.popleft().wait()[0]
 
     def _is_mine(self, block: Block) -> bool:
         return self._keepers[block[0]] == self.rank
@@ -267,6 +269,13 @@ class Rotating:
 
     def close(self) -> None:
         """Close the backend; ranks stay in touch until the process ends."""
+        # What is under way would keep the process from ending. Ranks stop after the same round, so it soon arrives; if
+        # another rank is gone, it never does.
+        for work in [*(work for *_, work in self._under_way), *(told.work for told in self._told)]:
+            with contextlib.suppress(RuntimeError):
+                work.wait(LAST_WAIT)
+        self._under_way.clear()
+        self._told.clear()
         if "_backend" in self.__dict__:
             self._backend.close()
 
