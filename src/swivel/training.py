@@ -68,8 +68,9 @@ def train_matrix(
     """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
-    is called again with the same matrix and configuration, by these `workers`, which are closed, or by others. Ctrl-C and
-    SIGTERM save one first. Where several processes run this loop together, those that do not lead return None.
+    is called again with the same matrix and configuration, by these `workers` or by others. Ctrl-C and SIGTERM save
+    one first. `workers` are closed at the end. Where several processes run this loop together, those that do not lead
+    return None.
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
