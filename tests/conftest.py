@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from ray_cluster import TwoNodes
     from step_contract import Maker
     from swivel.backends import Backend, StepSettings
 
@@ -26,8 +28,32 @@ if not HAS_GPU:
     # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
     os.environ["TRITON_INTERPRET"] = "1"
 
-sys.path.insert(0, str(Path(__file__).parent))  # files of tests are no package: this is how they share a module
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module
 pytest.register_assert_rewrite("step_contract", "device_counts")
+
+
+def find_groups() -> dict[str, str]:
+    """Return the group of each file of tests that says one."""
+    said = ((file.name, re.search(r'xdist_group\("(\w+)"\)', file.read_text())) for file in TESTS.glob("test_*.py"))
+    return {name: found[1] for name, found in said if found}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give all tests of a group to one process, which starts one cluster for them; the others go anywhere.
+
+    `--dist loadgroup` is for that, but xdist 3.8 writes the groups where pytest 9.2 does not look any more.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    groups = find_groups()
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return groups.get(nodeid.partition("::")[0].rpartition("/")[2], nodeid)
+
+    return ByGroup(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -78,6 +104,15 @@ def has_bfloat16() -> bool:
     from swivel.backends.choice import measure_products
 
     return "bfloat16" in measure_products("bfloat16")
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[TwoNodes]:
+    """A cluster of two nodes; who uses it is marked `xdist_group("ray")`."""
+    from ray_cluster import start_nodes
+
+    with start_nodes() as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -54,15 +54,31 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
         "uses",
         {
             "evaluation": set(),
+            "drift": {"formats"},
             "baselines": set(),
             "formats": set(),
             "plots": {"evaluation"},
             "planning": set(),
-            "training": {"planning"},
+            "workers": {"planning"},
+            "initial": set(),
+            "joining": {"initial"},
+            "training": {"planning", "initial", "workers"},
+            "cluster": {"planning", "workers"},
             "folding": set(),
         },
     ),
-    ("whole", {"pipeline": set(), "sample": {"pipeline"}, "describe": set(), "reproduce": {"pipeline"}}),
+    (
+        "whole",
+        {
+            "numbering": set(),
+            "making": set(),
+            "pipeline": {"numbering", "making"},
+            "sample": {"pipeline"},
+            "extending": {"pipeline"},
+            "describe": set(),
+            "reproduce": {"pipeline"},
+        },
+    ),
     (
         "faces",
         {
@@ -87,8 +103,10 @@ FORBIDDEN = {
 KNOWN_TO = {
     "numba": {"backends", "corpus", "counting", "matrix"},
     "llvmlite": {"backends", "corpus", "counting", "matrix"},
-    "torch": {"backends", "counting", "folding"},
+    "torch": {"backends", "cluster", "counting", "folding", "joining"},
     "triton": {"backends", "counting"},
+    "ray": {"cluster"},
+    "fsspec": {"corpus"},
     "gensim": {"baselines", "formats"},
     "matplotlib": {"plots"},
     "pooch": {"evaluation"},
@@ -99,7 +117,7 @@ KNOWN_TO = {
     "click": {"cli"},
     "rich": {"cli"},
 }
-HEAVY = ("torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib", "fastapi", "umap")
+HEAVY = ("ray", "torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib", "fastapi", "umap")
 
 WRITERS = {"write_text", "write_bytes", "touch", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to", "rmtree"}
 WRITERS |= {"copyfile", "copytree", "copy2", "move", "remove", "removedirs", "truncate", "tofile", "open_memmap"}

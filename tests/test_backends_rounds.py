@@ -89,6 +89,22 @@ def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
     assert run_rounds(name, 2, 2) == run_rounds(name, 2, 2)
 
 
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None:
+    """Every block of a backend that has run a round goes to another, which runs the next one."""
+    first, second = (create_backend(name, SAMPLED, BackendMeans(threads=1)) for _ in range(2))
+    steps = make_round(first)
+    make_round(second)
+    first.run(steps, lambda: False).losses()
+    for side in (0, 1):
+        for block in range(BLOCKS):
+            second.put_block(side, block, first.lend_block(side, block))
+    assert state(second) == state(first)
+    second.run(steps, lambda: False).losses()
+    assert state(second) == run_rounds(name, 1, 2)[0]
+    assert state(first) == run_rounds(name, 1, 1)[0], "what was lent is not shared"
+
+
 def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
     """Return how many steps were run, having checked that they are the first ones, and run whole."""
     backend = create_backend(name, SAMPLED, BackendMeans(threads=threads))

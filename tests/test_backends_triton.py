@@ -186,6 +186,22 @@ def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: Zeros) ->
         assert np.all(side.vectors[changed] != before.vectors[changed])
 
 
+@both
+@every_zeros
+def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(make: Maker, kind: str, zeros: Zeros) -> None:
+    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    first, second, whole = make(settings), make(settings), make(settings)
+    run_blocks(first, A_PASS)
+    second.hold(*(Side(side.vectors * 0, side.accumulators + 1, side.offsets) for side in make_sides(5)), STARTS)
+    for side, starts in enumerate(STARTS):
+        for block in range(len(starts) - 1):
+            second.put_block(side, block, first.lend_block(side, block))
+    assert bits(second) == bits(first)
+    second.run([make_step(*block) for block in DIAGONAL], lambda: False).losses()
+    run_blocks(whole, [*A_PASS, DIAGONAL])
+    assert bits(second) == bits(whole)
+
+
 @float32
 @every_zeros
 def test_what_lies_between_blocks_and_behind_vectors_never_leaks(make: Maker, kind: str, zeros: Zeros) -> None:

@@ -91,6 +91,7 @@ def test_rows_and_columns_without_counts_are_no_error(tmp_path):
 
 
 def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path):
+    (tmp_path / "m").mkdir()
     with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST) as builder:
         builder.add([0], [0], [-1])
     assert list((tmp_path / "m").iterdir()) == []

@@ -28,9 +28,16 @@ def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
     return {"rows": np.full((3, 2), value, np.float32), "columns": np.full((4, 2), -value, np.float32)}
 
 
+DONE = np.array([[True, False], [False, True], [True, True]])
+
+
+def save(folder: Path, identity: str, place: Place, arrays: dict[str, NDArray[np.float32]]) -> None:
+    save_checkpoint(folder, identity, place, DONE, arrays)
+
+
 def save_two(folder: Path) -> None:
     for saved in (0, 1):
-        save_checkpoint(folder, "run", Place(passes=saved, saved=saved), make_arrays(saved))
+        save(folder, "run", Place(passes=saved, saved=saved), make_arrays(saved))
 
 
 def value_of(folder: Path) -> float | None:
@@ -39,12 +46,13 @@ def value_of(folder: Path) -> float | None:
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    place = Place(2, 3, 4, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
+    place = Place(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
     arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
-    save_checkpoint(tmp_path, "run", place, arrays)
+    save(tmp_path, "run", place, arrays)
     found = load_checkpoint(tmp_path, "run")
     assert found is not None
     assert found.place == place
+    assert found.done.tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
 
 
@@ -55,7 +63,7 @@ def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
 
 def test_newest_checkpoint_wins(tmp_path: Path) -> None:
     for saved in range(5):
-        save_checkpoint(tmp_path, "run", Place(saved=saved), make_arrays(saved))
+        save(tmp_path, "run", Place(saved=saved), make_arrays(saved))
         assert value_of(tmp_path) == saved
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SLOTS)
 
@@ -77,7 +85,7 @@ def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str)
     elif damage == "half a manifest":
         manifest.write_bytes(manifest.read_bytes()[:40])
     else:
-        manifest.write_text(manifest.read_text().replace('"rounds"', '"turns"'))
+        manifest.write_text(manifest.read_text().replace('"passes"', '"turns"'))
     assert value_of(tmp_path) == 0
 
 
@@ -85,14 +93,14 @@ def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path
     save_two(tmp_path)
     broken = {**make_arrays(2), "columns": np.array([object()])}
     with pytest.raises(ValueError, match="Python objects"):
-        save_checkpoint(tmp_path, "run", Place(saved=2), broken)
+        save(tmp_path, "run", Place(saved=2), broken)
     assert value_of(tmp_path) == 1
 
 
 def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
     save_two(tmp_path)
     assert load_checkpoint(tmp_path, "another") is None
-    save_checkpoint(tmp_path, "another", Place(saved=0), make_arrays(7))
+    save(tmp_path, "another", Place(saved=0), make_arrays(7))
     assert value_of(tmp_path) == 1
 
 
@@ -101,7 +109,7 @@ def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / SLOTS[0])
     lock.acquire()
     with pytest.raises(FolderLocked):
-        save_checkpoint(tmp_path, "run", Place(saved=2), make_arrays(2))
+        save(tmp_path, "run", Place(saved=2), make_arrays(2))
     lock.release()
 
 

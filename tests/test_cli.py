@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from swivel import training
+from swivel import workers
 from swivel._version import __version__
 from swivel.backends import BackendMeans
 from swivel.cli import cli, main
@@ -168,13 +168,13 @@ def test_device_and_its_memory_reach_counting_and_training(
     swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str | None]] = []
-    create = training.create_backend
+    create = workers.create_backend
 
     def note(name: str, settings: Any, means: BackendMeans) -> Any:
         seen.append((means.device, means.memory))
         return create(name, settings, means)
 
-    monkeypatch.setattr(training, "create_backend", note)
+    monkeypatch.setattr(workers, "create_backend", note)
     flags = ["--device", "cpu", "--device-memory", "1GiB"]
     assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags).status == 0
     assert seen == [("cpu", "1GiB")]

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from swivel._version import __version__
 from swivel.cli import cli
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.means import ClusterConfig
 
 VERBS = sorted(cli.commands)
 
@@ -51,8 +52,8 @@ def test_every_verb_has_help(verb: str) -> None:
     ("verb", "configs"),
     [
         ("count", [CorpusConfig, VocabularyConfig, CountConfig]),
-        ("train", [TrainConfig, VectorsConfig]),
-        ("run", list(STAGES.values())),
+        ("train", [TrainConfig, VectorsConfig, ClusterConfig]),
+        ("run", [*STAGES.values(), ClusterConfig]),
     ],
 )
 def test_help_has_a_flag_for_every_setting(verb: str, configs: list[type[Any]]) -> None:

@@ -271,3 +271,19 @@ def test_the_verb_exports_and_knows_every_format(tmp_path: Path) -> None:
     again = ["export", str(tmp_path / "v.npz"), str(tmp_path / "static"), "--format", "model2vec"]
     assert "static: 2 vectors of 5 dimensions" in CliRunner().invoke(cli, again).stdout
     assert load(tmp_path / "static").vocabulary.tokens == ("king", "queen")
+
+
+def test_columns_are_exported_by_their_own_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    rows, columns = (
+        Side(Vocabulary(labels), rng.random((len(labels), 4), np.float32))
+        for labels in (["gimp", "vim"], ["use::editing", "works-with::text", "interface::x11"])
+    )
+    swivel.export(Vectors(rows, columns), tmp_path / "tags.vec", side="columns")
+    tags = swivel.load(tmp_path / "tags.vec")
+    assert list(tags) == list(columns.vocabulary)
+    assert np.array_equal(tags.vectors, columns.values)
+    with pytest.raises(ConfigError, match="these vectors have no columns"):
+        swivel.export(tags, tmp_path / "again.vec", side="columns")
+    with pytest.raises(ConfigError, match="side must be rows or columns, got 'left'"):
+        swivel.export(tags, tmp_path / "again.vec", side="left")

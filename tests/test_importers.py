@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
-from swivel.errors import CountsError, FolderExists
+from swivel.errors import ConfigError, CountsError, FolderExists
 from swivel.importers.units import UnitFinder
 
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -295,6 +296,13 @@ def test_weights_that_no_unit_holds_are_refused() -> None:
         swivel.import_counts([("a", "b", 1e-15), ("a", "c", 1e15)])
 
 
+@pytest.mark.parametrize("count", ["1e20", "18446744073709551615", "1e308"])
+def test_counts_beyond_the_largest_sum_are_refused_with_their_file(count: str, tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.tsv", f"a\tb\t{count}\na\tc\t{count}\n")
+    with pytest.raises(CountsError, match=r"a\.tsv: counts up to 1\S+ add up to \S+, above the most"):
+        swivel.import_counts(file)
+
+
 def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", TSV)
     first = swivel.import_counts(file, tmp_path / "matrix")
@@ -329,3 +337,37 @@ def test_command_line_reads_standard_input(tmp_path: Path) -> None:
     arguments = ["import", "-", "--format", "edges", "-o", str(tmp_path / "matrix")]
     done = CliRunner().invoke(cli, arguments, input="a b\nb c\n", catch_exceptions=False)
     assert f"{tmp_path / 'matrix'}: 3 x 3, 4 cells observed" in done.output
+
+
+def test_a_dictionary_of_pairs_keeps_its_counts() -> None:
+    pairs = Counter([("a", "b"), ("a", "b"), ("a", "c")])
+    assert counts_of(swivel.import_counts(pairs)) == {("a", "b"): 2, ("a", "c"): 1}
+    for wrong in ({"ab": 2}, {("a", "b", 3): 1}, {("a",): 1}, {5: 1}):
+        with pytest.raises(CountsError, match="item 1: expected a row"):
+            swivel.import_counts(wrong)
+
+
+def test_a_matrix_as_pandas_keeps_it_is_not_taken_for_triples() -> None:
+    frame = pandas.DataFrame([[1, 2, 3], [4, 5, 6]], index=["r1", "r2"], columns=list("xyz"))
+    with pytest.raises(ConfigError, match="labels in its index and numbers in all columns"):
+        swivel.import_counts(frame)
+    matrix = swivel.import_counts(frame.to_numpy(), row_labels=frame.index, column_labels=frame.columns)
+    assert (matrix.count("r2", "x"), matrix.shape) == (4, (2, 3))
+    triples = pandas.DataFrame({"u": [1, 2], "p": [3, 4]}, index=["a", "b"])
+    assert swivel.import_counts(triples, fields="u,p").count("2", "4") == 1
+
+
+def test_tables_that_are_not_there_yet_and_endless_integers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a LazyFrame has no rows yet"):
+        swivel.import_counts(polars.LazyFrame({"u": ["a"], "p": ["b"]}))
+    with pytest.raises(CountsError, match="item 1: the count inf is not finite"):
+        swivel.import_counts([("a", "b", 10**400)])
+
+
+def test_another_vocabulary_beside_gloves_counts_is_another_source(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "cooccurrence.bin", glove_records((1, 2, 1.5), (2, 1, 1.5)))
+    write_text(tmp_path / "vocab.txt", "the 3\nof 2\n")
+    swivel.import_counts(file, tmp_path / "matrix")
+    write_text(tmp_path / "vocab.txt", "the 3\nand 2\n")
+    with pytest.raises(FolderExists, match="from other counts"):
+        swivel.import_counts(file, tmp_path / "matrix")

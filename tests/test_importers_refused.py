@@ -27,7 +27,7 @@ REFUSED_TEXT = {
     "a\tx\t1\n\tx\t1\n": "line 2: an empty label",
     "a\n": "1 field; a row and a column are two",
     b"a\tx\t1\n\xff\tx\t1\n": "line 2: a label is not valid UTF-8 .byte 0xff",
-    "": "there are no counts at all",
+    "": "a.tsv: there are no counts at all",
     "a\tx\t0\n": "there are no counts at all",
 }
 
@@ -272,7 +272,7 @@ def test_bad_baskets_are_refused(tmp_path: Path) -> None:
         swivel.import_counts([["a"], list("abcd")], format="baskets", largest_basket=3)
     with pytest.raises(CountsError, match="basket 1: expected a list of items, got str"):
         swivel.import_counts(["ab", ["a"]], format="baskets")
-    with pytest.raises(CountsError, match="there are no baskets at all"):
+    with pytest.raises(CountsError, match="the source: there are no baskets at all"):
         swivel.import_counts([[]], format="baskets")
     with pytest.raises(ConfigError, match="sides must be mirrored or same for baskets"):
         swivel.import_counts([["a"]], format="baskets", sides="apart")
@@ -294,6 +294,30 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         swivel.import_counts(table(), fields="user,page")
     with pytest.raises(ConfigError, match="format npz is one of files"):
         swivel.import_counts(TRIPLES, format="npz")
+
+
+def test_settings_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
+    text, baskets = write_text(tmp_path / "a.tsv", TSV), write_text(tmp_path / "a.baskets", "a b\n")
+    for source, settings, message in [
+        (text, {"window": 3}, "window is for baskets; .*a.tsv is read as triples"),
+        (text, {"weight": "uniform"}, "weight is for baskets"),
+        (text, {"largest_basket": 3}, "largest_basket is for baskets"),
+        (baskets, {"fields": "1,2"}, "fields is for triples, edges, parquet, arrow; .* is read as baskets"),
+        (baskets, {"weight": "uniform"}, "it needs a window"),
+        (table(), {"header": True}, "header is for triples, edges, baskets; the source is read as memory"),
+        (np.eye(2), {"separator": "tab"}, "separator is for"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            swivel.import_counts(source, **settings)  # type: ignore[arg-type]
+
+
+def test_counts_that_are_not_mirrored_are_refused_with_their_file(tmp_path: Path) -> None:
+    one_way = write_text(tmp_path / "a.tsv", "a\tb\t1\nb\ta\t1\na\tc\t1\n")
+    with pytest.raises(CountsError, match=r"a.tsv: 'c' is a column, of 'a', and never a row: .* not mirrored"):
+        swivel.import_counts(one_way, sides="mirrored")
+    differing = write_text(tmp_path / "b.tsv", "a\tb\t1\nb\ta\t2\n")
+    with pytest.raises(CountsError, match=r"b.tsv: the counts are not symmetric"):
+        swivel.import_counts(differing, sides="mirrored")
 
 
 def test_sources_that_cannot_be_told_are_refused(tmp_path: Path) -> None:

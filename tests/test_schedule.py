@@ -18,6 +18,8 @@ from swivel.schedule import (
     default_block_size,
     default_passes,
     falling_rate,
+    rank_of_row,
+    rounds_for_ranks,
     rounds_without_conflict,
 )
 
@@ -54,6 +56,37 @@ def test_there_are_as_few_rounds_as_can_be_all_of_one_length(rows: int, columns:
 @settings(deadline=None)
 def test_the_same_seed_gives_the_same_order(rows: int, columns: int, seed: tuple[int, int]) -> None:
     assert rounds_without_conflict(rows, columns, seed) == rounds_without_conflict(rows, columns, seed)
+
+
+ranks = st.integers(1, 6)
+
+
+@given(blocks, blocks, ranks, seeds)
+@settings(deadline=None)
+def test_ranks_meet_every_block_once_and_never_the_same_parameters(
+    rows: int, columns: int, ranks: int, seed: tuple[int, int]
+) -> None:
+    order = rounds_for_ranks(rows, columns, ranks, seed)
+    met = sorted(block for blocks in order for block in blocks)
+    assert met == [(i, j) for i in range(rows) for j in range(columns)]
+    for blocks in order:
+        assert len({i for i, _ in blocks}) == len({j for _, j in blocks}) == len(blocks)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
+@settings(deadline=None)
+def test_column_blocks_go_round_as_seldom_as_can_be(rows: int, columns: int, number: int) -> None:
+    """Each of n ranks has to see every column block in a pass: n - 1 moves, if the next pass begins where this ends."""
+    ranks, height, width = 3, 3 * rows, 6 * columns
+    order = [
+        *rounds_for_ranks(height, width, ranks, (1, number)),
+        *rounds_for_ranks(height, width, ranks, (1, number + 1)),
+    ]
+    seen: dict[int, list[int]] = {}
+    for blocks in order:
+        for i, j in blocks:
+            seen.setdefault(j, []).append(rank_of_row(height, ranks, i))
+    assert {sum(a != b for a, b in pairwise(owners)) for owners in seen.values()} == {2 * (ranks - 1)}
 
 
 def test_passes_differ_in_their_order() -> None:

@@ -164,6 +164,20 @@ def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path, mo
     assert names(tmp_path) == ["whole.npy"]
 
 
+def test_the_folder_of_a_run_is_told_with_what_it_holds(tmp_path: Path) -> None:
+    make_folder(tmp_path / "run" / "matrix")
+    with pytest.raises(StorageError, match=r"run: the folder of a run; name \S*matrix$"):
+        open_folder(tmp_path / "run", "matrix")
+
+
+def test_failed_block_leaves_no_empty_folder_but_one_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for name in ("old", "new"):
+        with pytest.raises(ValueError, match="no"), create_folder(tmp_path / name, "matrix"):
+            raise ValueError("no")
+    assert names(tmp_path) == ["old"]
+
+
 def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "file", b"old")
 

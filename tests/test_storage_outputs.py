@@ -9,7 +9,7 @@ import pytest
 
 from swivel import storage
 from swivel.errors import FolderExists, StorageError
-from swivel.storage import build_folder, create_file, write_arrays
+from swivel.storage import build_folder, create_file, place_folder, write_arrays
 
 
 def test_a_file_has_its_name_when_the_block_ends(tmp_path: Path) -> None:
@@ -61,3 +61,23 @@ def test_a_folder_that_fails_is_gone_and_one_that_is_there_is_refused(
     with pytest.raises(StorageError, match="No space left on device"), build_folder(tmp_path / "new"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_of_several_who_make_a_folder_the_first_gives_it(tmp_path: Path) -> None:
+    with place_folder(tmp_path / "group") as slow:
+        (slow / "cells").write_bytes(b"slow")
+        with place_folder(tmp_path / "group") as quick:
+            (quick / "cells").write_bytes(b"quick")
+    assert [(path.name, (path / "cells").read_bytes()) for path in tmp_path.iterdir()] == [("group", b"quick")]
+
+
+def test_a_folder_that_fails_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), place_folder(tmp_path / "group") as folder:
+        (folder / "cells").write_bytes(b"half")
+        raise KeyboardInterrupt
+    with pytest.raises(StorageError, match="nowhere"), place_folder(tmp_path / "nowhere" / "group"):
+        pass
+    (tmp_path / "taken").write_bytes(b"a file")
+    with pytest.raises(StorageError, match="taken"), place_folder(tmp_path / "taken"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

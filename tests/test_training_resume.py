@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from swivel.checkpoint import SLOTS, load_checkpoint, load_plan, save_plan
@@ -162,7 +163,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
     saved = load_checkpoint(tmp_path, run_identity(planted, config))
     assert saved is not None
     assert math.isfinite(saved.place.loss.mean)
-    assert saved.place.rounds == 1
+    assert 0 < np.count_nonzero(saved.done) < saved.done.size
 
 
 KILLED = """

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from swivel._version import __version__
 
 if TYPE_CHECKING:
+    from swivel.drift import compare
     from swivel.errors import SwivelError
     from swivel.estimator import SwivelEmbedding
     from swivel.evaluation import evaluate
+    from swivel.extending import extend
     from swivel.formats import export, load
     from swivel.importers import import_counts
     from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
     from swivel.means import Means
-    from swivel.pipeline import count, run, train
+    from swivel.pipeline import add, count, run, train
     from swivel.sample import open_sample
     from swivel.vectors import Vectors
     from swivel.vocabulary import Vocabulary
@@ -37,9 +39,12 @@ _HOMES = {
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.vocabulary",
+    "add": "swivel.pipeline",
+    "compare": "swivel.drift",
     "count": "swivel.pipeline",
     "evaluate": "swivel.evaluation",
     "export": "swivel.formats",
+    "extend": "swivel.extending",
     "import_counts": "swivel.importers",
     "load": "swivel.formats",
     "open_matrix": "swivel.matrix",
@@ -58,9 +63,12 @@ __all__ = [
     "Vectors",
     "Vocabulary",
     "__version__",
+    "add",
+    "compare",
     "count",
     "evaluate",
     "export",
+    "extend",
     "import_counts",
     "load",
     "open_matrix",

@@ -22,15 +22,14 @@ from swivel.storage import create_folder, open_folder, remove_tree, write_file
 STAGE = "checkpoint"
 SLOTS = ("checkpoint-1", "checkpoint-2")
 PLAN = "plan.json"
+DONE = "done.npy"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the schedule a run is, and the losses so far."""
+    """How far a run is, and the losses so far."""
 
     passes: int = 0  # complete passes
-    rounds: int = 0  # complete rounds of the next one
-    steps: int = 0  # steps run of the next round
     saved: int = 0  # how many checkpoints came before
     loss: Loss = field(default_factory=Loss)  # of the pass that is under way
     history: tuple[Loss, ...] = ()  # of each complete pass
@@ -42,6 +41,7 @@ class Checkpoint:
     """A saved state."""
 
     place: Place
+    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the pass that is under way
     arrays: Mapping[str, NDArray[np.float32]]
 
 
@@ -63,12 +63,15 @@ def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
         raise DamagedFolder(f"{folder / PLAN}: not a plan ({error}); remove {folder} to start again") from error
 
 
-def save_checkpoint(folder: Path, identity: str, place: Place, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+def save_checkpoint(
+    folder: Path, identity: str, place: Place, done: NDArray[np.bool_], arrays: Mapping[str, NDArray[np.float32]]
+) -> None:
     """Write a checkpoint over the older of the two."""
     slot = folder / SLOTS[place.saved % len(SLOTS)]
     with create_folder(slot, STAGE, overwrite=True) as writer:
         for name, array in arrays.items():
             writer.write_array(f"{name}.npy", array)
+        writer.write_array(DONE, done)
         writer.finish(config={}, inputs={"run": identity}, facts=asdict(place))
 
 
@@ -81,14 +84,15 @@ def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
             if slot.manifest.inputs.get("run") != identity:
                 continue
             slot.verify()
-            arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts}
-            found.append(Checkpoint(_read_place(slot.manifest.facts), arrays))
+            arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
+            found.append(Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays))
         except (StorageError, OSError, KeyError, TypeError):  # The last two: facts that are not a place.
             continue
     return max(found, key=lambda checkpoint: checkpoint.place.saved, default=None)
 
 
-def _read_place(facts: Mapping[str, Any]) -> Place:
+def place_from(facts: Mapping[str, Any]) -> Place:
+    """Return a place as `dataclasses.asdict` wrote it down."""
     fields = dict(facts)
     fields["loss"] = Loss(**fields["loss"])
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])

@@ -267,6 +267,13 @@ class TrainConfig:
     backend: str = choice("auto", "what computes a step", "auto", "cpu", "triton", "torch", "reference")
     device: str = _device_knob(changes_result=True)
     device_memory: str | None = _device_memory_knob()
+    ranks: int | None = knob(
+        None,
+        "processes that the order of blocks is made for, between which column blocks rotate; default: as many as "
+        "torchrun starts",
+        POSITIVE_INT,
+        optional=True,
+    )
     seed: int = knob(1, "seed of everything random", NATURAL)
     checkpoint_minutes: float = knob(
         5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE, changes_result=False

@@ -15,6 +15,7 @@ Each message says what is wrong with which value, where, and what to do::
     │   └── FolderLocked       another process is writing it
     ├── TrainingError        training cannot start
     │   └── Diverged           the loss is no longer finite
+    ├── ClusterError         a cluster cannot be reached, has stopped answering, or lost what cannot be made again
     ├── UnknownToken         a token that the vocabulary does not have (also a KeyError)
     ├── EvaluationError      a test set cannot be read, or nothing of it is known
     └── MissingExtra         an optional library is not installed
@@ -75,6 +76,10 @@ class TrainingError(SwivelError):
 
 class Diverged(TrainingError):
     """The loss is no longer finite."""
+
+
+class ClusterError(SwivelError):
+    """A cluster cannot be reached, has stopped answering, or lost what cannot be made again."""
 
 
 class UnknownToken(SwivelError, KeyError):

@@ -92,6 +92,9 @@ def read_manifest(path: Path) -> Manifest:
     if not file.exists():
         if not path.exists():
             raise StorageError(f"{path}: no such folder")
+        inside = [str(path / stage) for stage in ("matrix", "vectors") if (path / stage / MANIFEST).exists()]
+        if inside:
+            raise StorageError(f"{path}: the folder of a run; name {' or '.join(inside)}")
         raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))

@@ -4,10 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swivel.config import POSITIVE_INT
+from swivel.config import POSITIVE, POSITIVE_INT, check_fields, knob
 from swivel.errors import ConfigError
 from swivel.progress import SILENT, Progress
-from swivel.resources import count_cores, free_memory, parse_bytes
+from swivel.resources import count_cores, find_rank, free_memory, parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """Who trains on a cluster, and how long is waited for whom; none of it changes what is asked for."""
+
+    workers: int | None = knob(
+        None,
+        "with --ray: workers that train, asynchronously; default: one for every core of the cluster",
+        POSITIVE_INT,
+        optional=True,
+        changes_result=False,
+    )
+    servers: int = knob(1, "with --ray: servers that hold the parameters", POSITIVE_INT, changes_result=False)
+    worker_threads: int = knob(1, "with --ray: cores of a worker", POSITIVE_INT, changes_result=False)
+    lease_seconds: float = knob(
+        60.0,
+        "with --ray: how long a worker or a server may be silent before another does its work",
+        POSITIVE,
+        changes_result=False,
+    )
+    patience_seconds: float = knob(
+        600.0, "with --ray: how long nothing at all may advance before the run ends", POSITIVE, changes_result=False
+    )
+    ahead: int = knob(
+        2,
+        "with --ray: strips that a worker has at a time; 1: none is fetched ahead",
+        POSITIVE_INT,
+        changes_result=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +51,8 @@ class Means:
     memory: int | str | None = None  # bytes, or a text such as 1GiB; None: half of what is free
     overwrite: bool = False
     progress: Progress = SILENT
+    ray: str | None = None  # address of a cluster that does the work: local, auto or HOST:PORT; None: this process
+    cluster: ClusterConfig = ClusterConfig()  # who trains there
 
     def __post_init__(self) -> None:
         if self.threads is not None and not POSITIVE_INT.holds(self.threads):
@@ -30,7 +65,8 @@ class Means:
     @property
     def thread_count(self) -> int:
         """Number of threads to use."""
-        return self.threads or count_cores()
+        rank = find_rank()
+        return self.threads or max(1, count_cores() // (rank[2] if rank else 1))
 
     @property
     def memory_bytes(self) -> int:

@@ -7,13 +7,11 @@ that it was made from the same inputs with the same settings is opened instead o
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,28 +25,19 @@ from swivel.config import (
     result_settings,
     stage_config,
 )
-from swivel.errors import ConfigError, FolderExists, StorageError, VocabularyError
-from swivel.interrupts import stop_on_signals
+from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.means import Means
-from swivel.progress import Progress
-from swivel.resources import format_bytes, parse_bytes
-from swivel.storage import MANIFEST, create_folder, fingerprint, read_manifest, remove_tree, scratch_folder
-from swivel.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.numbering import list_tokens, number_tokens, warn_of_paths
+from swivel.resources import find_rank, parse_bytes
+from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from swivel.corpus import EncodedCorpus, Texts
+    from swivel.corpus import Texts
     from swivel.matrix import Matrix
-    from swivel.training import Trained
     from swivel.vectors import Vectors
 
 Kept = TypeVar("Kept")
-
-# English text has a token in about 6 bytes; a token takes 4 bytes of scratch when read and 4 as an id.
-SCRATCH_PER_BYTE = 1.4
-PACKED, PACKED_SUFFIXES = 4, (".gz", ".bz2", ".xz", ".zst")
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -144,10 +133,11 @@ def count(
     from swivel.matrix import open_matrix
 
     means = means or Means()
+    _refuse_ranks()
     corpus_config, vocabulary_config, count_config = split_settings(
         recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
     )
-    listed = _list_tokens(vocabulary)
+    listed = list_tokens(vocabulary)
     configs = {
         "corpus": result_settings(corpus_config),
         "vocabulary": result_settings(vocabulary_config),
@@ -161,14 +151,14 @@ def count(
         if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
         _refuse_finished(home.path, means)
-        _warn_of_paths(texts, means.progress)
+        warn_of_paths(texts, means.progress)
         return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
 
-def _list_tokens(vocabulary: Vocabulary | Iterable[str] | None) -> tuple[str, ...] | None:
-    if isinstance(vocabulary, str):
-        raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
-    return None if vocabulary is None else tuple(vocabulary)
+def _refuse_ranks() -> None:
+    rank = find_rank()
+    if rank is not None and rank[1] > 1:
+        raise ConfigError("torchrun starts ranks for training alone; count in one process first, then train its matrix")
 
 
 def _refuse_finished(path: Path, means: Means) -> None:
@@ -178,14 +168,6 @@ def _refuse_finished(path: Path, means: Means) -> None:
             f"{path}: finished already, and text that is in memory or comes from a pipe cannot be compared with what "
             "it was made from; choose another folder, train from this one, or pass --overwrite"
         )
-
-
-def _warn_of_paths(texts: Texts, progress: Progress) -> None:
-    """Say that strings in a list are texts, where each of them is the path of a file."""
-    if not isinstance(texts, (list, tuple)) or not texts:
-        return
-    if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
-        progress.say(f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files")
 
 
 def _count(
@@ -199,12 +181,16 @@ def _count(
     from swivel.counting import CountJob, check_device, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
+    if means.ray is not None:
+        from swivel.cluster.counting import ClusterCount, count_on_ray
+
+        return count_on_ray(ClusterCount(texts, path, configs, count_config, inputs, listed), means)
     device_memory = None if count_config.device_memory is None else parse_bytes(count_config.device_memory)
     if count_config.device not in ("auto", "cpu"):
         check_device(count_config.device)  # now, not after the text has been read
     wake_device(count_config.device)
     with scratch_folder(path) as scratch:
-        vocabulary, ids = _number_tokens(texts, scratch, listed, configs, means)
+        vocabulary, ids = number_tokens(texts, scratch, listed, configs, means)
         job = CountJob(
             path=path,
             memory_bytes=means.memory_bytes,
@@ -218,60 +204,44 @@ def _count(
         return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
 
 
-def _number_tokens(
-    texts: Texts,
-    scratch: Path,
-    listed: tuple[str, ...] | None,
-    configs: Mapping[str, Mapping[str, Any]],
-    means: Means,
-) -> tuple[Vocabulary, NDArray[np.uint32]]:
-    """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
-    from swivel.corpus import encode_corpus
+def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Means | None = None) -> Matrix:
+    """Add matrices up, cells of equal labels summed, and return the sum, kept in `out` or in a temporary folder.
 
-    config = CorpusConfig(**configs["corpus"])
-    _forecast_reading(texts, scratch, means.progress)
-    encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
-    vocabulary = _choose_vocabulary(encoded, VocabularyConfig(**configs["vocabulary"]), listed, config)
-    means.progress.say(
-        f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
-    )
-    keep_gaps = configs["count"]["oov"] == "gap"
-    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=means.thread_count)
-    return vocabulary, ids
+    Vocabularies may differ: the sum has the labels of all, by falling count. Matrices counted from parts of a text
+    with the same words add up to the one that is counted from the whole, bit for bit.
 
+    Parameters
+    ----------
+    matrices
+        Two or more, or their folders, counted with the same window, weight and columns.
 
-def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
-    """Say how much there is to read and what it takes on disk for the time being, where sizes can be known."""
-    from swivel.corpus import fingerprint_sources, list_files
+    Raises
+    ------
+    CountsError
+        They were counted differently, or one has columns of another kind.
 
-    if "iterable" in fingerprint_sources(texts, CorpusConfig()):
-        return
-    files = [file for file in list_files(texts) if file.is_file()]  # type: ignore[arg-type]
-    size = sum(file.stat().st_size * (PACKED if file.suffix in PACKED_SUFFIXES else 1) for file in files)
-    needed = int(size * SCRATCH_PER_BYTE)
-    progress.say(
-        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
-    )
-    free = shutil.disk_usage(scratch).free
-    if needed * 0.7 > free:
-        raise StorageError(
-            f"{scratch.parent}: reading needs about {format_bytes(needed)} of disk, {format_bytes(free)} are free; "
-            "choose another disk"
-        )
+    Examples
+    --------
+    >>> settings = {"min_count": 1, "columns": "symmetric"}
+    >>> total = add(count(["tea milk"], **settings), count(["milk sugar", "tea milk"], **settings))
+    >>> total.count("tea", "milk"), total.rows.tokens
+    (2.0, ('milk', 'tea', 'sugar'))
+    """
+    from swivel.matrix import open_matrix
+    from swivel.matrix.adding import Target, add_matrices, shared_config
 
-
-def _choose_vocabulary(
-    encoded: EncodedCorpus, config: VocabularyConfig, listed: tuple[str, ...] | None, corpus: CorpusConfig
-) -> Vocabulary:
-    if encoded.token_count == 0:
-        raise VocabularyError("the text has no tokens")
-    if listed is None:
-        return choose_tokens(encoded.counts(config.min_count) or encoded.counts(), config)
-    vocabulary = from_list(listed, encoded.counts())
-    if vocabulary.counts[0] == 0:
-        lower = "; the text is lower-cased, the list should be too" if corpus.lowercase else ""
-        raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{lower}")
-    return vocabulary
+    means = means or Means()
+    if len(matrices) < 2:
+        raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
+    opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
+    config = shared_config(opened)
+    inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
+    with folder_or_temporary(out) as home:
+        if is_done(home.path, "matrix", {"config": config, "inputs": inputs}, means):
+            return open_matrix(home.path)
+        for matrix in opened:
+            matrix.verify()
+        return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
 
 
 def train(
@@ -279,6 +249,7 @@ def train(
     out: str | Path | None = None,
     *,
     recipe: str = "default",
+    init: Vectors | str | Path | None = None,
     means: Means | None = None,
     **settings: Any,
 ) -> Vectors:
@@ -291,21 +262,29 @@ def train(
     ----------
     matrix
         A matrix, or the folder of one.
+    init
+        Vectors to start from, or the folder that training wrote: words that both have begin at their old rows and
+        columns, new ones join, a third of the passes will do. `dim` is theirs.
     settings
         Fields of TrainConfig and VectorsConfig.
     """
     from swivel import vectors
+    from swivel.formats import open_vectors
+    from swivel.making import make_job, make_vectors
     from swivel.matrix import open_matrix
 
     means = means or Means()
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
-    train_config, vectors_config = _training_settings(matrix, recipe, settings)
-    configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
-    inputs = {"matrix": matrix.fingerprint}
+    init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    if init is not None and settings.get("dim") is None:
+        settings["dim"] = init.rows.shape[1]
+    if out is None and find_rank() is not None:
+        raise ConfigError("ranks that torchrun starts need a folder that they all see: pass out")
+    job = make_job(matrix, *_training_settings(matrix, recipe, settings), init)
     with folder_or_temporary(out) as home:
-        if is_done(home.path, "vectors", {"config": configs, "inputs": inputs}, means):
+        if is_done(home.path, "vectors", job.made_from(), means):
             return vectors.load(home.path)
-        return home.keep(_train(matrix, home.path, train_config, vectors_config, means))
+        return home.keep(make_vectors(job, home.path, means))
 
 
 def _training_settings(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
@@ -319,58 +298,13 @@ def _training_settings(matrix: Matrix, recipe: str, settings: Mapping[str, Any])
     return train_config, vectors_config
 
 
-def _train(
-    matrix: Matrix, path: Path, train_config: TrainConfig, vectors_config: VectorsConfig, means: Means
-) -> Vectors:
-    from swivel import vectors
-    from swivel.checkpoint import remove_checkpoints
-    from swivel.training import train_matrix
-
-    matrix.verify()
-    with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
-        trained = train_matrix(matrix, train_config, folder=path, threads=means.thread_count, progress=means.progress)
-        with stop_on_signals() as should_stop:  # A few seconds: what was trained is written before anyone leaves.
-            result = _make_vectors(matrix, trained, train_config, vectors_config)
-            facts = {**vectors.write_vectors(folder, result), **_training_facts(trained)}
-            configs = {"train": result_settings(train_config), "vectors": result_settings(vectors_config)}
-            folder.finish(config=configs, inputs={"matrix": matrix.fingerprint}, facts=facts)
-            remove_checkpoints(path)
-    should_stop.raise_if_set()
-    return vectors.load(path)
-
-
-def _make_vectors(matrix: Matrix, trained: Trained, train_config: TrainConfig, config: VectorsConfig) -> Vectors:
-    from swivel import vectors
-
-    parts = matrix.columns_per_row
-    columns = vectors.Side(matrix.columns, trained.columns, matrix.column_sums)
-    has_scores = train_config.objective == "swivel"  # GloVe's w . c is no PMI: its columns live in the sum alone.
-    return vectors.Vectors(
-        vectors.Side(matrix.rows, trained.rows, matrix.row_sums),
-        columns if has_scores else None,
-        vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, config),
-        shift=train_config.shift,
-        columns_per_row=parts if has_scores else 0,
-    )
-
-
-def _training_facts(trained: Trained) -> dict[str, Any]:
-    return {
-        "plan": asdict(trained.plan),
-        "losses": [
-            {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
-            for loss in trained.history
-        ],
-        "training_seconds": round(trained.seconds, 3),
-    }
-
-
 def run(
     texts: Texts,
     out: str | Path,
     *,
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | None = None,
+    init: Vectors | str | Path | None = None,
     means: Means | None = None,
     **settings: Any,
 ) -> Vectors:
@@ -378,6 +312,8 @@ def run(
 
     Parameters
     ----------
+    init
+        Vectors to start from, as in `train`.
     settings
         Fields of every stage's configuration.
     """
@@ -388,7 +324,7 @@ def run(
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
     matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=means, **to_count)
-    return train(matrix, path / "vectors", recipe=recipe, means=means, **to_train)
+    return train(matrix, path / "vectors", recipe=recipe, init=init, means=means, **to_train)
 
 
 def _settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class Plan:
     device: str
     dtype: str
     groups: tuple[int, int] | None = None  # blocks of rows and of columns that are trained together; None: all
+    ranks: int = 1  # processes between which the order lets column blocks rotate
 
 
 def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from swivel.errors import ConfigError
@@ -103,3 +104,17 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int] | None:
+    """Return this process's rank, how many there are, and how many on this machine; None: no launcher started ranks.
+
+    torchrun says so in the environment, and other launchers as it does.
+
+    >>> find_rank({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
+    (1, 4, 2)
+    """
+    if not all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        return None
+    rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    return rank, ranks, int(environment.get("LOCAL_WORLD_SIZE", "1"))

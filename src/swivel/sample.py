@@ -43,7 +43,14 @@ QUESTIONS = (
 )
 # Half of the sample's cells are observed: sampling its zeros would save nothing. Of the bundled pairs' questions are
 # right, with 20 passes: dim 128 .76, dim 200 .79, dim 300 .79; below 300, some seeds put prince before queen.
-SETTINGS = {"dim": 300, "block_size": 256, "passes": 20, "decay": 1e-4, "combine": "sum", "zeros": "all"}
+SETTINGS: dict[str, Any] = {
+    "dim": 300,
+    "block_size": 256,
+    "passes": 20,
+    "decay": 1e-4,
+    "combine": "sum",
+    "zeros": "all",
+}
 
 
 def pack_cells(counts: NDArray[np.float64]) -> bytes:

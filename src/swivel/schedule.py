@@ -6,6 +6,7 @@ Knows numbers only: no arrays of parameters, no devices, no files.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,39 @@ def rounds_in_groups(
         inside = rounds_without_conflict(rows, columns, (*seed, i, j))
         rounds += [[(row_starts[i] + row, column_starts[j] + column) for row, column in blocks] for blocks in inside]
     return rounds
+
+
+def rounds_for_ranks(row_blocks: int, column_blocks: int, ranks: int, seed: tuple[int, ...]) -> list[list[Block]]:
+    """Return one pass in which every rank keeps its row blocks and column blocks go round.
+
+    Column blocks are in two chunks for every rank, so that one travels while the other computes: in turn t, rank r
+    trains its rows with chunk 2r + t, which rank r - 1 takes over in turn t + 2. A pass begins with the chunks that the
+    last one ended with, where they are. The last part of `seed` is the number of the pass. A round has blocks of every
+    rank: one process that runs them all does the same.
+
+    >>> rounds_for_ranks(2, 4, 2, (1, 0))
+    [[(0, 0), (1, 2)], [(0, 1), (1, 3)], [(0, 2), (1, 0)], [(0, 3), (1, 1)]]
+    """
+    rows, columns = block_starts(row_blocks, ranks).tolist(), block_starts(column_blocks, 2 * ranks).tolist()
+    rounds = []
+    for turn in range(2 * ranks):
+        parts = []
+        for rank in range(ranks):
+            chunk = (2 * rank + turn - 2 * seed[-1]) % (2 * ranks)
+            height, width = rows[rank + 1] - rows[rank], columns[chunk + 1] - columns[chunk]
+            inside = rounds_without_conflict(height, width, (*seed, turn, rank)) if height and width else []
+            parts.append([[(rows[rank] + i, columns[chunk] + j) for i, j in blocks] for blocks in inside])
+        rounds += [[block for blocks in pieces for block in blocks] for pieces in zip_longest(*parts, fillvalue=[])]
+    return rounds
+
+
+def rank_of_row(row_blocks: int, ranks: int, block: int) -> int:
+    """Return the rank that keeps a row block.
+
+    >>> [rank_of_row(5, 2, block) for block in range(5)]
+    [0, 0, 0, 1, 1]
+    """
+    return int(np.searchsorted(block_starts(row_blocks, ranks), block, "right")) - 1
 
 
 def group_starts(blocks: int, group: int) -> list[int]:

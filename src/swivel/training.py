@@ -7,10 +7,9 @@ they become the vectors that users get is `vectors`' affair.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,45 +17,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends import (
-    Backend,
-    BackendMeans,
-    Side,
-    Step,
-    StepSettings,
-    Zeros,
-    create_backend,
-)
-from swivel.backends.base import ObservedCells, Running
-from swivel.checkpoint import Place, load_checkpoint, load_plan, save_checkpoint, save_plan
+from swivel.backends import Side
+from swivel.checkpoint import Place, load_checkpoint, load_plan, place_from, save_checkpoint, save_plan
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
+from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
-from swivel.objective import Loss, Objective, add_biases, column_offsets, observed_targets, row_offsets
-from swivel.planning import (
-    BlockedMatrix,
-    Plan,
-    check_plan,
-    describe_load,
-    make_plan,
-    read_plan,
-    wants_sample,
-)
+from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
+from swivel.planning import BlockedMatrix, Plan, check_plan, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
 from swivel.schedule import (
     Block,
     block_order,
-    block_starts,
     falling_rate,
+    rounds_for_ranks,
     rounds_in_groups,
     rounds_without_conflict,
 )
 from swivel.storage import fingerprint, scratch_folder
+from swivel.workers import Alone, Done, Here, Job, Round, Sides, Wishes, Workers
 
 Array = NDArray[np.float32]
 ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
-ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
@@ -73,42 +56,60 @@ class Trained:
 
 
 def train_matrix(
-    matrix: BlockedMatrix, config: TrainConfig, *, folder: Path, threads: int, progress: Progress = SILENT
-) -> Trained:
-    """Train row and column vectors for a matrix.
+    matrix: BlockedMatrix,
+    config: TrainConfig,
+    *,
+    folder: Path,
+    threads: int,
+    progress: Progress = SILENT,
+    start: Start | None = None,
+    workers: Workers | None = None,
+) -> Trained | None:
+    """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
-    is called again with the same matrix and configuration. Ctrl-C and SIGTERM save one first.
+    is called again with the same matrix and configuration, by these `workers` or by others. Ctrl-C and SIGTERM save
+    one first. `workers` are closed at the end. Where several processes run this loop together, those that do not lead
+    return None.
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
-    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
-    saved = load_plan(folder, identity)
-    plan = read_plan(saved, folder) if saved else make_plan(matrix, config)
-    if saved is None:
-        save_plan(folder, identity, asdict(plan))
-    else:
-        check_plan(plan, config, folder)
-    run = _Run(matrix, config, plan, _Saver(folder, identity, config.checkpoint_minutes))
+    made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
+    identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
+    saver = _Saver(folder, identity, config.checkpoint_minutes)
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
-        contextlib.closing(run.create_backend(threads, progress)) as backend,
+        contextlib.closing(workers or Alone()) as team,
     ):
-        if not backend.lays_out:
-            run.matrix = _reblock(matrix, plan, scratch, threads, progress)
-        return run.train(backend, progress, should_stop)
+        plan = _lead_plan(matrix, config, saver, team.ranks, start) if team.leads else None
+        plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
+        run = _Run(Job(matrix, config, plan), team, saver, should_stop)
+        return run.train(Here(scratch, threads, progress), start)
 
 
-def _reblock(matrix: BlockedMatrix, plan: Plan, scratch: Path, threads: int, progress: Progress) -> BlockedMatrix:
-    if (plan.row_blocks, plan.column_blocks) != (matrix.row_blocks, matrix.column_blocks):
-        progress.say(
-            f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
-            f"to {plan.row_blocks} x {plan.column_blocks} blocks"
-        )
-    return matrix.reblocked(plan.row_blocks, plan.column_blocks, scratch=scratch, threads=threads)
+def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, ranks: int, start: Start | None) -> Plan:
+    """Return the plan that was written down, or make one and write it down."""
+    saved = load_plan(saver.folder, saver.identity)
+    if saved is None:
+        plan = _make_plan(matrix, config, start)
+        plan = replace(plan, ranks=config.ranks or ranks)
+    else:
+        plan = read_plan(saved, saver.folder)
+        check_plan(plan, config, saver.folder)
+        if ranks > 1 and plan.ranks != ranks:  # One process can keep any order; ranks want their own.
+            plan = replace(plan, ranks=ranks)
+    if saved != asdict(plan):
+        save_plan(saver.folder, saver.identity, asdict(plan))
+    return plan
+
+
+def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None) -> Plan:
+    plan = make_plan(matrix, config)
+    is_open = config.passes is None and config.end == "passes"
+    return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 
 
 @dataclass(slots=True)
@@ -123,8 +124,8 @@ class _Saver:
     def is_due(self) -> bool:
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
-    def save(self, place: Place, arrays: dict[str, Array]) -> Place:
-        save_checkpoint(self.folder, self.identity, place, arrays)
+    def save(self, place: Place, done: NDArray[np.bool_], arrays: dict[str, Array]) -> Place:
+        save_checkpoint(self.folder, self.identity, place, done, arrays)
         self.last = time.monotonic()
         return replace(place, saved=place.saved + 1)
 
@@ -132,107 +133,78 @@ class _Saver:
 class _Run:
     """One training run, from the first step or from a checkpoint to the end."""
 
-    def __init__(self, matrix: BlockedMatrix, config: TrainConfig, plan: Plan, saver: _Saver) -> None:
-        self.matrix, self.config, self.plan, self.saver = matrix, config, plan, saver
-        self.objective = Objective.from_config(config)
+    def __init__(self, job: Job, workers: Workers, saver: _Saver, should_stop: StopRequest) -> None:
+        self.job, self.workers, self.saver, self.should_stop = job, workers, saver, should_stop
+        self.matrix, self.config, self.plan = job.matrix, job.config, job.plan
+        self.objective = Objective.from_config(job.config)
         self.place = Place()
-        self.threads = 1
+        self.done = np.zeros(job.blocks, np.bool_)  # blocks of the pass that is under way
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}
-        self.row_starts = block_starts(matrix.shape[0], plan.row_blocks)
-        self.column_starts = block_starts(matrix.shape[1], plan.column_blocks)
-        self.row_order = block_order(matrix.shape[0], plan.row_blocks)
-        self.column_order = block_order(matrix.shape[1], plan.column_blocks)
+        self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
+        self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
 
-    def create_backend(self, threads: int, progress: Progress) -> Backend:
-        plan = self.plan
-        load = describe_load(self.matrix, self.config, (plan.row_blocks, plan.column_blocks), plan.device)
-        self.threads = threads
-        memory = self.config.device_memory
-        means = BackendMeans(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
-        return create_backend(plan.backend, self._settings(load.zeros, progress), means)
-
-    def train(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> Trained:
+    def train(self, here: Here, start: Start | None) -> Trained | None:
         plan, (rows, columns) = self.plan, self.matrix.shape
-        self._hand_over(backend, self._restore(progress) or self._initial_arrays())
-        progress.say(
+        self.workers.begin(self.job, here)
+        self.workers.hold(self._agree_on_start(here, start))
+        if self.job.wants_sample() and not self.job.is_sampled():
+            here.progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
+        here.progress.say(
             f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
-            f"blocks: {backend.describe()}{self._why_not_cuda()}"
+            f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
         )
         self.saver.last = time.monotonic()
-        self._run_passes(backend, progress, should_stop)
-        return self._finish(backend)
+        self._run_passes(here.progress)
+        return self._finish()
 
     def _why_not_cuda(self) -> str:
         is_open = self.config.device == "auto" and self.config.backend == "auto"
         return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
 
-    def _settings(self, zeros: Zeros, progress: Progress) -> StepSettings:
-        config = self.config
-        plan = self.plan.device, (self.plan.row_blocks, self.plan.column_blocks)
-        if wants_sample(config, *plan) and zeros == Zeros():
-            progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
-        return StepSettings(self.objective, zeros, config.decay)
+    def _agree_on_start(self, here: Here, start: Start | None) -> Sides | None:
+        """Return the parameters to begin with, and have all processes of this loop begin at the same place."""
+        arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.leads else None
+        told = json.dumps([asdict(self.place), np.flatnonzero(self.done).tolist()])
+        place, done = json.loads(self.workers.share(told))
+        self.place = place_from(place)
+        self.done.flat[done] = True
+        if self._done_steps():
+            here.progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
+        return None if arrays is None else self._sides(arrays)
 
-    def _initial_arrays(self) -> dict[str, Array]:
-        """Small random vectors, zero where a row or column has no counts; accumulators at their start."""
+    def _initial_arrays(self, start: Start | None, threads: int) -> dict[str, Array]:
         sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
-        arrays: dict[str, Array] = {}
-        for side, name in enumerate(("rows", "columns")):
-            vectors = self._initial_vectors(side, sums[side])[orders[side]]
-            accumulators = np.full_like(vectors, np.float32(self.config.accumulator))
-            if self.objective.has_biases:
-                vectors, accumulators = add_biases(vectors, accumulators, side)
-            arrays |= {name: vectors, f"{name}_accumulators": accumulators}
-        return arrays
+        return make_arrays(sums, orders, self.config, start=start, threads=threads)
 
-    def _initial_vectors(self, side: int, sums: NDArray[np.float64]) -> Array:
-        """Draw piece by piece, each from a seed of its own: the same for any number of threads."""
-        dim = self.config.dim
-        vectors = np.empty((len(sums), dim), np.float32)
-
-        def draw(first: int) -> None:
-            piece = vectors[first : first + ROWS_DRAWN]
-            np.random.default_rng((self.config.seed, 0, side, first)).standard_normal(out=piece, dtype=np.float32)
-            piece *= np.float32(1 / math.sqrt(dim))
-            piece[sums[first : first + ROWS_DRAWN] <= 0] = 0
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(draw, range(0, len(sums), ROWS_DRAWN)))
-        return vectors
-
-    def _restore(self, progress: Progress) -> dict[str, Array] | None:
+    def _restore(self) -> dict[str, Array] | None:
         saved = load_checkpoint(self.saver.folder, self.saver.identity)
         if saved is None:
             return None
         self.place = replace(saved.place, saved=saved.place.saved + 1)
-        progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
+        self.done = saved.done
         return dict(saved.arrays)
 
-    def _hand_over(self, backend: Backend, arrays: dict[str, Array]) -> None:
-        """Give the backend the parameters, and all cells where it lays blocks out itself."""
+    def _sides(self, arrays: dict[str, Array]) -> Sides:
         matrix, objective = self.matrix, self.objective
         row_offset = row_offsets(matrix.row_sums, matrix.total, objective)[self.row_order].astype(np.float32)
         column_offset = column_offsets(matrix.column_sums, objective)[self.column_order].astype(np.float32)
         rows = Side(arrays["rows"], arrays["rows_accumulators"], row_offset)
-        columns = Side(arrays["columns"], arrays["columns_accumulators"], column_offset)
-        backend.hold(rows, columns, (self.row_starts, self.column_starts))
-        if backend.lays_out:
-            backend.take(matrix.stored)
+        return rows, Side(arrays["columns"], arrays["columns_accumulators"], column_offset)
 
     def _all_steps(self) -> int:
-        return self.plan.passes * self.plan.row_blocks * self.plan.column_blocks
+        return self.plan.passes * self.done.size
 
     def _done_steps(self) -> int:
-        plan, place = self.plan, self.place
-        before = sum(len(blocks) for blocks in self._rounds(place.passes)[: place.rounds])
-        return place.passes * plan.row_blocks * plan.column_blocks + before + place.steps
+        return self.place.passes * self.done.size + int(np.count_nonzero(self.done))
 
-    def _rounds(self, number: int) -> list[list[Block]]:
+    def _order(self, number: int) -> list[list[Block]]:
         """Return the order of a pass."""
         plan, seed = self.plan, (self.config.seed, 1, number)
         if number not in self._orders:
-            if plan.groups is None:
+            if plan.ranks > 1:
+                order = rounds_for_ranks(plan.row_blocks, plan.column_blocks, plan.ranks, seed)
+            elif plan.groups is None:
                 order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
             else:
                 order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
@@ -240,13 +212,31 @@ class _Run:
             self._orders[number] = order
         return self._orders[number]
 
-    def _run_passes(self, backend: Backend, progress: Progress, should_stop: StopRequest) -> None:
-        cells_per_step = self.matrix.shape[0] * self.matrix.shape[1] / (self.plan.row_blocks * self.plan.column_blocks)
-        with track(progress, "training", self._all_steps() * cells_per_step, "cells") as task:
-            task.advance(self._done_steps() * cells_per_step)
+    def _rounds_left(self) -> list[Round]:
+        """Return what is left of the pass that is under way, each round with the rate that falls to it."""
+        number, rounds = self.place.passes, []
+        before = number * self.done.size
+        for blocks in self._order(number):
+            left = [block for block in blocks if not self.done[block]]
+            if left:
+                rounds.append(Round(number, left, self._rate(before)))
+            before += len(blocks)
+        return rounds
+
+    def _rate(self, before: int) -> float:
+        rate = self.config.rate
+        return falling_rate(rate, before, self._all_steps()) if self.config.end == "passes" else rate
+
+    def _run_passes(self, progress: Progress) -> None:
+        with track(progress, "training", self._all_steps() * self._cells_per_step, "cells") as task:
+            task.advance(self._done_steps() * self._cells_per_step)
             self._clock = time.perf_counter()
             while self.place.passes < self.plan.passes and not self._has_converged():
-                self._run_pass(backend, task, cells_per_step, should_stop)
+                self._run_pass(task)
+
+    @property
+    def _cells_per_step(self) -> float:
+        return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
     def _has_converged(self) -> bool:
         history = self.place.history
@@ -255,57 +245,36 @@ class _Run:
         before, now = history[-2].mean, history[-1].mean
         return before - now < self.config.tolerance * before
 
-    def _run_pass(self, backend: Backend, task: Task, cells_per_step: float, should_stop: StopRequest) -> None:
+    def _run_pass(self, task: Task) -> None:
         number = self.place.passes
-        rounds = self._rounds(number)
-        backend.expect([*rounds[self.place.rounds :], *self._rounds(number + 1)])
-        running: Running | None = None
-        while self.place.rounds < len(rounds):
-            steps = self._steps(rounds[self.place.rounds])[self.place.steps :]
-            begun = backend.run(steps, should_stop)
-            # One round runs while the next is being made ready: what it lost is asked for a round later.
-            self._collect(running, task, cells_per_step)
-            running = begun
-            self._advance(begun.steps, len(steps))
-            if should_stop() or self.saver.is_due():
-                self._collect(running, task, cells_per_step)
-                running = None
-                self._save(backend)
-                should_stop.raise_if_set()
-        self._collect(running, task, cells_per_step)
+        wishes = Wishes(self.should_stop, self.saver.is_due)
+        while not self.done.all():
+            for done in self.workers.run(self._rounds_left(), self._order(number + 1), wishes):
+                self._collect(done, task)
+            if self.workers.agree(wishes.pause()):
+                self._save()
+                self._leave_if_asked()
         if self.place.loss.mean_observed > MOST_GROWTH * self._starting_loss:
             raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start")
         history = (*self.place.history, self.place.loss)
-        self.place = replace(self.place, passes=number + 1, rounds=0, steps=0, loss=Loss(), history=history)
-        if should_stop():  # while the last round was being waited for
-            self._save(backend)
-            should_stop.raise_if_set()
+        self.place = replace(self.place, passes=number + 1, loss=Loss(), history=history)
+        self.done[:] = False
+
+    def _leave_if_asked(self) -> None:
+        if self.workers.agree(self.should_stop()):
+            if not self.should_stop():
+                self.should_stop.set()  # Another process was asked.
+            self.should_stop.raise_if_set()
 
     @cached_property
     def _starting_loss(self) -> float:
         return starting_loss(self.matrix, self.objective)
 
-    def _steps(self, blocks: Sequence[tuple[int, int]]) -> list[Step]:
-        rate = self.config.rate
-        if self.config.end == "passes":
-            rate = falling_rate(rate, self._done_steps() - self.place.steps, self._all_steps())
-        return [self._step(i, j, rate) for i, j in blocks]
-
-    def _step(self, i: int, j: int, rate: float) -> Step:
-        def load() -> ObservedCells:
-            return self.matrix.cells(i, j)
-
-        return Step((i, j), load, rate, (self.config.seed, 2, self.place.passes, i, j))
-
-    def _advance(self, begun: int, asked: int) -> None:
-        rounds = self.place.rounds + (begun == asked)
-        self.place = replace(self.place, rounds=rounds, steps=0 if begun == asked else self.place.steps + begun)
-
-    def _collect(self, running: Running | None, task: Task, cells_per_step: float) -> None:
-        """Wait for steps and add what they lost."""
-        if running is None:
-            return
-        loss = sum(running.losses(), self.place.loss)
+    def _collect(self, done: Done, task: Task) -> None:
+        """Add what steps lost."""
+        for block in done.blocks:
+            self.done[block] = True
+        loss = sum(done.losses, self.place.loss)
         if not self.objective.pushes:
             loss = replace(loss, unobserved_cells=0)  # They say nothing: the mean is that of the observed.
         if not math.isfinite(loss.mean):
@@ -313,7 +282,7 @@ class _Run:
         now = time.perf_counter()
         self.place = replace(self.place, loss=loss, seconds=self.place.seconds + now - self._clock)
         self._clock = now
-        task.advance(running.steps * cells_per_step, self._note())
+        task.advance(len(done.blocks) * self._cells_per_step, self._note() + done.note)
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(
@@ -329,9 +298,12 @@ class _Run:
             f"(observed {loss.mean_observed:.3f}, unobserved {loss.mean_unobserved:.5f})"
         )
 
-    def _fetch(self, backend: Backend) -> dict[str, Array]:
+    def _fetch(self) -> dict[str, Array] | None:
         """Return all parameters, or raise Diverged where one is not finite: the loss is of the step before."""
-        rows, columns = backend.fetch()
+        sides = self.workers.fetch()
+        if sides is None:
+            return None
+        rows, columns = sides
         arrays = {
             "rows": rows.vectors,
             "rows_accumulators": rows.accumulators,
@@ -342,11 +314,16 @@ class _Run:
             raise self._diverged("a vector is not finite")
         return arrays
 
-    def _save(self, backend: Backend) -> None:
-        self.place = self.saver.save(self.place, self._fetch(backend))
+    def _save(self) -> None:
+        arrays = self._fetch()
+        if arrays is not None:
+            self.place = self.saver.save(self.place, self.done, arrays)
+        self.saver.last = time.monotonic()
 
-    def _finish(self, backend: Backend) -> Trained:
-        arrays = self._fetch(backend)
+    def _finish(self) -> Trained | None:
+        arrays = self._fetch()
+        if arrays is None:
+            return None
         dim = self.config.dim  # without biases
         rows = _in_vocabulary_order(arrays["rows"][:, :dim], self.row_order)
         columns = _in_vocabulary_order(arrays["columns"][:, :dim], self.column_order)

@@ -7,7 +7,7 @@ are positions. It does not read text.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -192,3 +192,29 @@ def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
         seen.add(token)
     order = sorted(range(len(listed)), key=lambda number: -counts.get(listed[number], 0))
     return Vocabulary([listed[n] for n in order], [counts.get(listed[n], 0) for n in order])
+
+
+def choose_vocabulary(
+    counts: Callable[[int], Mapping[str, int]],
+    config: VocabularyConfig,
+    listed: Iterable[str] | None,
+    *,
+    lowercase: bool,
+) -> Vocabulary:
+    """Return the vocabulary of a text: one's own list where there is one, else what `config` keeps.
+
+    `counts(n)` gives the tokens that are n times in the text, or more often; `lowercase`: it was lower-cased.
+
+    >>> choose_vocabulary(lambda least: {"a": 2}, VocabularyConfig(min_count=1), None, lowercase=True).tokens
+    ('a',)
+    """
+    if listed is None:
+        return choose_tokens(counts(config.min_count) or counts(1), config)
+    seen = counts(1)
+    if not seen:
+        raise VocabularyError("the text has no tokens")
+    vocabulary = from_list(listed, seen)
+    if vocabulary.counts[0] == 0:
+        lower = "; the text is lower-cased, the list should be too" if lowercase else ""
+        raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{lower}")
+    return vocabulary

@@ -127,11 +127,10 @@ class Finished:
 
 
 class HeldSides:
-    """Parameters as two pairs of whole arrays, of which a block is a contiguous piece."""
+    """Parameters block by block, each in arrays of its own."""
 
     lays_out = False
-    _sides: tuple[Side, Side]
-    _starts: Starts
+    _blocks: tuple[list[Side], list[Side]]
 
     def take(self, cells: StoredCells) -> None:
         """Need nothing: every step loads its own cells."""
@@ -149,19 +148,32 @@ class HeldSides:
 
     def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
         """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
-        self._sides = self._put_side(rows), self._put_side(columns)
-        self._starts = starts
+        first, second = (
+            [self._put_side(side.part(int(start), int(stop))) for start, stop in pairwise(edges)]
+            for side, edges in zip((rows, columns), starts, strict=True)
+        )
+        self._blocks = first, second
 
     def _put_side(self, side: Side) -> Side:
         return Side(self.put(side.vectors), self.put(side.accumulators), self.put(side.offsets))
 
     def fetch(self) -> tuple[Side, Side]:
         """Return the parameters as host arrays."""
-        rows, columns = self._sides
-        return self._get_side(rows), self._get_side(columns)
+        rows, columns = (self._join(blocks) for blocks in self._blocks)
+        return rows, columns
 
-    def _get_side(self, side: Side) -> Side:
-        return Side(self.get(side.vectors), self.get(side.accumulators), self.get(side.offsets))
+    def _join(self, blocks: list[Side]) -> Side:
+        parts = [(self.get(block.vectors), self.get(block.accumulators), self.get(block.offsets)) for block in blocks]
+        vectors, accumulators, offsets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return Side(vectors, accumulators, offsets)
+
+    def lend_block(self, side: int, block: int) -> Side:
+        """Return a block's own arrays, of the rows (0) or the columns (1)."""
+        return self._blocks[side][block]
+
+    def put_block(self, side: int, block: int, values: Side) -> None:
+        """Take a block on, instead of the one that is held."""
+        self._blocks[side][block] = self._put_side(values)
 
     def open_step(self, step: Step) -> tuple[ObservedCells, Side, Side]:
         """Return the cells of a step and the sides that their positions speak of.
@@ -169,10 +181,7 @@ class HeldSides:
         A mirrored block is trained with the sides swapped, which is the same step: the loss does not know rows
         from columns.
         """
-        rows, columns = (
-            side.part(int(starts[block]), int(starts[block + 1]))
-            for side, starts, block in zip(self._sides, self._starts, step.block, strict=True)
-        )
+        rows, columns = (self.lend_block(side, block) for side, block in enumerate(step.block))
         cells = step.load()
         return (cells, columns, rows) if cells.mirrored else (cells, rows, columns)
 
@@ -334,6 +343,12 @@ class Backend(Protocol):
 
     def fetch(self) -> tuple[Side, Side]:
         """Return the parameters after all steps so far as host arrays, in the backend's own precision."""
+
+    def lend_block(self, side: int, block: int) -> Side:
+        """Return the arrays of a block of rows (0) or columns (1) after all steps so far, of the backend's own kind."""
+
+    def put_block(self, side: int, block: int, values: Side) -> None:
+        """Take a block on, instead of the one that is held; its arrays may be host arrays or torch's."""
 
     def close(self) -> None:
         """Give threads and memory back."""

@@ -275,3 +275,18 @@ def adagrad(vectors: Any, accumulators: Any, gradient: Any, scale: float, decay:
             step = factor * g[t] + shrink * w[t]
             a[t] += step * step
             w[t] -= speed * step / np.sqrt(a[t])
+
+
+# Not fast-math: the square root of a square is the number itself, to the last bit, where both are rounded by the book.
+@numba.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+def recover_gradient(before: Any, after: Any, accumulators: Any, start: float) -> None:
+    """Overwrite accumulators, which began at a tiny `start`, by the gradient of the one step since then.
+
+    Adagrad adds the square of the gradient to them and moves the vectors against its sign.
+    """
+    first = F(start)
+    for i in range(before.shape[0]):
+        b, w, a = before[i], after[i], accumulators[i]
+        for t in range(len(b)):
+            size = np.sqrt(max(a[t] - first, F(0.0)))
+            a[t] = -size if w[t] > b[t] else size

@@ -26,7 +26,7 @@ class ReferenceBackend(HeldSides):
 
     def put(self, array: NDArray[Any]) -> Any:
         """Return a float64 copy."""
-        return array.astype(np.float64)
+        return np.array(array, np.float64)
 
     def get(self, array: Any) -> NDArray[Any]:
         """Return the array as it is, in float64: a checkpoint loses nothing."""

@@ -37,8 +37,10 @@ class TorchBackend(HeldSides):
         """Say what runs."""
         return f"torch on {self.device}, {self.dtype} products, float32 parameters"
 
-    def put(self, array: NDArray[np.float32]) -> Any:
+    def put(self, array: NDArray[np.float32] | Tensor) -> Any:
         """Return a copy on the device."""
+        if isinstance(array, Tensor):
+            return array.to(self.device, torch.float32, copy=True)
         return torch.tensor(np.asarray(array, np.float32), device=self.device)
 
     def get(self, array: Any) -> NDArray[np.float32]:

@@ -1,13 +1,15 @@
 """The command line. It prints and parses; everything else is done in the rooms below.
 
-`commands`, `data`, `experiments`, `exploring` and `exporting` have the verbs, `options` makes their flags from the
-configurations, `bars` draws progress.
+`commands`, `comparing`, `data`, `experiments`, `exploring`, `exporting` and `extending` have the verbs, `options` makes
+their flags from the configurations, `bars` draws progress.
 """
 
 from swivel.cli.commands import cli, main
-from swivel.cli.data import import_
+from swivel.cli.comparing import compare
+from swivel.cli.data import add, import_
 from swivel.cli.experiments import plot, reproduce
 from swivel.cli.exploring import explore
 from swivel.cli.exporting import export
+from swivel.cli.extending import extend
 
-__all__ = ["cli", "explore", "export", "import_", "main", "plot", "reproduce"]
+__all__ = ["add", "cli", "compare", "explore", "export", "extend", "import_", "main", "plot", "reproduce"]

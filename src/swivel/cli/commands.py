@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
@@ -13,9 +14,10 @@ import click
 
 from swivel._version import __version__
 from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, next_command, show
-from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.cli.options import Command, cluster_options, config_options, means_options, output_options, ray_option
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, SwivelError
+from swivel.means import ClusterConfig
 
 if TYPE_CHECKING:
     from swivel.means import Means
@@ -61,6 +63,9 @@ def read_tokens(file: str | None) -> list[str] | None:
     return tokens
 
 
+init_option = click.option(
+    "--init", metavar="VECTORS", help="start from these vectors: known words stay near their place, others join"
+)
 vocabulary_option = click.option("--vocabulary", metavar="FILE", help="one's own list of tokens, one a line")
 recipe_option = click.option(
     "--recipe", type=click.Choice(list(RECIPES)), default="default", show_default=True, help=RECIPE_HELP
@@ -72,13 +77,15 @@ recipe_option = click.option(
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
 @recipe_option
 @vocabulary_option
+@init_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
+@cluster_options
 @means_options
 @output_options
 def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to vectors: every stage; finished ones are not done again, an interrupted one goes on.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel import pipeline
 
@@ -95,12 +102,13 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
 @recipe_option
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig)
+@ray_option
 @means_options
 @output_options
 def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to a matrix of counts.
 
-    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel import pipeline
 
@@ -117,7 +125,9 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
 @click.argument("matrix", metavar="MATRIX")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
 @recipe_option
+@init_option
 @config_options(TrainConfig, VectorsConfig)
+@cluster_options
 @means_options
 @output_options
 def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
@@ -127,7 +137,8 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
 
     means, as_json, settings = take_means(rest)
     vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, means=means, **settings)
-    report_vectors(vectors, Path(output), means, as_json)
+    if is_leading():
+        report_vectors(vectors, Path(output), means, as_json)
 
 
 @cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
@@ -269,9 +280,25 @@ def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
         threads=rest.pop("threads", None),
         memory=rest.pop("memory", None),
         overwrite=rest.pop("overwrite", False),
-        progress=SILENT if quiet else BarProgress(),
+        ray=rest.pop("ray", None),
+        cluster=_take_cluster(rest),
+        progress=BarProgress() if is_leading() and not quiet else SILENT,
     )
     return means, as_json, rest
+
+
+def is_leading() -> bool:
+    """Return whether this process speaks: of the ranks that torchrun starts, one does."""
+    from swivel.resources import find_rank
+
+    rank = find_rank()
+    return rank is None or rank[0] == 0
+
+
+def _take_cluster(rest: dict[str, Any]) -> ClusterConfig:
+    names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
+    given = {name: value for name in names if (value := rest.pop(name)) is not None}
+    return ClusterConfig(**given)
 
 
 def open_vectors(path: str) -> Vectors:

@@ -1,4 +1,4 @@
-"""The verb that brings somebody's counts in: `import`."""
+"""The verbs that bring counts together: `import`, somebody's; `add`, several matrices."""
 
 from __future__ import annotations
 
@@ -62,3 +62,28 @@ def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
     means.progress.say(f"next: swivel train {output} -o vectors")
+
+
+@cli.command(cls=Command, short_help="Matrices to one: counts of equal labels summed.")
+@click.argument("matrices", nargs=-1, required=True, metavar="MATRIX MATRIX...")
+@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the sum")
+@means_options
+@output_options
+def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
+    """Matrices to one: counts of equal labels are summed, vocabularies may differ.
+
+    They have to be counted alike: the same window, weight and columns. With more text than before:
+
+    \b
+    swivel count new.txt -o new
+    swivel add work/matrix new -o matrix
+    swivel train matrix --init work/vectors -o vectors
+    """
+    from swivel import pipeline
+
+    means, as_json, _ = take_means(rest)
+    matrix = pipeline.add(*matrices, out=output, means=means)
+    rows, columns = matrix.shape
+    data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+    show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+    means.progress.say(f"next: swivel train {output} --init VECTORS -o vectors")

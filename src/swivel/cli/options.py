@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import click
 
 from swivel.config import RECIPES, STAGES
+from swivel.means import ClusterConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,7 +50,7 @@ def config_options(*configs: type[Any]) -> Callable[[Function], Function]:
 
 
 def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Callable[[Function], Function]:
-    stage = next(name for name, kind in STAGES.items() if kind is config)
+    stage = next((name for name, kind in STAGES.items() if kind is config), "machine")
     hint = get_type_hints(config)[field.name]
     kind = next((part for part in get_args(hint) if part is not type(None)), hint)
     flag = "--" + field.name.replace("_", "-")
@@ -86,6 +87,17 @@ def means_options(function: Function) -> Function:
     memory = "memory to stay inside when counting, such as 1GiB  [default: half of what is free]"
     function = _flag("machine", "--memory", memory)(function)
     return _flag("machine", "--threads", "threads to use  [default: all cores]", type=int)(function)
+
+
+def ray_option(function: Function) -> Function:
+    """Add the flag that names a cluster."""
+    text = "work on a Ray cluster: local (this machine's cores), auto (the one that runs here) or HOST:PORT"
+    return _flag("machine", "--ray", text, metavar="ADDRESS")(function)
+
+
+def cluster_options(function: Function) -> Function:
+    """Add the flags that name a cluster and say who trains there."""
+    return ray_option(config_options(ClusterConfig)(function))
 
 
 def output_options(function: Function) -> Function:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import Texts, fingerprint_sources, list_files
+from swivel.corpus.ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.sources import TextFile, Texts, fingerprint_sources, list_files, text_size
 from swivel.corpus.tokenize import split_units
+from swivel.errors import CorpusError
 from swivel.marks import BREAK, GAP
 from swivel.progress import SILENT, Progress
 
@@ -25,11 +27,18 @@ __all__ = [
     "BREAK",
     "GAP",
     "EncodedCorpus",
+    "FileRange",
+    "TextFile",
     "Texts",
+    "cut_files",
     "encode_corpus",
+    "encode_ranges",
     "fingerprint_sources",
+    "group_ranges",
     "list_files",
+    "list_paths",
     "split_units",
+    "text_size",
 ]
 
 
@@ -44,6 +53,19 @@ def encode_corpus(
     from swivel.corpus import encode
 
     return encode.encode_corpus(texts, config, scratch=scratch, threads=threads, progress=progress)
+
+
+def list_paths(texts: str | Path) -> list[Path]:
+    """Return the files of a path, a folder or a glob, as `list_files` does; a URL is refused.
+
+    >>> list_paths("-")
+    [PosixPath('-')]
+    """
+    files = list_files(texts)
+    paths = [file for file in files if isinstance(file, Path)]
+    if len(paths) < len(files):
+        raise CorpusError(f"{texts}: only files of this machine are read here; fetch them first")
+    return paths
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from swivel.corpus import kernels
 from swivel.corpus.characters import MAX_TOKEN_BYTES, Rules, build_rules
 from swivel.corpus.pieces import Piece, cut_stream, describe_bad_byte
 from swivel.corpus.sources import Stream, Texts, open_streams
-from swivel.corpus.types import TypeTable
+from swivel.corpus.types import PackedTypes, TypeTable
 from swivel.errors import CorpusError
 from swivel.marks import BREAK, GAP
 from swivel.ordered import take_in_order
@@ -149,6 +149,19 @@ def encode_corpus(
     (6, {'to': 2, 'be': 2})
     """
     streams = open_streams(texts, config)
+    return encode_streams(streams, config, scratch=scratch, threads=threads, progress=progress, piece_bytes=piece_bytes)
+
+
+def encode_streams(
+    streams: list[Stream],
+    config: CorpusConfig,
+    *,
+    scratch: Path,
+    threads: int,
+    progress: Progress = SILENT,
+    piece_bytes: int = PIECE_BYTES,
+) -> EncodedCorpus:
+    """Read streams once, as `encode_corpus` reads those of texts; no window crosses from one to the next."""
     rules = build_rules(config, is_tokenised=streams[0].is_tokenised, has_marks=streams[0].has_marks)
     sizes = [stream.size for stream in streams if stream.size is not None]
     total = sum(sizes) if len(sizes) == len(streams) else None
@@ -202,7 +215,7 @@ class EncodedCorpus:
         self._ids = [open_array(worker.ids.path) for worker in workers]
         self._types = workers[0].types
         same = np.arange(len(self._types), dtype=np.uint32)
-        self._numbers = [same] + [self._types.merge(worker.types) for worker in workers[1:]]
+        self._numbers = [same] + [self._types.merge(worker.types.pack()) for worker in workers[1:]]
         self.token_count: int = self._types.token_count
         self.unit_count: int = self._count_units()
 
@@ -218,6 +231,10 @@ class EncodedCorpus:
     def type_count(self) -> int:
         """Distinct tokens."""
         return len(self._types)
+
+    def pack_types(self) -> PackedTypes:
+        """Return the types and their counts, to be merged with those of other texts."""
+        return self._types.pack()
 
     def counts(self, min_count: int = 1) -> dict[str, int]:
         """Return the tokens seen `min_count` times or more with their counts, in no particular order."""

@@ -1,4 +1,4 @@
-"""Where text comes from: files, folders, globs, compressed files, standard input, anything that can be iterated.
+"""Where text comes from: files, folders, globs, URLs, compressed files, standard input, anything that can be iterated.
 
 Receives what the user named, hands on `Stream`s: named runs of UTF-8 bytes. It does not split text.
 
@@ -25,15 +25,19 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
+from swivel.corpus.remote import RemoteFile, is_url, list_url
 from swivel.errors import ConfigError, CorpusError, missing_extra
 from swivel.storage import fingerprint
 
-Texts: TypeAlias = "str | Path | Iterable[str] | Iterable[Path] | Iterable[Iterable[str]]"
+TextFile: TypeAlias = "Path | RemoteFile"
+Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterable[Iterable[str]]"
 
 STDIN = Path("-")
 BLOCK_BYTES = 1 << 20
 _ZSTD_BYTES = 1 << 13  # Read little at a time: what comes out may be a thousand times as much.
 _SEPARATOR = "swivel.separator"
+PACKED, PACKED_SUFFIXES = 4, (".gz", ".bz2", ".xz", ".zst")  # text is so many times as large as these files, about
+_FILES = (Path, RemoteFile)
 _TAKEN_NAMES = ("-", "iterable", "vocabulary")  # beside the files' names, in a manifest
 
 
@@ -56,22 +60,26 @@ class Stream:
     is_tokenised: bool = False
 
 
-def list_files(texts: str | Path | Iterable[Path]) -> list[Path]:
-    """Return the files that paths, folders and globs stand for; a folder's in sorted order, hidden ones left out.
+def list_files(texts: str | TextFile | Iterable[TextFile]) -> list[TextFile]:
+    """Return the files that paths, folders, globs and URLs stand for; a folder's sorted, hidden ones left out.
 
     Raises CorpusError where there is none.
 
     >>> list_files("-")
     [PosixPath('-')]
     """
-    if isinstance(texts, (str, Path)):
+    if isinstance(texts, (str, *_FILES)):
         return _expand(texts)
     return [file for path in texts for file in _expand(path)]
 
 
-def _expand(path: str | Path) -> list[Path]:
+def _expand(path: str | TextFile) -> list[TextFile]:
+    if isinstance(path, RemoteFile):
+        return [path]
     if str(path) == "-":
         return [STDIN]
+    if isinstance(path, str) and is_url(path):
+        return [file for found in list_url(path) for file in _expand(found)]
     try:
         kind = "folder" if Path(path).is_dir() else "file" if Path(path).exists() else "glob"
     except (OSError, ValueError):  # too long, or with NUL: no path at all
@@ -89,7 +97,7 @@ def _expand(path: str | Path) -> list[Path]:
     raise CorpusError(f"{shown!a}: no such file or folder (texts themselves are passed as a list of strings)")
 
 
-def _list_folder(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[TextFile]:
     def refuse(error: OSError) -> None:
         raise CorpusError(f"{error.filename}: {error.strerror}") from error
 
@@ -99,10 +107,10 @@ def _list_folder(folder: Path) -> list[Path]:
         files += [Path(root, name) for name in names if not name.startswith(".")]
     if not files:
         raise CorpusError(f"{folder}: the folder has no files")
-    return sorted(files)
+    return [*sorted(files)]
 
 
-def _name_files(files: Iterable[Path]) -> Iterator[str]:
+def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
     """Yield a name for each file that does not say where it lies; the second of a name has #2 behind it."""
     taken, seen = set(_TAKEN_NAMES), Counter[str]()
     for file in files:
@@ -120,16 +128,18 @@ def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
     Where a file lies is left out, so that a project may be moved. What is in memory or comes from a pipe has no digest:
     its name stands in for it.
     """
-    if isinstance(texts, (str, Path)):
+    if isinstance(texts, (str, *_FILES)):
         files = list_files(texts)
-    elif isinstance(texts, Collection) and texts and all(isinstance(item, Path) for item in texts):
-        files = list_files([item for item in texts if isinstance(item, Path)])
+    elif isinstance(texts, Collection) and texts and all(isinstance(item, _FILES) for item in texts):
+        files = list_files([item for item in texts if isinstance(item, _FILES)])
     else:
         return {"iterable": "iterable"}
     return {name: _fingerprint_file(file, config) for name, file in zip(_name_files(files), files, strict=True)}
 
 
-def _fingerprint_file(file: Path, config: CorpusConfig) -> str:
+def _fingerprint_file(file: TextFile, config: CorpusConfig) -> str:
+    if isinstance(file, RemoteFile):
+        return fingerprint([file.size(), file.version(), fingerprint(config)])
     if file == STDIN:
         return "standard input"
     with _told_apart(str(file)):
@@ -140,17 +150,17 @@ def _fingerprint_file(file: Path, config: CorpusConfig) -> str:
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
     """Return the streams of whatever the user passed; nothing is read yet but the first item of an iterable."""
     codec = find_codec(config.encoding)
-    if isinstance(texts, (str, Path)):
-        return [_file_stream(file, codec, config) for file in list_files(texts)]
+    if isinstance(texts, (str, *_FILES)):
+        return [file_stream(file, codec, config) for file in list_files(texts)]
     try:
         items: Iterator[Any] = iter(texts)
     except TypeError:
         raise CorpusError(f"texts: expected a path, or texts to iterate over, got {type(texts).__name__}") from None
     first = list(itertools.islice(items, 1))
     items = itertools.chain(first, items)
-    if first and isinstance(first[0], Path):
-        files = list_files(_checked(items, Path, "a path"))
-        return [_file_stream(file, codec, config) for file in files]
+    if first and isinstance(first[0], _FILES):
+        files = list_files(_checked(items, _FILES, "a path"))
+        return [file_stream(file, codec, config) for file in files]
     if first and not isinstance(first[0], str):
         return [Stream("iterable", lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenised=True)]
     return [Stream("iterable", lambda: _pack(_pack_texts(items)), has_marks=True)]
@@ -177,20 +187,39 @@ def _told_apart(name: str) -> Iterator[None]:
         raise CorpusError(f"{name}: {error.strerror or error}") from error
 
 
-def _file_stream(file: Path, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
+def size_of(file: TextFile) -> int | None:
+    """Return the bytes of a file; None of what has no size: standard input, a pipe."""
+    if isinstance(file, RemoteFile):
+        return file.size()
+    return None if file == STDIN or not file.is_file() else file.stat().st_size
+
+
+def text_size(file: TextFile) -> int:
+    """Return about how many bytes of text a file has; 0 where that cannot be known."""
+    return (size_of(file) or 0) * (PACKED if file.suffix.lower() in PACKED_SUFFIXES else 1)
+
+
+def open_file(file: TextFile) -> IO[bytes]:
+    """Open a file's bytes for reading."""
+    if isinstance(file, RemoteFile):
+        return file.open()
+    with _told_apart(str(file)):
+        return file.open("rb", buffering=0)
+
+
+def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
+    """Return the stream of one file, of which nothing is read yet."""
     name = "standard input" if file == STDIN else str(file)
-    size = None if file == STDIN or not file.is_file() else file.stat().st_size
 
     def read() -> Iterator[Block]:
         blocks = _read_file(file, name)
         return blocks if codec.name in ("utf-8", "utf-8-sig") else _transcode(blocks, name, codec, config)
 
-    return Stream(name, lambda: _without_bom(read()), size)
+    return Stream(name, lambda: drop_bom(read()), size_of(file))
 
 
-def _read_file(file: Path, name: str) -> Iterator[Block]:
-    with _told_apart(name):
-        raw = sys.stdin.buffer if file == STDIN else file.open("rb", buffering=0)
+def _read_file(file: TextFile, name: str) -> Iterator[Block]:
+    raw = sys.stdin.buffer if file == STDIN else open_file(file)
     try:
         yield from _DECOMPRESS.get(file.suffix.lower(), _read_plain)(raw, name)
     finally:
@@ -256,7 +285,8 @@ _DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[Block]]] = {
 }
 
 
-def _without_bom(blocks: Iterator[Block]) -> Iterator[Block]:
+def drop_bom(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Yield the blocks without the mark of UTF-8 that some files begin with."""
     held, cost = b"", 0
     for block in blocks:
         held, cost = held + block.data, cost + block.cost
@@ -340,7 +370,7 @@ def _pack(parts: Iterator[bytes]) -> Iterator[Block]:
         yield Block(b"".join(held), size)
 
 
-def _checked(items: Iterable[Any], kind: type, words: str) -> Iterator[Any]:
+def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
     for number, item in enumerate(items, 1):
         if not isinstance(item, kind):
             raise CorpusError(f"item {number}: expected {words}, as before, got {type(item).__name__}")

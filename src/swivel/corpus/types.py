@@ -6,6 +6,7 @@ Owns the arrays that the kernels fill, makes room in them, merges tables and loo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,20 @@ from swivel.corpus.kernels import COUNT, START, STATE_SIZE, TYPES, USED
 
 _FEW = 1024
 _CACHE_LINES = 16  # two of them, in int64s: processors fetch them in pairs
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTypes:
+    """The content of a table without its slots, to be sent elsewhere.
+
+    `arena` has the bytes of all types, `types` where each begins in it and its count, and one row more.
+    """
+
+    arena: NDArray[np.uint8]
+    types: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.types) - 1
 
 
 class TypeTable:
@@ -59,9 +74,13 @@ class TypeTable:
             self.slots = np.zeros((1 << (2 * needed - 1).bit_length(), 2), np.uint64)
             kernels.fill_slots(self.slots, self.arena, self.types, len(self))
 
-    def merge(self, other: TypeTable) -> NDArray[np.uint32]:
+    def pack(self) -> PackedTypes:
+        """Return the types and counts, to be merged into another table."""
+        return PackedTypes(self.arena[: self.used_bytes], self.types[: len(self) + 1])
+
+    def merge(self, other: PackedTypes) -> NDArray[np.uint32]:
         """Add another table's types and counts; return the number that each of its types has here."""
-        self.make_room(len(other), other.used_bytes)
+        self.make_room(len(other), len(other.arena))
         numbers = np.empty(len(other), np.uint32)
         kernels.merge_types(other.arena, other.types, self.slots, self.arena, self.types, self.state, numbers)
         return numbers

@@ -4,7 +4,16 @@ Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the b
 read text.
 """
 
-from swivel.counting.count import CountJob, check_device, choose_device, count_tokens, forecast, wake_device
+from swivel.counting.count import (
+    CountJob,
+    check_device,
+    choose_device,
+    count_part,
+    count_tokens,
+    forecast,
+    make_spec,
+    wake_device,
+)
 from swivel.counting.planning import Forecast
 from swivel.counting.windows import WindowWeights, column_vocabulary, part_names, window_weights
 from swivel.marks import BREAK, GAP
@@ -18,8 +27,10 @@ __all__ = [
     "check_device",
     "choose_device",
     "column_vocabulary",
+    "count_part",
     "count_tokens",
     "forecast",
+    "make_spec",
     "part_names",
     "wake_device",
     "window_weights",

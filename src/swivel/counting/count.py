@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from swivel.counting.windows import column_vocabulary, is_symmetric, part_names,
 from swivel.errors import CountsError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.matrix.layout import Layout
+from swivel.matrix.shards import RunFiles, make_piece
 from swivel.ordered import map_in_order
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.vocabulary import Vocabulary
@@ -186,17 +188,47 @@ def count_with_plan(
     ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, *, plan: Plan, task: Task
 ) -> Matrix:
     """Count chunk by chunk as planned, each a run of the builder."""
-    from swivel.counting.rows import ChunkCounter
-
     builder = MatrixBuilder(
         job.path, spec, memory_bytes=job.memory_bytes, threads=plan.threads, overwrite=job.overwrite
     )
     with builder:
-        counter = ChunkCounter(ids, builder.layout, config, plan)
-        for first, last in _split_places(ids.size, plan.chunk_places):
-            _count_chunk(counter, builder, first, last, task)
-        del counter
+        count_chunks(ids, builder.layout, config, plan=plan, begin_run=builder.begin_run, task=task)
         return builder.finish(config=job.settings or config, inputs=job.inputs)
+
+
+def count_chunks(
+    ids: NDArray[np.uint32],
+    layout: Layout,
+    config: CountConfig,
+    *,
+    plan: Plan,
+    begin_run: Callable[[], AbstractContextManager[RunFiles]],
+    task: Task,
+) -> None:
+    """Count chunk by chunk as planned, each a run of whoever gathers them."""
+    from swivel.counting.rows import ChunkCounter
+
+    counter = ChunkCounter(ids, layout, config, plan)
+    for first, last in _split_places(ids.size, plan.chunk_places):
+        _count_chunk(counter, begin_run, first, last, task)
+
+
+def count_part(
+    ids: NDArray[np.uint32], layout: Layout, config: CountConfig, runs: RunFiles, *, memory_bytes: int
+) -> int:
+    """Count a part of a corpus on one thread, as runs that somebody else merges with other parts'; return its tokens.
+
+    The part holds whole units, and `runs` all shards of the layout.
+    """
+    if not ids.size:
+        nothing = np.zeros(0, np.int64)
+        with runs.run():
+            runs.append(make_piece(np.zeros(layout.shards, np.int64), nothing.astype(np.uint32), nothing))
+        return 0
+    prepared = _prepare(_check_ids(ids), layout, config, threads=1, memory_bytes=memory_bytes)
+    with track(SILENT, "counting", prepared.survey.tokens, "tokens") as task:
+        count_chunks(ids, layout, config, plan=prepared.plan, begin_run=runs.run, task=task)
+    return prepared.survey.tokens
 
 
 def _split_places(places: int, most: int) -> Iterator[tuple[int, int]]:
@@ -206,11 +238,17 @@ def _split_places(places: int, most: int) -> Iterator[tuple[int, int]]:
         yield places * number // chunks, places * (number + 1) // chunks
 
 
-def _count_chunk(counter: ChunkCounter, builder: MatrixBuilder, first: int, last: int, task: Task) -> None:
+def _count_chunk(
+    counter: ChunkCounter,
+    begin_run: Callable[[], AbstractContextManager[RunFiles]],
+    first: int,
+    last: int,
+    task: Task,
+) -> None:
     index = counter.make_index(first, last)
     stride = counter.shape.stride
     tokens = np.diff(index.starts[::stride])
-    with builder.begin_run() as run:
+    with begin_run() as run:
         blocks = range(counter.layout.row_blocks)
         pieces = map_in_order(partial(counter.count_block, index), blocks, threads=counter.plan.threads)
         for block, piece in zip(blocks, pieces, strict=True):

@@ -12,8 +12,10 @@ from swivel.formats.labels import check_vectors
 from swivel.formats.table import FORMATS
 from swivel.vectors import Vectors
 
+SIDES = ("rows", "columns")
 
-def export(vectors: Vectors, path: str | Path, *, format: str | None = None) -> None:
+
+def export(vectors: Vectors, path: str | Path, *, format: str | None = None, side: str = "rows") -> None:
     """Write vectors as another tool's file; one that is there is replaced, a folder is refused.
 
     Parameters
@@ -26,8 +28,12 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None) -> 
     format
         The format by its name (`swivel.formats.FORMATS`); needed for `glove` and for the folders `projector`,
         `sentence-transformers`, `model2vec` and `swivel`.
+    side
+        `rows`: what `vectors[word]` returns; `columns`: the trained columns by their own labels, as of a table whose
+        columns are other things than its rows.
 
-    Raises ConfigError for a format that is not known, and VocabularyError for a label that the format cannot hold.
+    Raises ConfigError for a format or a side that is not known, and VocabularyError for a label that the format cannot
+    hold.
 
     >>> import tempfile
     >>> import numpy as np
@@ -44,8 +50,19 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None) -> 
     chosen = FORMATS[check_format(format) if format is not None else format_of(path)]
     if path.is_dir() and not chosen.is_folder:
         raise StorageError(f"{path}: a folder; name a file in it")
+    if side not in SIDES:
+        raise ConfigError(f"side must be rows or columns, got {side!r}")
+    if side == "columns":
+        vectors = take_columns(vectors)
     check_vectors(vectors)
     chosen.write(vectors, path)
+
+
+def take_columns(vectors: Vectors) -> Vectors:
+    """Return a model's columns as vectors; raise ConfigError where it has none."""
+    if vectors.contents.columns is None:
+        raise ConfigError("side columns: these vectors have no columns, as files of other tools do not")
+    return Vectors(vectors.contents.columns)
 
 
 def check_format(name: str) -> str:

@@ -21,7 +21,12 @@ from swivel.importers.reading import Reading
 from swivel.importers.settings import pick_fields
 from swivel.importers.spill import Chunk
 
-_ROWS = 1 << 19  # of a batch
+_BYTES_A_ROW = 1 << 10  # of memory for each row of a batch: a sixth of it is used, by three batches on their way
+_FEWEST_ROWS, _MOST_ROWS = 1 << 12, 1 << 20  # of a batch; pyarrow hashes all known labels anew for each
+
+
+def _batch_rows(reading: Reading) -> int:
+    return min(max(reading.memory_bytes // _BYTES_A_ROW, _FEWEST_ROWS), _MOST_ROWS)
 
 
 def load_pyarrow(what: str) -> Any:
@@ -53,14 +58,14 @@ def read_parquet(file: Path, reading: Reading) -> Iterator[Chunk]:
         picks = pick_fields(reading.config, schema.names, len(schema.names), str(file))
         names = _check_names([schema.names[pick] for pick in picks], schema.names, str(file))
         share = file.stat().st_size / max(opened.metadata.num_rows, 1)
-        yield from _read_batches(pa, _read_groups(opened, names), str(file), reading, share)
+        yield from _read_batches(pa, _read_groups(opened, names, _batch_rows(reading)), str(file), reading, share)
     pa.default_memory_pool().release_unused()
 
 
-def _read_groups(opened: Any, names: list[str]) -> Iterator[Any]:
+def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
     """Yield batches, one row group's after the other's: a reader of all of them keeps the whole file in memory."""
     for group in range(opened.num_row_groups):
-        for batch in opened.iter_batches(batch_size=_ROWS, row_groups=[group], columns=names):
+        for batch in opened.iter_batches(batch_size=rows, row_groups=[group], columns=names):
             yield batch.select(names)
 
 
@@ -94,11 +99,12 @@ def read_table(table: Any, reading: Reading) -> Iterator[Chunk]:
 def _select(batches: Iterator[Any], schema: Any, reading: Reading, name: str) -> Iterator[Any]:
     """Yield the chosen columns, in slices that are not too long."""
     picks = list(pick_fields(reading.config, schema.names, len(schema.names), name))
+    rows = _batch_rows(reading)
     for batch in batches:
         chosen = batch.select(picks)
         chosen.validate(full=True)  # an Arrow file's offsets are believed by everything else
-        for start in range(0, chosen.num_rows, _ROWS):
-            yield chosen.slice(start, _ROWS)
+        for start in range(0, chosen.num_rows, rows):
+            yield chosen.slice(start, rows)
 
 
 def _check_names(names: list[str], all_names: list[str], where: str) -> list[str]:

@@ -125,11 +125,11 @@ class BasketSpill:
         for file, values in zip(self._files, (baskets.items, baskets.lengths), strict=True):
             file.append(values)
 
-    def close(self) -> None:
-        """Complete the files."""
+    def close(self, name: str) -> None:
+        """Complete the files; raise CountsError where the source, of this name, had nothing."""
         self.close_files()
         if not self._files[0].length:
-            raise CountsError("there are no baskets at all")
+            raise CountsError(f"{name}: there are no baskets at all")
 
     def close_files(self) -> None:
         """Complete the files. A second call does nothing."""

@@ -6,6 +6,7 @@ a cell and its units fit into 64 bits together (nearly always); else, and for sy
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.errors import CountsError
 from swivel.importers.baskets import BasketSpill
 from swivel.importers.labels import Places, Side
 from swivel.importers.reading import Reading
-from swivel.importers.spill import Cells, CellSpill, add_sums
+from swivel.importers.spill import PIECE, Cells, CellSpill, add_sums
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.matrix.layout import Layout
 from swivel.matrix.shards import Piece, make_piece
@@ -59,27 +61,38 @@ def rank_side(side: Side, sums: NDArray[np.int64], unit: int, *, drop_empty: boo
     return Ranked(Vocabulary([labels[number] for number in order.tolist()], counts.tolist()), places)
 
 
-def sum_sides(spill: CellSpill, reading: Reading) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sum_sides(spill: CellSpill, reading: Reading, *, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sums of all rows and of all columns, in units; where both are the same things, of both together."""
     row_sums = np.zeros(_size(reading.row_side), np.int64)
     column_sums = row_sums if reading.is_shared else np.zeros(_size(reading.column_side), np.int64)
-    for cells in spill.pieces():
-        add_sums(row_sums, cells.rows, cells.units)
-        if reading.sides == "undirected":  # a thing with itself is its own mirror
-            add_sums(column_sums, cells.columns, np.where(cells.rows == cells.columns, 0, cells.units))
-        elif reading.sides != "mirrored":
-            add_sums(column_sums, cells.columns, cells.units)
+    sum_piece = functools.partial(_sum_piece, spill, reading.sides, (row_sums.size, column_sums.size))
+    starts = range(0, spill.length, PIECE)
+    for piece in map_in_order(sum_piece, starts, threads=threads):
+        row_sums += piece[0]
+        column_sums += piece[1]
     return row_sums, column_sums
 
 
-def rank_sides(spill: CellSpill | BasketSpill, reading: Reading) -> tuple[Ranked, Ranked]:
+def _sum_piece(spill: CellSpill, kind: str, sizes: tuple[int, int], start: int) -> list[NDArray[np.int64]]:
+    """Return what one piece adds to the sums of the rows and of the columns."""
+    sums = [np.zeros(size, np.int64) for size in sizes]
+    for cells in spill.pieces(start, min(start + PIECE, spill.length)):
+        add_sums(sums[0], cells.rows, cells.units)
+        if kind == "undirected":  # a thing with itself is its own mirror
+            add_sums(sums[1], cells.columns, np.where(cells.rows == cells.columns, 0, cells.units))
+        elif kind != "mirrored":
+            add_sums(sums[1], cells.columns, cells.units)
+    return sums
+
+
+def rank_sides(spill: CellSpill | BasketSpill, reading: Reading, *, threads: int = 1) -> tuple[Ranked, Ranked]:
     """Return rows and columns in the matrix's order; the same object where they are the same things."""
     drop = reading.config.drop_empty
     if isinstance(spill, BasketSpill):
         row_sums = column_sums = spill.count_items(_size(reading.row_side))
         unit = 1
     else:
-        row_sums, column_sums = sum_sides(spill, reading)
+        row_sums, column_sums = sum_sides(spill, reading, threads=threads)
         unit = spill.unit
     rows = rank_side(reading.row_side, row_sums, unit, drop_empty=drop)
     columns = rows if reading.is_shared else rank_side(reading.column_side, column_sums, unit, drop_empty=drop)
@@ -101,7 +114,9 @@ class Target:
 
 def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Target, means: Means) -> Matrix:
     """Write the matrix of what was spilled."""
-    rows, columns = rank_sides(spill, reading)
+    rows, columns = rank_sides(spill, reading, threads=means.thread_count)
+    if reading.sides == "mirrored" and isinstance(spill, CellSpill):
+        _refuse_one_way(spill, reading, rows.places)
     symmetric = reading.sides in ("mirrored", "undirected")
     spec = MatrixSpec(
         rows=rows.vocabulary,
@@ -122,6 +137,19 @@ def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Targe
         else:
             _add_runs(builder, spill, _Runs(keys, spill, rows.places, columns.places), memory, task)
         return builder.finish(config=target.config, inputs=target.inputs)
+
+
+def _refuse_one_way(spill: CellSpill, reading: Reading, places: NDArray[np.int64]) -> None:
+    """Raise CountsError for a column that is no row, of which no sum would tell: that pair stands one way only."""
+    for cells in spill.pieces():
+        one_way = places[cells.columns] < 0
+        if one_way.any():
+            labels, cell = reading.row_side.labels(), int(one_way.argmax())
+            row, column = labels[int(cells.rows[cell])], labels[int(cells.columns[cell])]
+            raise CountsError(
+                f"{column!r} is a column, of {row!r}, and never a row: the counts are not mirrored; "
+                "pass --sides undirected where a pair stands once, apart where rows and columns are different things"
+            )
 
 
 def _add_cells(

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from swivel.config import result_settings
-from swivel.errors import ConfigError, FolderExists, StorageError
+from swivel.errors import ConfigError, CountsError, FolderExists, StorageError
 from swivel.importers.baskets import BasketSpill, check_basket_sides
 from swivel.importers.building import Target, build_matrix
 from swivel.importers.glove import read_label_file
 from swivel.importers.labels import as_labels
 from swivel.importers.reading import Reading
-from swivel.importers.settings import ImportConfig
+from swivel.importers.settings import ImportConfig, refuse_idle_settings
 from swivel.importers.sources import Source, find_source
 from swivel.importers.spill import CellSpill
 from swivel.matrix import Matrix, open_matrix
@@ -51,7 +51,8 @@ def import_counts(
     source
         A path, a glob, a folder or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
         Matrix Market, GloVe's cooccurrence.bin, a folder of the 2017 TensorFlow Swivel, baskets. Or an object: a scipy
-        sparse matrix, an array, a table of pandas, polars or pyarrow, an iterable of (row, column, count).
+        sparse matrix, an array, a table of pandas, polars or pyarrow, a dictionary from (row, column) to a count, an
+        iterable of (row, column, count).
     row_labels, column_labels
         What the rows and columns of a matrix are called, or a file that says so, one a line.
     settings
@@ -72,6 +73,7 @@ def import_counts(
     means = means or Means()
     config = _make_config(settings)
     found = find_source(source, config)
+    refuse_idle_settings(config, found.format, found.name)
     named = _Named(_read_labels(row_labels), _read_labels(column_labels))
     inputs = found.fingerprints()
     if inputs and (named.rows is not None or named.columns is not None):
@@ -152,9 +154,12 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
         spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
         stack.callback(spill.close_files)
         reading = _read(found, spill, config, sides, named, means)
-        spill.close()
+        spill.close(found.name)
         reading.settle(getattr(spill, "length", 0))
-        return build_matrix(spill, reading, target, means)
+        try:
+            return build_matrix(spill, reading, target, means)
+        except CountsError as error:
+            raise CountsError(f"{found.name}: {error}") from error
 
 
 def _read(found: Source, spill: Any, config: ImportConfig, sides: str, named: _Named, means: Means) -> Reading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, knob, one_of
@@ -11,6 +11,17 @@ from swivel.errors import ConfigError
 FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove", "tensorflow")
 SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
+
+_TEXT = ("triples", "edges", "baskets")
+_TAKEN_BY = {
+    "fields": ("triples", "edges", "parquet", "arrow", "memory"),
+    "header": _TEXT,
+    "separator": _TEXT,
+    "comment": _TEXT,
+    "window": ("baskets",),
+    "weight": ("baskets",),
+    "largest_basket": ("baskets",),
+}
 
 
 def _optional_choice(help: str, *choices: str) -> Any:
@@ -61,6 +72,20 @@ class ImportConfig:
     def field_names(self) -> tuple[str, ...]:
         """Names or places of the row, the column and the count; () where nobody chose."""
         return () if self.fields is None else tuple(name.strip() for name in self.fields.split(","))
+
+
+def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
+    """Raise ConfigError for a setting that would change nothing: whoever gave it expects something else.
+
+    >>> refuse_idle_settings(ImportConfig(window=5), "baskets", "visits.txt")
+    """
+    given = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    for setting, formats in _TAKEN_BY.items():
+        if setting in given and format not in formats:
+            known = ", ".join(kind for kind in formats if kind != "memory")
+            raise ConfigError(f"{setting} is for {known}; {name} is read as {format}: leave it out, or pass --format")
+    if "weight" in given and config.window is None:
+        raise ConfigError("weight is that of a distance; it needs a window")
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus import fingerprint_sources, list_files
+from swivel.corpus import fingerprint_sources, list_paths
 from swivel.corpus.sources import STDIN
 from swivel.errors import ConfigError, CorpusError, CountsError
 from swivel.importers import arrow, baskets, glove, market, sparse, tables, tensorflow, text
@@ -75,6 +75,13 @@ class Source:
     read: Callable[[Reading], Iterator[Any]]
 
     @property
+    def name(self) -> str:
+        """What it is called in a message: the first file, and how many more there are."""
+        if not self.files:
+            return "the source"
+        return f"{self.files[0]} and {len(self.files) - 1:,} more" if len(self.files) > 1 else str(self.files[0])
+
+    @property
     def is_baskets(self) -> bool:
         """Whether it yields baskets rather than cells."""
         return self.format == "baskets"
@@ -88,7 +95,8 @@ class Source:
         """Return a digest for each file, by its name; nothing for what is in memory or comes from a pipe."""
         if not self.files or STDIN in self.files:
             return {}
-        return fingerprint_sources(list(self.files), CorpusConfig())
+        beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
+        return fingerprint_sources([*self.files, *(file for file in beside if file.is_file())], CorpusConfig())
 
 
 def find_source(source: Any, config: ImportConfig) -> Source:
@@ -129,7 +137,7 @@ def _expand(path: str | Path, format: str | None) -> list[Path]:
         names = f"{tensorflow.ROW_WORDS} and {tensorflow.COLUMN_WORDS}"
         raise CountsError(f"{path}: not a folder of the 2017 Swivel: it has {names}")
     try:
-        return list_files(path)
+        return list_paths(path)
     except CorpusError as error:
         raise CountsError(str(error).removesuffix(" (texts themselves are passed as a list of strings)")) from None
 
@@ -174,6 +182,8 @@ def _find_object(source: Any, config: ImportConfig) -> Source:
         return Source("memory", (), size, lambda reading: tables.read_frame(source, reading))
     if hasattr(source, "__array__") and hasattr(source, "shape"):
         return Source("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
+    if isinstance(source, Mapping):
+        return Source(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
     return Source(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,12 +94,15 @@ class CellSpill:
         for name, values in (("rows", rows), ("columns", columns), ("counts", counts)):
             self._files[name].append(values)
 
-    def close(self) -> None:
-        """Complete the files and choose the unit."""
+    def close(self, name: str) -> None:
+        """Complete the files and choose the unit; raise CountsError where the source, of this name, had nothing."""
         self.close_files()
         if not self.length:
-            raise CountsError("there are no counts at all: every cell is 0, or nothing was there")
-        self.unit = self._finder.choose_unit()
+            raise CountsError(f"{name}: there are no counts at all: every cell is 0, or nothing was there")
+        try:
+            self.unit = self._finder.choose_unit()
+        except CountsError as error:
+            raise CountsError(f"{name}: {error}") from None
 
     def close_files(self) -> None:
         """Complete the files. A second call does nothing."""
@@ -110,9 +114,11 @@ class CellSpill:
         last = self.length if last is None else last
         for start in range(first, last, PIECE):
             rows, columns, counts = (self._read(name, start, min(PIECE, last - start)) for name in self._files)
-            yield Cells(rows.astype(np.int64), columns.astype(np.int64), to_units(counts, self.unit))
+            counts *= self.unit  # Checked when they came: finite, above 0, and their sum fits the unit.
+            units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
+            yield Cells(rows.astype(np.int64), columns.astype(np.int64), units)
 
-    def _read(self, name: str, start: int, size: int) -> NDArray[np.generic]:
+    def _read(self, name: str, start: int, size: int) -> NDArray[Any]:
         file = self._files[name]
         offset = _HEADER_BYTES + start * file.dtype.itemsize
         return np.fromfile(file.path, file.dtype, size, offset=offset)
@@ -124,7 +130,7 @@ def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
     if wrong.any():
         index = int(wrong.argmax())
         what = "negative" if counts[index] < 0 else "not finite"
-        raise CountsError(f"{place(index)}: the count {counts[index]:g} is {what}; counts are above 0 and finite")
+        raise CountsError(f"{place(index)}: the count {counts[index]:g} is {what}; counts are finite and 0 or more")
 
 
 def add_sums(sums: NDArray[np.int64], ids: NDArray[np.int64], units: NDArray[np.int64]) -> None:

@@ -6,13 +6,13 @@ Receives objects, asks them for nothing but columns and slices (neither library 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import CountsError
+from swivel.errors import ConfigError, CountsError
 from swivel.importers.labels import Place, as_labels
 from swivel.importers.reading import Reading
 from swivel.importers.settings import pick_fields
@@ -23,12 +23,15 @@ _ROWS = 1 << 17
 
 def is_frame(source: Any) -> bool:
     """Return whether an object is a table of named columns such as pandas' and polars' are."""
+    if type(source).__name__ == "LazyFrame":
+        raise ConfigError("a LazyFrame has no rows yet: pass frame.collect()")
     return hasattr(source, "columns") and hasattr(source, "shape") and hasattr(source, "__getitem__")
 
 
 def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
     """Yield the cells of a pandas or polars table."""
     name = "the table"
+    _refuse_wide(frame, reading)
     names = [str(column) for column in frame.columns]
     picks = pick_fields(reading.config, names, len(names), name)
     chosen = [_column(frame, pick) for pick in picks]
@@ -42,6 +45,18 @@ def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
             place,
         )
         reading.advance(rows.size)
+
+
+def _refuse_wide(frame: Any, reading: Reading) -> None:
+    """Raise ConfigError for a matrix as pandas keeps it (a crosstab, a pivot), whose columns are no triples."""
+    kinds = [getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", [])]
+    index = getattr(frame, "index", None)
+    has_labels = getattr(getattr(index, "dtype", None), "kind", "i") not in "iu"
+    if has_labels and not reading.config.fields and all(kind in "iufb" for kind in kinds):
+        raise ConfigError(
+            "the table has labels in its index and numbers in all columns: for a matrix pass frame.to_numpy() with "
+            "row_labels=frame.index and column_labels=frame.columns; for triples frame.reset_index(), or fields="
+        )
 
 
 def _column(frame: Any, pick: int) -> Any:
@@ -60,7 +75,20 @@ def _as_counts(values: NDArray[Any], place: Place) -> NDArray[np.float64]:
     for index, value in enumerate(listed):
         if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
             raise CountsError(f"{place(index)}: the count {value!r} is not a number")
-    return np.array(list(map(float, listed)))
+    return np.array([_as_float(value) for value in listed])
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64: refused as not finite
+        return float("inf")
+
+
+def read_mapping(counts: Mapping[Any, Any], reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a dictionary such as Counter(pairs): (row, column) to count."""
+    triples = ((*key, count) if isinstance(key, tuple) and len(key) == 2 else (key,) for key, count in counts.items())
+    return read_iterable(triples, reading)
 
 
 def read_iterable(triples: Iterable[Any], reading: Reading) -> Iterator[Chunk]:
@@ -89,5 +117,5 @@ def _as_array(values: tuple[Any, ...]) -> NDArray[Any]:
 
 
 def _shown(item: Any) -> str:
-    text = repr(item)
+    text = " ".join(repr(item).split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -41,7 +41,8 @@ class UnitFinder:
             return
         self._smallest = min(self._smallest, float(counts.min()))
         self._largest = max(self._largest, float(counts.max()))
-        self._total += float(counts.sum())
+        with np.errstate(over="ignore"):  # Beyond float64 is told by `choose_unit`.
+            self._total += float(counts.sum())
         while self._left and not _fits(counts, self._left[0]):
             del self._left[0]
 
@@ -52,6 +53,11 @@ class UnitFinder:
 
     def choose_unit(self) -> int:
         """Return the unit; raise CountsError where no unit holds both the smallest count and the sum of all."""
+        if self._total >= 2.0**_TOTAL_BITS:
+            raise CountsError(
+                f"counts up to {self._largest:g} add up to {self._total:g}, above the most that is summed exactly "
+                f"({2**_TOTAL_BITS:.2g}); scale them"
+            )
         for unit in self._left:
             if self._total * unit < 2.0**_TOTAL_BITS:
                 return unit

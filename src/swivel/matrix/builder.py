@@ -207,7 +207,10 @@ class MatrixBuilder:
         if self._runs.cells == 0:
             raise CountsError("there are no counts at all: every cell is 0")
         if self._balance:
-            raise CountsError("the counts are not symmetric: some x_ij differs from x_ji; build without symmetric")
+            raise CountsError(
+                "the counts are not symmetric: some x_ij differs from x_ji; build without symmetric "
+                "(importing: --sides same)"
+            )
         final = self._merged()
         self._write_vocabularies()
         with ThreadPoolExecutor(self.threads) as pool:  # checksums take about a second a GB

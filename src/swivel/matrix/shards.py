@@ -76,16 +76,20 @@ class CellArrays:
 
 
 class RunFiles:
-    """Five growing files that hold runs, one after the other, and the sums of all their cells."""
+    """Five growing files that hold runs, one after the other, and the sums of all their cells.
 
-    def __init__(self, folder: Path, layout: Layout) -> None:
+    A run has all shards of the layout, or those of the range `shards`.
+    """
+
+    def __init__(self, folder: Path, layout: Layout, shards: range | None = None) -> None:
         self.folder = folder
         self.layout = layout
+        self.shards = range(layout.shards) if shards is None else shards
         self.runs = 0
         self.row_sums = np.zeros(layout.rows, np.int64)
         self.column_sums = self.row_sums if layout.symmetric else np.zeros(layout.columns, np.int64)
         self._files = {name: ArrayAppender(folder / name, dtype) for name, dtype in FILES.items()}
-        self._shards_written = 0
+        self._next_shard = self.shards.start
 
     @property
     def cells(self) -> int:
@@ -96,10 +100,10 @@ class RunFiles:
     def run(self) -> Iterator[RunFiles]:
         """Open a run: `append` pieces that together hold every shard once."""
         self._files["offsets.npy"].append(np.array([self.cells]))
-        self._shards_written = 0
+        self._next_shard = self.shards.start
         yield self
-        if self._shards_written != self.layout.shards:
-            raise AssertionError(f"a run of {self._shards_written} shards, not of {self.layout.shards}")
+        if self._next_shard != self.shards.stop:
+            raise AssertionError(f"a run of {self._next_shard - self.shards.start} shards, not of {len(self.shards)}")
         self.runs += 1
 
     def append(self, piece: Piece, *, with_sums: bool = True) -> None:
@@ -111,13 +115,19 @@ class RunFiles:
         self._files["offsets.npy"].append(self.cells + np.cumsum(piece.lengths))
         self._files["positions.npy"].append(piece.positions)
         self._files["counts.npy"].append(piece.counts)
-        self._shards_written += len(piece.lengths)
+        self._next_shard += len(piece.lengths)
+
+    def add_sums(self, row_sums: NDArray[np.int64], column_sums: NDArray[np.int64]) -> None:
+        """Add the sums of pieces that were appended without theirs; of a symmetric layout both are the same."""
+        self.row_sums += row_sums
+        if not self.layout.symmetric:
+            self.column_sums += column_sums
 
     def _add_sums(self, piece: Piece) -> None:
         from swivel.matrix import kernels
 
         layout = self.layout
-        first = self._shards_written
+        first = self._next_shard
         shape = kernels.Shape(layout.row_blocks, layout.column_blocks, layout.symmetric)
         kernels.add_sums(shape, first, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums)
         if piece.large_cells.size:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import RECIPES, CorpusConfig, VocabularyConfig
-from swivel.corpus import list_files
+from swivel.corpus import list_paths
 from swivel.errors import ConfigError, missing_extra
 from swivel.evaluation import Rules, read_sets
 from swivel.evaluation.datasets import TestSet
@@ -60,7 +60,7 @@ def reproduce(
 
 def _list_texts(texts: str | Path | Iterable[str | Path]) -> tuple[Path, ...]:
     paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
-    files = tuple(file for path in paths for file in list_files(path))
+    files = tuple(file for path in paths for file in list_paths(path))
     if Path("-") in files:
         raise ConfigError("standard input cannot be read several times; save the text to a file")
     return files

@@ -58,6 +58,7 @@ __all__ = [
     "flush",
     "open_array",
     "open_folder",
+    "place_folder",
     "read_manifest",
     "remove_file",
     "remove_tree",
@@ -138,6 +139,27 @@ def build_folder(path: Path) -> Iterator[Path]:
         except BaseException:
             remove_tree(temporary)
             raise
+
+
+@contextlib.contextmanager
+def place_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, of a name that nobody else has; it takes the name `path` when the block ends well.
+
+    Several may make the same folder at a time, on several machines: the first that ends gives it, the others' are gone.
+    """
+    with told_apart(path):
+        temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=_TEMPORARY, dir=path.parent))
+        try:
+            yield temporary
+            for file in temporary.iterdir():
+                flush(file)
+            try:
+                temporary.replace(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
+        finally:
+            remove_tree(temporary)
 
 
 def remove_file(path: Path) -> None:
@@ -331,6 +353,7 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     """
     path = Path(path)
     with told_apart(path):
+        is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
@@ -342,3 +365,6 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     finally:
         writer.discard_temporaries()
         lock.release()
+        if is_new:
+            with contextlib.suppress(OSError):  # It holds something: a result, or what a later call goes on from.
+                path.rmdir()

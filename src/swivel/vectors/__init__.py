@@ -5,7 +5,8 @@ answers questions, and the folder it is kept in. It trains nothing, reads no for
 heavier than numpy.
 """
 
-from swivel.vectors.combine import combine_vectors
+from swivel.vectors.aligning import find_rotation, shared_words
+from swivel.vectors.combine import combine_vectors, recover_axes
 from swivel.vectors.files import Side
 from swivel.vectors.lookup import Expression, Neighbour, Vectors, load, parse_expression, write_vectors
 
@@ -15,7 +16,10 @@ __all__ = [
     "Side",
     "Vectors",
     "combine_vectors",
+    "find_rotation",
     "load",
     "parse_expression",
+    "recover_axes",
+    "shared_words",
     "write_vectors",
 ]

@@ -16,9 +16,12 @@ from swivel.vectors.search import Floats, scale_to_unit
 SVD_ROWS = 30_000
 _CHUNK_ROWS = 8_192
 _WEAKEST = 1e-6  # of the strongest singular value: below it is rounding, which no power may blow up
+_LEAST_EIGENVALUE = 1e-10  # of the largest: below it a Gram matrix is rounding
 
 
-def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig) -> Floats:
+def combine_vectors(
+    rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig, *, axes: Floats | None = None
+) -> Floats:
     """Return one vector a row.
 
     Parameters
@@ -31,6 +34,9 @@ def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, 
         How many columns a row has; 0 where rows and columns are different things.
     config
         Whether to take the rows alone, the sum, or the parts side by side.
+    axes
+        With parts: what they are multiplied by, from `recover_axes`, for rows that join others; by default the main
+        axes of these rows.
 
     >>> rows, columns = np.eye(2, dtype=np.float32), np.ones((4, 2), np.float32)
     >>> combine_vectors(rows, columns, 2, VectorsConfig(combine="sum")).tolist()
@@ -42,7 +48,19 @@ def combine_vectors(rows: Floats, columns: Floats | None, columns_per_row: int, 
     parts = _split_parts(rows, columns, columns_per_row, config.combine)
     if config.combine == "sum":
         return np.asarray(rows + parts.sum(axis=1))
-    return _cut_parts(rows, parts, config)
+    return _project(rows, parts, _find_axes(rows, parts, config) if axes is None else axes, config)
+
+
+def recover_axes(rows: Floats, columns: Floats, vectors: Floats, config: VectorsConfig) -> Floats:
+    """Return the axes by which parts were cut to `vectors`, (width, dim): what `combine_vectors` takes for others.
+
+    They are the least squares' answer, and the shortest one. The axes lie in what the parts of the commonest rows
+    span, so that it is they, whatever the number of rows, up to the rounding of the vectors.
+    """
+    parts = _split_parts(rows, columns, len(columns) // max(len(rows), 1), config.combine)
+    gram, right = _gram(rows, parts, config, vectors)
+    axes = np.linalg.lstsq(gram, right, rcond=_LEAST_EIGENVALUE)[0]
+    return np.asarray(axes, np.float32)
 
 
 def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, combine: str) -> Floats:
@@ -60,17 +78,29 @@ def _split_parts(rows: Floats, columns: Floats | None, columns_per_row: int, com
     return np.asarray(columns, np.float32).reshape(len(rows), columns_per_row, columns.shape[1])
 
 
-def _cut_parts(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
-    """Return rows, parts and their sum side by side, each of length 1, cut back to the rows' dimensions."""
-    dim = rows.shape[1]
+def _gram(
+    rows: Floats, parts: Floats, config: VectorsConfig, vectors: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return X'X and X'V, where X is the commonest rows' parts side by side and V their vectors."""
     common = min(SVD_ROWS, len(rows))
-    width = dim * (1 + parts.shape[1] + (config.sum_weight > 0))
-    gram = np.zeros((width, width))
+    width = rows.shape[1] * (1 + parts.shape[1] + (config.sum_weight > 0))
+    gram, right = np.zeros((width, width)), np.zeros((width, vectors.shape[1]))
     for start in range(0, common, _CHUNK_ROWS):
         piece = slice(start, min(start + _CHUNK_ROWS, common))
         chunk = _lay_side_by_side(rows[piece], parts[piece], config).astype(np.float64)
         gram += chunk.T @ chunk
-    axes = find_main_axes(gram, dim, power=config.spectrum).astype(np.float32)
+        right += chunk.T @ vectors[piece]
+    return gram, right
+
+
+def _find_axes(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
+    """Return the main axes of rows, parts and their sum side by side, as many as the rows have dimensions."""
+    gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
+    return find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
+
+
+def _project(rows: Floats, parts: Floats, axes: Floats, config: VectorsConfig) -> Floats:
+    """Return rows, parts and their sum side by side, each of length 1, cut back to the rows' dimensions."""
     result = np.empty(rows.shape, np.float32)
     for start in range(0, len(rows), _CHUNK_ROWS):
         piece = slice(start, start + _CHUNK_ROWS)

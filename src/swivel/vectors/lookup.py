@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.storage import FolderWriter, create_folder
+from swivel.vectors.aligning import choose_anchors, find_rotation
 from swivel.vectors.files import STAGE, Contents, Side, read_contents, write_contents
 from swivel.vectors.search import Floats, Pairs, best_ids, best_rows, scale_to_unit, score_3cosmul
 from swivel.vocabulary import Vocabulary
@@ -100,6 +101,7 @@ class Vectors:
         self.column_sums = None if columns is None else columns.sums
         self.shift = self.contents.shift
         self.columns_per_row = self.contents.columns_per_row
+        self.path: Path | None = None  # the folder that they were loaded from
 
     @property
     def dim(self) -> int:
@@ -240,6 +242,25 @@ class Vectors:
         weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
         return _pool_scores(self._score_columns(row_id, parts), weights)
 
+    def align(self, other: Vectors, *, words: Sequence[str] | int | None = None) -> Vectors:
+        """Return these vectors rotated so that the words shared with `other` lie as close to its own as can be.
+
+        A rotation changes no length and no cosine between two of these vectors; scores stay, too. `words` are those
+        to lean on: a list, or how many of the commonest; by default all shared ones, each of length 1.
+        """
+        if self.dim != other.dim:
+            raise ConfigError(f"vectors of {self.dim} and of {other.dim} dimensions share no space; train them alike")
+        anchors = choose_anchors(self.vocabulary, other.vocabulary, words)
+        if len(anchors) < self.dim:
+            raise ConfigError(f"{len(anchors):,} words do not fix a rotation in {self.dim} dimensions: take more words")
+        own, its = self.unit_vectors[self._ids(anchors)], other.unit_vectors[other._ids(anchors)]
+        rotated = (self.vectors @ find_rotation(own, its)).astype(np.float32)
+        return self._with_vectors(rotated)
+
+    def _with_vectors(self, vectors: Floats) -> Vectors:
+        rows, columns = self.contents.rows, self.contents.columns
+        return Vectors(rows, columns, vectors=vectors, shift=self.shift, columns_per_row=self.columns_per_row)
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `load` reads."""
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
@@ -250,7 +271,9 @@ class Vectors:
         """Open a folder of vectors, memory-mapped."""
         read = read_contents(path)
         vectors = None if read.vectors is read.rows.values else read.vectors
-        return cls(read.rows, read.columns, vectors=vectors, shift=read.shift, columns_per_row=read.columns_per_row)
+        loaded = cls(read.rows, read.columns, vectors=vectors, shift=read.shift, columns_per_row=read.columns_per_row)
+        loaded.path = Path(path)
+        return loaded
 
     def _check_vector(self, query: Query) -> Floats:
         try:

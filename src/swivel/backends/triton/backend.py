@@ -208,6 +208,15 @@ class TritonBackend:
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
+    def lend_block(self, side: int, block: int) -> Side:
+        """Return a block's own tensors; only where all parameters are on the device."""
+        return self._store.lend(side, block)
+
+    def put_block(self, side: int, block: int, values: Side) -> None:
+        """Overwrite a block."""
+        with self._on_device():
+            self._store.overwrite(side, block, values)
+
     def close(self) -> None:
         """Give the device's memory back."""
         if self.device.type == "cuda":

@@ -19,6 +19,7 @@ from swivel.backends.triton.lanes import HostMemory, Lane, Mark, mark_here, wait
 from swivel.backends.triton.plan import Places
 from swivel.backends.triton.residence import Banks
 from swivel.backends.triton.steps import Parameters
+from swivel.errors import TrainingError
 
 LN2 = math.log(2)
 Pair = tuple[int, int]  # a group of rows and a group of columns
@@ -79,6 +80,28 @@ class ParameterStore:
             self._save_all(side)
             arrays = [tensor.numpy().copy() for tensor in (host.vectors, host.accumulators, host.offsets)]
         return Side(arrays[0], arrays[1], arrays[2] * LN2)
+
+    def lend(self, side: int, block: int) -> Side:
+        """Return the tensors of a block on the device."""
+        if not self.layout[side].is_whole:
+            raise TrainingError(
+                "blocks cannot be handed between processes while parameters take turns on the device; "
+                "use more devices, or --device-memory as large as the device has"
+            )
+        here = self._here(side, block)
+        p = self.parameters
+        return Side(p.vectors[here], p.accumulators[here], p.offsets[here] * LN2)
+
+    def overwrite(self, side: int, block: int, values: Side) -> None:
+        """Copy a block to the device, and bring the operands of the products up to date."""
+        here, mine = self._here(side, block), self.lend(side, block)
+        mine.vectors.copy_(torch.as_tensor(values.vectors))
+        mine.accumulators.copy_(torch.as_tensor(values.accumulators))
+        self.parameters.offsets[here].copy_((torch.as_tensor(values.offsets).double() / LN2).float())
+        self.parameters.mirror[here, : self.places.dim].copy_(mine.vectors)
+
+    def _here(self, side: int, block: int) -> slice:
+        return self._spans(side, block, self.layout[side].group_of(block))[1]
 
     def _save_all(self, side: int) -> None:
         """Bring the host's state up to date and wait for it."""

@@ -1,0 +1,171 @@
+"""Asynchronous training on Ray against one process: efficiency, bytes, staleness, start; with --quality, the loss.
+
+    python benchmarks/asynchronous.py                       2 workers of one thread against 2 x the plain loop, k = 4096
+    python benchmarks/asynchronous.py --quality TEXT...     4 workers reach the loss of one process
+
+Every run is a process of its own. The first pass warms up and waits for workers to join; the others are measured. The
+machine must be quiet: servers and the command share its cores with the workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import WORK, keep
+from swivel import pipeline
+from swivel.config import TrainConfig
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.means import ClusterConfig, Means
+from swivel.progress import SilentProgress, Task
+from swivel.training import train_matrix
+from swivel.vocabulary import Vocabulary
+
+
+class Clock(SilentProgress):
+    """When how many cells were done, on the clock that the parent shares."""
+
+    def __init__(self) -> None:
+        self.cells, self.marks = 0.0, []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self  # type: ignore[return-value]
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.cells += amount
+        if note:
+            self.marks.append((time.time(), self.cells, note))
+
+
+def drive(order: dict[str, Any]) -> None:
+    """Train once; print the figures as one line. workers = 0: the plain loop on one thread."""
+    matrix, clock, workers = open_matrix(order["matrix"]), Clock(), None
+    if order["workers"]:
+        from swivel.cluster.asynchronous import Asynchronous
+
+        workers = Asynchronous("local", ClusterConfig(workers=order["workers"], servers=order["servers"]))
+    folder = WORK / "asynchronous-run"
+    shutil.rmtree(folder, ignore_errors=True)
+    config = TrainConfig(**order["config"])
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
+    shutil.rmtree(folder, ignore_errors=True)
+    assert trained is not None
+    a_pass = matrix.shape[0] * matrix.shape[1]
+    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * a_pass)
+    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.passes != 1 else None
+    tally = {} if workers is None else asdict(workers.tally) | {"staleness": workers.tally.staleness}
+    facts = {"first_step": clock.marks[0][0], "cells_per_second": rate, "loss": trained.history[-1].mean}
+    note = clock.marks[-1][2]
+    print(json.dumps({**facts, "losses": [loss.mean for loss in trained.history], "tally": tally, "note": note}))
+
+
+def run(order: dict[str, Any]) -> dict[str, Any]:
+    """Train in a process of its own; return its figures."""
+    started = time.time()
+    done = subprocess.run(
+        [sys.executable, __file__, "--drive", json.dumps(order)], check=True, capture_output=True, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found["seconds_to_first_step"] = round(found.pop("first_step") - started, 2)
+    print({name: value for name, value in found.items() if name != "losses"}, flush=True)
+    return found
+
+
+def make_matrix(blocks: int, size: int, cells: int) -> Matrix:
+    """Return a matrix of so many blocks a side, with so many cells observed in each."""
+    path = WORK / f"asynchronous-{blocks}-{size}-{cells}"
+    if (path / "manifest.json").exists():
+        return open_matrix(path)
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng, words = np.random.default_rng(1), blocks * size
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(words)]), symmetric=False)
+    with MatrixBuilder(path, spec, memory_bytes=1 << 30) as builder:
+        for _ in range(blocks):
+            rows, columns = ((rng.random(blocks * cells) ** 3 * words).astype(np.int64) for _ in range(2))
+            builder.add(rows, columns, 1 + rng.poisson(3, len(rows)))
+        return builder.finish()
+
+
+def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
+    matrix = make_matrix(options.blocks, options.block_size, options.cells)
+    config = {"dim": options.dim, "block_size": options.block_size, "passes": options.passes, "dtype": options.dtype}
+    config |= {"checkpoint_minutes": 0, "backend": "cpu"}
+    order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
+    runs = {str(workers): run({**order, "workers": workers}) for workers in (0, 1, options.workers)}
+    plain, one, many = (runs[name]["cells_per_second"] for name in ("0", "1", str(options.workers)))
+    tally = runs[str(options.workers)]["tally"]
+    return {
+        "workers": options.workers,
+        "blocks": options.blocks**2,
+        "block_size": options.block_size,
+        "dim": options.dim,
+        "million_cells_per_second": {name: round(found["cells_per_second"] / 1e6, 2) for name, found in runs.items()},
+        "efficiency_against_plain": round(many / (options.workers * plain), 3),
+        "efficiency_against_one_worker": round(many / (options.workers * one), 3),
+        "bytes_against_least": round(tally["moved"] / tally["least"], 4),
+        "megabytes_per_step": round(tally["moved"] / tally["blocks"] / 1e6, 2),
+        "staleness": round(tally["staleness"], 3),
+        "seconds_to_first_step": runs[str(options.workers)]["seconds_to_first_step"],
+        "seconds_per_block": round(tally["seconds_per_block"], 4),
+    }
+
+
+def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
+    path = WORK / f"asynchronous-quality-{options.max_size}"
+    settings = {"max_size": options.max_size, "min_count": 1}
+    texts = [Path(text) for text in options.quality]
+    matrix = pipeline.count(texts, path, recipe="fast", means=Means(overwrite=True), **settings)
+    config = {"dim": options.dim, "passes": options.passes, "checkpoint_minutes": 0, "backend": "cpu", "decay": 1e-4}
+    config |= {"dtype": options.dtype} | ({"block_size": options.block_size} if options.block_size else {})
+    order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
+    alone, together = (run({**order, "workers": workers}) for workers in (0, options.workers))
+    return {
+        "workers": options.workers,
+        "words": matrix.shape[0],
+        "passes": len(alone["losses"]),
+        "losses_alone": [round(loss, 6) for loss in alone["losses"]],
+        "losses_asynchronous": [round(loss, 6) for loss in together["losses"]],
+        "relative_difference": round(together["loss"] / alone["loss"] - 1, 5),
+        "staleness": round(together["tally"]["staleness"], 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--quality", nargs="+", metavar="TEXT", help="compare losses on this text")
+    parser.add_argument("--max-size", type=int, default=20_000, help="words, with --quality")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--blocks", type=int, default=8, help="a side")
+    parser.add_argument("--block-size", type=int)
+    parser.add_argument("--cells", type=int, default=160_000, help="observed, a block")
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--passes", type=int)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--name", help="keep the result under this name")
+    options = parser.parse_args()
+    if options.drive:
+        drive(json.loads(options.drive))
+        return
+    if options.quality:
+        options.workers = options.workers or 4
+        keep(options.name or "asynchronous_quality", measure_quality(options))
+        return
+    options.workers, options.passes = options.workers or 2, options.passes or 2
+    options.block_size = options.block_size or 4096
+    keep(options.name or "asynchronous", measure_efficiency(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Random kills: workers, servers and the command itself, over whole runs on a real cluster of two nodes.
+
+Every run must end, with every shard visited once a pass and the loss within 2 % of a run that nobody disturbed. That
+every shard was visited once is proved twice: at the end of every call the servers say what they applied, which must be
+what was told and nothing else (a run that finds otherwise fails); and the observed cells of every pass, summed over
+all lives of the command, are those of the matrix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import WORK, keep
+from swivel.cluster.asynchronous import Asynchronous
+from swivel.config import TrainConfig
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.means import ClusterConfig
+from swivel.progress import SilentProgress, Task
+from swivel.schedule import Block
+from swivel.training import train_matrix
+from swivel.vocabulary import Vocabulary
+from swivel.workers import Done, Round, Wishes
+
+MARK = "SWIVEL_KILLS"  # in the environment of the processes that may be killed
+WORDS, BLOCK_SIZE, DIM, PASSES = 2048, 256, 64, 40
+KINDS = ("worker", "worker", "worker", "server", "server", "driver")
+LIMIT_SECONDS = 600  # for one run: more is a hang
+
+
+class Audited(Asynchronous):
+    """Compares, after every call, what was told with what the servers say that they applied."""
+
+    audits = blocks = 0
+
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+        told: list[Block] = []
+        for done in super().run(rounds, ahead, wishes):
+            told += done.blocks
+            yield done
+        applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)
+        expected = Counter([(0, row, column) for row, column in told] + [(1, column, row) for row, column in told])
+        if applied != expected:
+            raise AssertionError(f"applied {applied - expected} too much, {expected - applied} not at all")
+        self.audits, self.blocks = self.audits + 1, self.blocks + len(told)
+
+
+class Beats(SilentProgress):
+    """Says that the first step is done."""
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self  # type: ignore[return-value]
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        if note:
+            say(beat=True)
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def drive(matrix: str, folder: str, address: str, servers: str) -> None:
+    """Train once, as one life of a run."""
+    config = ClusterConfig(workers=2, servers=int(servers), lease_seconds=20, patience_seconds=180)
+    workers = Audited(address, config)
+    settings = TrainConfig(
+        dim=DIM, block_size=BLOCK_SIZE, passes=PASSES, backend="cpu", dtype="float32", checkpoint_minutes=0.02
+    )
+    opened = open_matrix(matrix)
+    trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), workers=workers)
+    assert trained is not None
+    whole = all(loss.observed_cells == opened.cell_count for loss in trained.history)
+    say(loss=trained.history[-1].mean, passes=len(trained.history), whole=whole, audits=workers.audits)
+
+
+def make_matrix() -> Matrix:
+    path = WORK / "kills"
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(5)
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(WORDS)]), symmetric=False)
+    topics = rng.integers(0, 16, WORDS)
+    with MatrixBuilder(path, spec, memory_bytes=1 << 28) as builder:
+        for _ in range(8):
+            rows, columns = ((rng.random(200_000) ** 2.5 * WORDS).astype(np.int64) for _ in range(2))
+            same = (topics[rows] == topics[columns]) | (rng.random(len(rows)) < 0.2)
+            builder.add(rows[same], columns[same], 1 + rng.poisson(2, int(same.sum())))
+        return builder.finish()
+
+
+def find_processes(kind: str) -> list[int]:
+    """Return the actors of a kind that were started under our mark."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (
+                folder.name.isdecimal()
+                and (folder / "cmdline").read_bytes().startswith(f"ray::{kind.capitalize()}".encode())
+                and f"{MARK}={os.environ[MARK]}".encode() in (folder / "environ").read_bytes()
+            ):
+                found.append(int(folder.name))
+    return found
+
+
+class Life:
+    """The command, once."""
+
+    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int) -> None:
+        arguments = [sys.executable, __file__, "--drive", str(matrix.path), str(folder), address, str(servers)]
+        with (folder.parent / "kills-errors.txt").open("ab") as errors:
+            self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self.has_stepped, self.last = threading.Event(), dict[str, Any]()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # Ray prints, too.
+                self.last = json.loads(line)
+                self.has_stepped.set()
+
+    def end(self) -> bool:
+        """Return whether it ended well; one that runs is killed."""
+        is_hung = self.process.poll() is None
+        self.process.kill()
+        code = self.process.wait()
+        self._thread.join(10)
+        return not is_hung and code == 0 and "loss" in self.last
+
+
+def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int) -> dict[str, Any]:
+    """Train once, with so many kills on the way; return what came out."""
+    folder, servers = WORK / "kills-run", rng.choice([1, 2, 3])
+    shutil.rmtree(folder, ignore_errors=True)
+    done: Counter[str] = Counter()
+    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers), 1
+    next_kill = time.monotonic()
+    while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
+        time.sleep(0.02)
+        if sum(done.values()) < kills and life.has_stepped.is_set() and time.monotonic() >= next_kill:
+            kind = rng.choice(KINDS)
+            targets = [life.process.pid] if kind == "driver" else find_processes(kind)
+            if targets:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rng.choice(targets), signal.SIGKILL)
+                    done[kind] += 1
+            next_kill = time.monotonic() + rng.uniform(0.05, 2.0)
+            if kind == "driver":
+                life.end()
+                life, lives = Life(matrix, folder, address, servers), lives + 1
+    ended = life.end()
+    seconds = round(time.monotonic() - started, 1)
+    return {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds, **life.last}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--drive", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--each", type=int, default=8, help="kills in a run")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--name", help="keep the result under this name")
+    options = parser.parse_args()
+    if options.drive:
+        drive(*options.drive)
+        return
+    os.environ[MARK], os.environ["RAY_USAGE_STATS_ENABLED"] = str(os.getpid()), "0"
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "object_store_memory": 200 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    cluster.add_node(**node)
+    rng, matrix, runs = random.Random(options.seed), make_matrix(), []
+    try:
+        calm = [run_once(matrix, cluster.address, rng, 0) for _ in range(2)]
+        print(calm, flush=True)
+        while sum(sum(found["kills"].values()) for found in runs) < options.kills:
+            runs.append(run_once(matrix, cluster.address, rng, options.each))
+            print(len(runs), runs[-1], flush=True)
+    finally:
+        cluster.shutdown()
+    loss = sum(found["loss"] for found in calm) / len(calm)
+    differences = [abs(found["loss"] / loss - 1) if found["ended"] else None for found in runs]
+    kinds = sum((Counter(found["kills"]) for found in runs), Counter[str]())
+    result = {
+        "kills": sum(kinds.values()),
+        "kinds": dict(kinds),
+        "runs": len(runs),
+        "lives": sum(found["lives"] for found in runs),
+        "runs_ended": sum(found["ended"] for found in runs),
+        "runs_whole": sum(bool(found.get("whole")) for found in runs),
+        "audits_in_last_lives": sum(found.get("audits", 0) for found in runs),
+        "undisturbed_loss": loss,
+        "largest_difference": max((each for each in differences if each is not None), default=None),
+        "longest_seconds": max(found["seconds"] for found in runs),
+    }
+    keep(options.name or "kills", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Rotation over ranks (gloo) against one process: efficiency, bytes; with --quality, the loss.
+
+    python benchmarks/rotation.py                       2 ranks of one thread against 2 x the plain loop, k = 4096
+    python benchmarks/rotation.py --quality MATRIX      2 and 4 ranks reach the loss of one process
+
+Every run is a launch of its own; the first pass warms up, the others are measured. The machine must be quiet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from asynchronous import Clock, make_matrix
+from asynchronous import run as run_alone
+from common import WORK, keep
+from swivel.config import TrainConfig
+from swivel.matrix import open_matrix
+from swivel.training import train_matrix
+
+
+def drive(order: dict[str, Any]) -> None:
+    """Train as one rank; the leading one prints the figures as one line."""
+    from swivel.cluster.rotation import Rotating
+
+    matrix, clock, workers, config = open_matrix(order["matrix"]), Clock(), Rotating(), TrainConfig(**order["config"])
+    folder = Path(order["folder"]) / str(workers.rank)
+    folder.mkdir()
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
+    if trained is None:
+        return
+    a_pass = matrix.shape[0] * matrix.shape[1]
+    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * a_pass)
+    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.passes != 1 else None
+    losses = [loss.mean for loss in trained.history]
+    print(json.dumps({"cells_per_second": rate, "losses": losses, "loss": losses[-1], "sent": workers.moved}))
+
+
+def run(order: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """Train on so many ranks; return what the leading one says."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", __file__]
+    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+        command = [*launch, "--drive", json.dumps({**order, "folder": folder})]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print({"ranks": ranks, **{name: value for name, value in found.items() if name != "losses"}}, flush=True)
+    return found
+
+
+def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
+    matrix = make_matrix(options.blocks, options.block_size, options.cells)
+    config = {"dim": options.dim, "block_size": options.block_size, "passes": options.passes, "dtype": options.dtype}
+    config |= {"checkpoint_minutes": 0, "backend": "cpu"}
+    order = {"matrix": str(matrix.path), "config": config}
+    plain = run_alone({**order, "workers": 0, "servers": 1})
+    many = run(order, options.ranks)
+    # Each column block changes hands n - 1 times a pass; the leading rank sends its share of them.
+    least = (options.ranks - 1) * options.passes * options.blocks * options.block_size * options.dim * 8 / options.ranks
+    return {
+        "ranks": options.ranks,
+        "blocks": options.blocks**2,
+        "block_size": options.block_size,
+        "dim": options.dim,
+        "million_cells_per_second": {
+            "one process": round(plain["cells_per_second"] / 1e6, 2),
+            "ranks": round(many["cells_per_second"] / 1e6, 2),
+        },
+        "efficiency": round(many["cells_per_second"] / (options.ranks * plain["cells_per_second"]), 3),
+        "bytes_against_least": round(many["sent"] / least, 4),
+    }
+
+
+def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
+    config = {"dim": options.dim, "checkpoint_minutes": 0, "backend": "cpu", "decay": 1e-4, "dtype": options.dtype}
+    order = {"matrix": str(options.quality), "config": config}
+    alone = run_alone({**order, "workers": 0, "servers": 1})
+    losses = {str(ranks): run(order, ranks)["losses"] for ranks in (2, 4)}
+    return {
+        "words": open_matrix(options.quality).shape[0],
+        "losses_alone": alone["losses"],
+        "losses": losses,
+        "relative_difference": {ranks: round(found[-1] / alone["loss"] - 1, 5) for ranks, found in losses.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
+    parser.add_argument("--quality", type=Path, metavar="MATRIX", help="compare losses on this matrix")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=8, help="a side")
+    parser.add_argument("--block-size", type=int, default=4096)
+    parser.add_argument("--cells", type=int, default=160_000, help="observed, a block")
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--name", help="keep the result under this name")
+    options = parser.parse_args()
+    if options.drive:
+        drive(json.loads(options.drive))
+    elif options.quality:
+        keep(options.name or "rotation_quality", measure_quality(options))
+    else:
+        keep(options.name or "rotation", measure_efficiency(options))
+    shutil.rmtree(WORK / "asynchronous-run", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

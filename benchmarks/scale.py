@@ -1,0 +1,208 @@
+"""How long a pass takes on a cluster: a model, checked against real runs here, then asked about 2^25 rows and columns.
+
+    python benchmarks/scale.py            the model against runs with 1 to 4 workers and ranks on this machine (minutes)
+    python benchmarks/scale.py --project  the projection alone (a second)
+
+The constants are measured: of this machine in the same run, of an H200 by `benchmarks/gpu.py`. Of a network there is
+none here to measure: bandwidth and latency are what the tables vary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import RESULTS, keep, median_seconds
+
+FLOAT = 4  # bytes
+CHECKED = ("constants", "size", "runs")  # what a run of the model against this machine leaves
+LARGE = 1 << 25  # rows and columns of the paper's example
+GBIT = 1e9 / 8
+NCCL_LATENCY = 20e-6  # seconds of a message between two hosts; assumed
+RAY_LATENCY = 1e-3  # seconds of an actor's call and its answer; about what it takes on one machine
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a worker and its link are: constants that are measured, or varied."""
+
+    cells_per_second: float  # of a step on one worker, alone
+    step_seconds: float  # of a step besides its cells: launches, reading the shard
+    bytes_per_second: float  # of a worker's link, each way
+    latency: float  # seconds of a message
+    copy_seconds: float = 0.0  # of a core for a byte that comes or goes: packing, unpacking, Adagrad on a server
+    cores: int | None = None  # that all workers and servers share; None: each has its own
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    rows: int
+    columns: int
+    block: int
+    dim: int
+
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.rows / self.block) * math.ceil(self.columns / self.block)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block * self.dim * FLOAT
+
+
+def step_seconds(size: Size, machine: Machine) -> float:
+    return size.block**2 / machine.cells_per_second + machine.step_seconds
+
+
+def strip_length(size: Size, workers: int) -> int:
+    """Return how many blocks are leased together, as `cluster.leases` chooses on average."""
+    return max(1, min(8, size.steps // (workers * 8)))
+
+
+def bytes_per_step(size: Size, workers: int) -> float:
+    """Return what a worker fetches and pushes a step: vectors down, gradients up; a strip's shared block once."""
+    m = strip_length(size, workers)
+    return size.block_bytes * (4 if m == 1 else 2 + 4 / m)
+
+
+def served_pass(size: Size, machine: Machine, workers: int) -> float:
+    """Return the seconds of a pass around parameter servers, one beside every worker.
+
+    Fetches and pushes run beside the step before, so a step takes the longer of computing and moving; half of what is
+    moved goes each way. Every worker's link carries its own traffic and that of the server beside it. A pass ends when
+    the last strip does.
+    """
+    moved = bytes_per_step(size, workers)
+    link = 0.0 if workers == 1 else (1 - 1 / workers) * moved / machine.bytes_per_second + 2 * machine.latency
+    step = step_seconds(size, machine)
+    own = max(step, link)
+    if machine.cores is not None:  # Everything shares them: what is copied is computed by somebody.
+        busy = step + moved * machine.copy_seconds
+        own = max(own, busy * workers / machine.cores, busy if workers == 1 and machine.cores == 1 else 0.0)
+    return (math.ceil(size.steps / workers) + strip_length(size, workers) / 2) * own
+
+
+def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
+    """Return the seconds of a pass in which column blocks go round: 2 chunks a rank, one travels, one computes."""
+    row_blocks, column_blocks = math.ceil(size.rows / size.block), math.ceil(size.columns / size.block)
+    height, chunk = math.ceil(row_blocks / ranks), math.ceil(column_blocks / (2 * ranks))
+    moved = chunk * size.block_bytes * 2  # vectors and accumulators
+    compute = height * chunk * step_seconds(size, machine)
+    if machine.cores is not None:
+        compute = max(compute, (compute + 2 * moved * machine.copy_seconds * (ranks > 1)) * ranks / machine.cores)
+    travel = 0.0 if ranks == 1 else moved / machine.bytes_per_second + chunk * machine.latency
+    return 2 * ranks * max(compute, travel)
+
+
+def gpu(gbit: float) -> Machine:
+    """Return an H200 as `benchmarks/gpu.py` measured it, all blocks on the device, with a link of so many Gbit/s."""
+    measured = json.loads((RESULTS / "gpu.json").read_text())["step"]
+    return Machine(4096**2 / (measured["microseconds_all"] * 1e-6), 0.0, gbit * GBIT, NCCL_LATENCY)
+
+
+def served_gpu(gbit: float, block: int) -> Machine:
+    """Return the same H200 where every block comes from host memory and goes back there (results/served_step.json)."""
+    seconds = json.loads((RESULTS / "served_step.json").read_text())["seconds"][str(block)]["total"]
+    return Machine(math.inf, seconds, gbit * GBIT, RAY_LATENCY)
+
+
+def project() -> list[dict[str, float]]:
+    """Return seconds of a pass over 2^25 rows and columns, d = 300, in both modes."""
+    found = []
+    for block in (1024, 2048, 4096, 8192, 16384):
+        size = Size(LARGE, LARGE, block, 300)
+        for gbit in (10, 25, 100, 200, 400):
+            for gpus in (8, 16, 32, 64, 128, 256, 512):
+                served, rotated = served_pass(size, served_gpu(gbit, block), gpus), rotated_pass(size, gpu(gbit), gpus)
+                found.append({"block": block, "gbit": gbit, "gpus": gpus, "served": served, "rotated": rotated})
+    return [{name: round(value, 1) for name, value in line.items()} for line in found]
+
+
+def measure_constants(block: int, dim: int, plain: dict[str, float]) -> Machine:
+    """Return this machine: the rate of the plain loop on one thread, and what moving a byte through Ray takes."""
+    import ray
+
+    with ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False):
+        block_of = np.zeros((block, dim), np.float32)
+
+        class Holder:
+            def fetch(self) -> np.ndarray:
+                return block_of
+
+            def push(self, values: np.ndarray) -> float:
+                return float((block_of + values)[0, 0])
+
+            def nothing(self) -> int:
+                return os.getpid()
+
+        holder = ray.remote(Holder).options(num_cpus=0).remote()
+        pids = [os.getpid(), ray.get(holder.nothing.remote(), timeout=60)]
+        latency = median_seconds(lambda: ray.get(holder.nothing.remote(), timeout=60), 200)
+        for _ in range(3):
+            ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
+        before, started, times = cpu_seconds(pids), time.perf_counter(), 20
+        for _ in range(times):
+            ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
+        seconds, busy = time.perf_counter() - started, cpu_seconds(pids) - before
+    moved = 2 * times * block_of.nbytes
+    return Machine(plain["cells_per_second"], 0.0, moved / seconds, latency, busy / moved, os.cpu_count())
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the processor's seconds that processes have had."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def check(options: argparse.Namespace) -> dict[str, Any]:
+    """Run 1 to 4 workers and ranks here; return measured and modelled seconds of a pass."""
+    import asynchronous
+    import rotation
+
+    matrix = asynchronous.make_matrix(options.blocks, options.block_size, 160_000)
+    config = {"dim": 300, "block_size": options.block_size, "passes": 2, "dtype": "float32", "checkpoint_minutes": 0}
+    order = {"matrix": str(matrix.path), "config": config | {"backend": "cpu"}, "servers": 1}
+    plain = asynchronous.run({**order, "workers": 0})
+    machine = measure_constants(options.block_size, 300, plain)
+    size = Size(*matrix.shape, options.block_size, 300)
+    cells = matrix.shape[0] * matrix.shape[1]
+    found = []
+    for count in (1, 2, 3, 4):
+        served = cells / asynchronous.run({**order, "workers": count})["cells_per_second"]
+        rotated = cells / rotation.run({k: order[k] for k in ("matrix", "config")}, count)["cells_per_second"]
+        for mode, seconds, model in (("served", served, served_pass), ("rotated", rotated, rotated_pass)):
+            predicted = model(size, machine, count)
+            line = {"mode": mode, "workers": count, "seconds": round(seconds, 2), "model": round(predicted, 2)}
+            found.append(line | {"ratio": round(predicted / seconds, 3)})
+            print(found[-1], flush=True)
+    return {"constants": asdict(machine), "size": asdict(size), "runs": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--project", action="store_true", help="the projection alone")
+    parser.add_argument("--blocks", type=int, default=8, help="a side, of the runs here")
+    parser.add_argument("--block-size", type=int, default=2048)
+    options = parser.parse_args()
+    checked = {} if options.project else check(options)
+    kept = RESULTS / "scale.json"
+    if options.project and kept.exists():
+        checked = {name: value for name, value in json.loads(kept.read_text()).items() if name in CHECKED}
+    keep("scale", {**checked, "projection": project()})
+
+
+if __name__ == "__main__":
+    main()

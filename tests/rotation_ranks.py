@@ -1,0 +1,59 @@
+"""What every rank runs in the tests of rotation: `torchrun rotation_ranks.py JOBS OUT`. The leading one writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from swivel.cluster.rotation import Rotating
+from swivel.config import TrainConfig
+from swivel.errors import Diverged
+from swivel.matrix import open_matrix
+from swivel.progress import SilentProgress
+from swivel.training import train_matrix
+
+
+class Stopping(SilentProgress):
+    """Asks one rank to stop after so many rounds, as Ctrl-C would."""
+
+    def __init__(self, rounds: int, rank: int) -> None:
+        self.rounds, self.rank = rounds, rank
+
+    def begin(self, job: str, total: float | None, unit: str) -> Stopping:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.rounds -= bool(note)
+        if self.rounds == 0 and os.environ["RANK"] == str(self.rank):
+            os.kill(os.getpid(), 2)
+
+
+def run_job(job: dict, folder: Path) -> dict | None:
+    workers = Rotating()
+    home = folder if workers.leads else folder / str(workers.rank)
+    home.mkdir(parents=True, exist_ok=True)
+    progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()
+    options = {"folder": home, "threads": 1, "progress": progress, "workers": workers}
+    try:
+        trained = train_matrix(open_matrix(job["matrix"]), TrainConfig(**job["config"]), **options)
+    except (KeyboardInterrupt, Diverged) as error:
+        return {"ended": type(error).__name__} if workers.leads else None
+    if trained is None:
+        return None
+    bits = trained.rows.tobytes() + trained.columns.tobytes()
+    (home / "bits").write_bytes(bits)
+    return {"losses": [loss.mean for loss in trained.history], "sent": workers.moved, "says": workers.describe()}
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[2])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    results = {name: run_job(job, out / name) for name, job in json.loads(Path(sys.argv[1]).read_text()).items()}
+    if os.environ["RANK"] == "0":
+        (out / "results.json").write_text(json.dumps(results))
+    dist.destroy_process_group()

@@ -1,0 +1,282 @@
+"""Asynchronous training while workers, servers, nodes, the command and the network are lost: it ends, and is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_cluster import STORE_BYTES, TwoNodes
+from ray_runs import Audited, Watching, pids
+from swivel.checkpoint import SLOTS
+from swivel.cluster.connecting import connect
+from swivel.config import TrainConfig
+from swivel.matrix import Matrix
+from swivel.means import ClusterConfig
+from swivel.storage import MANIFEST
+from swivel.training import train_matrix
+
+pytestmark = pytest.mark.xdist_group("ray")
+PASSES, BLOCKS = 16, 6
+SETTINGS = {"dim": 12, "block_size": 11, "passes": PASSES, "backend": "cpu", "checkpoint_minutes": 0}
+CONFIG = TrainConfig(**SETTINGS)  # type: ignore[arg-type]
+RUNS = Path(__file__).with_name("ray_runs.py")
+
+
+@pytest.fixture(scope="module")
+def address(two_nodes: TwoNodes) -> Iterator[str]:
+    two_nodes.replace_node()
+    with connect(two_nodes.address):
+        yield two_nodes.address
+
+
+class Faults:
+    """Does things to a run after so many strips."""
+
+    def __init__(self, address: str, config: ClusterConfig) -> None:
+        self.workers = Audited(address, config)
+        self.plans: dict[int, Callable[[], None]] = {}
+        self.stopped: list[int] = []
+
+    def at(self, done: int, call: Callable[[], None]) -> Faults:
+        self.plans[done] = call
+        return self
+
+    def send(self, kind: str, place: int, number: int) -> None:
+        """Send a signal to a worker or a server."""
+        crew = [member.handle for member in self.workers._crew._members if member.handle and not member.joining]
+        handles = crew if kind == "worker" else self.workers._bank.handles
+        pid = pids([handles[place % len(handles)]])[0]
+        os.kill(pid, number)
+        self.stopped += [pid] if number == signal.SIGSTOP else []
+
+    def train(self, matrix: Matrix, folder: Path) -> Watching:
+        """Train and check that every block was trained once a pass."""
+        progress = Watching(lambda done: self.plans.pop(done)() if done in self.plans else None)
+        try:
+            trained = train_matrix(matrix, CONFIG, folder=folder, threads=1, workers=self.workers, progress=progress)
+        finally:
+            for pid in self.stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        assert trained is not None
+        assert not self.plans
+        every = [(n, (i, j)) for n in range(PASSES) for i in range(BLOCKS) for j in range(BLOCKS)]
+        assert sorted(self.workers.told) == every
+        alone = train_matrix(matrix, CONFIG, folder=folder / "alone", threads=1)
+        assert alone is not None
+        assert trained.history[-1].mean == pytest.approx(alone.history[-1].mean, rel=0.25)
+        return progress
+
+
+def test_killed_workers_and_servers_cost_nothing_but_time(planted: Matrix, address: str, tmp_path: Path) -> None:
+    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
+    faults.at(5, lambda: faults.send("worker", 0, signal.SIGKILL))
+    faults.at(50, lambda: faults.send("server", 1, signal.SIGKILL))
+    faults.at(120, lambda: faults.send("server", 0, signal.SIGKILL))
+    faults.at(125, lambda: faults.send("worker", 0, signal.SIGKILL))
+    progress = faults.train(planted, tmp_path)
+    assert "2 servers restored" in progress.notes[-1]
+    assert "replaced" in progress.notes[-1]
+
+
+def test_a_worker_and_a_server_that_hang_are_replaced(planted: Matrix, address: str, tmp_path: Path) -> None:
+    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=2))
+    faults.at(20, lambda: faults.send("worker", 0, signal.SIGSTOP))
+    faults.at(60, lambda: faults.send("server", 0, signal.SIGSTOP))
+    progress = faults.train(planted, tmp_path)
+    assert "servers restored" in progress.notes[-1]
+
+
+def test_workers_join_when_a_node_comes_and_leave_with_it(
+    planted: Matrix, address: str, two_nodes: TwoNodes, tmp_path: Path
+) -> None:
+    two_nodes.lose_node()
+    workers = Audited(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
+    lost_at: list[int] = []
+
+    def act(done: int) -> None:
+        if done == 5:
+            two_nodes.replace_node()
+        elif not lost_at and workers._crew.ready == 2:
+            two_nodes.lose_node()
+            lost_at.append(done)
+        elif lost_at and done == lost_at[0] + 60:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    progress = Watching(act)
+    config = TrainConfig(**{**SETTINGS, "passes": 400})  # type: ignore[arg-type]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=progress)
+    finally:
+        two_nodes.replace_node()
+    assert "1 of 2 workers" in progress.notes[0]
+    assert any("2 of 2 workers" in note for note in progress.notes)
+    assert len(set(workers.told)) == len(workers.told) > 60
+
+
+class Command:
+    """The command in a process of its own."""
+
+    def __init__(self, matrix: Matrix, folder: Path, address: str, **settings: Any) -> None:
+        cluster = asdict(ClusterConfig(workers=2, servers=2, lease_seconds=20))
+        config = json.dumps({**SETTINGS, **settings}), json.dumps(cluster)
+        environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # The cluster is the test's own.
+        arguments = [sys.executable, str(RUNS), str(matrix.path), str(folder), address, *config]
+        self.errors = (folder.parent / "errors.txt").open("ab")
+        keywords: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "stderr": self.errors, "text": True}
+        self.process = subprocess.Popen(arguments, **keywords)
+
+    def wait_for(self, done: int) -> None:
+        """Return once so many strips are done."""
+        for line in self._lines():
+            if line.get("done", 0) >= done:
+                return
+        self.close()
+        raise AssertionError(f"it ended before: {Path(self.errors.name).read_text()[-2000:]}")
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # Ray prints, too.
+                yield json.loads(line)
+
+    def result(self) -> dict[str, Any]:
+        """Return what it says at its end."""
+        *_, last = self._lines()
+        assert self.process.wait(60) == 0
+        self.close()
+        return last
+
+    def close(self) -> None:
+        """Kill it, if it runs."""
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait(60)
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, address: str, tmp_path: Path) -> None:
+    folder, passes = tmp_path / "run", 40
+    first = Command(planted, folder, address, checkpoint_minutes=0.01, passes=passes)
+    for done in range(40, 100_000):
+        first.wait_for(done)
+        if any((folder / slot / MANIFEST).exists() for slot in SLOTS):
+            break
+    first.close()
+    said = Command(planted, folder, address, checkpoint_minutes=0.01, passes=passes).result()
+    assert said["passes"] == passes
+    assert any("going on after" in line for line in said["said"])
+    alone = train_matrix(planted, replace(CONFIG, passes=passes), folder=tmp_path / "alone", threads=1)
+    assert alone is not None
+    assert said["loss"] == pytest.approx(alone.history[-1].mean, rel=0.25)
+
+
+# Two hosts on this machine: a namespace of its own for the second one's network, and a cable between the two.
+NAMESPACE, HERE, THERE = "swivel-test", "10.231.77.1", "10.231.77.2"
+
+
+def shell(*command: str, **rest: Any) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **rest)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+
+
+@pytest.fixture
+def cable() -> Iterator[str]:
+    """A cable to a network namespace; its name here."""
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need the command ip")
+    try:
+        shell("ip", "netns", "add", NAMESPACE)
+        shell("ip", "link", "add", "swivel0", "type", "veth", "peer", "name", "swivel1", "netns", NAMESPACE)
+    except OSError as error:
+        subprocess.run(["ip", "netns", "delete", NAMESPACE], capture_output=True, check=False)
+        pytest.skip(f"network namespaces are not permitted here: {error}")
+    inside = ["ip", "netns", "exec", NAMESPACE, "ip"]
+    try:
+        shell("ip", "address", "add", f"{HERE}/24", "dev", "swivel0")
+        shell("ip", "link", "set", "swivel0", "up")
+        shell(*inside, "address", "add", f"{THERE}/24", "dev", "swivel1")
+        shell(*inside, "link", "set", "swivel1", "up")
+        shell(*inside, "link", "set", "lo", "up")
+        yield "swivel0"
+    finally:
+        subprocess.run(["ip", "link", "delete", "swivel0"], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "delete", NAMESPACE], capture_output=True, check=False)
+
+
+@pytest.fixture
+def two_hosts(cable: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A Ray node here and one in the namespace; the head's address and the name of the cable."""
+    environment = {
+        **os.environ,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_health_check_initial_delay_ms": "1000",
+        "RAY_health_check_period_ms": "500",
+        "RAY_health_check_timeout_ms": "1500",
+        "RAY_health_check_failure_threshold": "3",
+    }
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus", "1", "--block"]
+    ray += ["--object-store-memory", str(STORE_BYTES), "--disable-usage-stats"]
+    head = [*ray, "--head", "--node-ip-address", HERE, "--port", "6397", "--include-dashboard", "false"]
+    second = [*ray, "--address", f"{HERE}:6397", "--node-ip-address", THERE]
+    temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: sockets allow no other
+    nodes = []
+    try:
+        for number, command in enumerate(
+            ([*head, "--temp-dir", str(temporary)], ["ip", "netns", "exec", NAMESPACE, *second])
+        ):
+            nodes.append(_start(command, tmp_path / f"ray-{number}.txt", environment))
+        yield f"{HERE}:6397", cable
+    finally:
+        for node in reversed(nodes):
+            _end(node)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a node, and wait until it says that it has."""
+    with log.open("wb") as out:
+        node = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    for _ in range(600):
+        if b"Ray runtime started" in log.read_bytes():
+            return node
+        time.sleep(0.1)
+    _end(node)
+    raise AssertionError(log.read_text())
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    """End a node and all that it started: asked first, then killed."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.wait(10)
+
+
+@pytest.mark.slow
+def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:
+    address, cable = two_hosts
+    run = Command(planted, tmp_path / "run", address, passes=30)
+    run.wait_for(40)
+    shell("ip", "link", "set", cable, "down")
+    time.sleep(6)
+    shell("ip", "link", "set", cable, "up")
+    said = run.result()
+    assert said["passes"] == said["epochs"] == 30

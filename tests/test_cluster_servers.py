@@ -1,0 +1,313 @@
+"""Servers and workers without a cluster: their arithmetic, and that every change is applied once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swivel.backends import Side
+from swivel.backends.base import StepSettings
+from swivel.backends.kernels import recover_gradient
+from swivel.backends.reference import block_gradients
+from swivel.cluster.leases import Part, Strip
+from swivel.cluster.servers import REFUSED, Push, Server, server_of
+from swivel.cluster.stepping import Order, Stepper, Unanswered, Worker, open_stepper, payload_bytes
+from swivel.config import TrainConfig
+from swivel.errors import ClusterError
+from swivel.matrix import Matrix
+from swivel.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
+from swivel.planning import choose_zeros, make_plan
+
+CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
+
+
+def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> Order:
+    return Order(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+
+
+def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def start_server(rng: np.random.Generator, part: Part = (0, 0), size: int = 5) -> tuple[Server, np.ndarray, np.ndarray]:
+    server = Server()
+    vectors, accumulators = draw(rng, size, 4), draw(rng, size, 4) ** 2 + 1
+    server.hold(part, vectors, accumulators, (), epoch=1)
+    return server, vectors.copy(), accumulators.copy()
+
+
+class LocalLinks:
+    """Servers in this process; some of them may be silent."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self.servers, self.count = servers, len(servers)
+        self.asked: list[tuple[str, Part]] = []
+        self.silent: set[str] = set()
+
+    def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
+        self.asked.append(("fetch", part))
+        fetched = self.servers[server].fetch(part, with_accumulators)
+        copies = [None if array is None else array.copy() for array in fetched[1:]]
+        return "fetch", fetched._replace(vectors=copies[0], accumulators=copies[1])
+
+    def push(self, server: int, push: Push) -> Any:
+        self.asked.append(("push", push.part))
+        return "push", self.servers[server].push(push)
+
+    def take(self, asked: Any) -> Any:
+        kind, answer = asked
+        if kind in self.silent:
+            raise Unanswered("nobody there")
+        return answer
+
+
+def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
+    rng = np.random.default_rng(3)
+    servers = [Server() for _ in range(count)]
+    for side, size in enumerate(matrix.shape):
+        for block in range(3):
+            length = len(range(block, size, 3))
+            vectors = draw(rng, length, dim) * np.float32(0.3)
+            part = side, block
+            servers[server_of(part, count)].hold(part, vectors, np.full_like(vectors, 1e-3), (), epoch=1)
+    return LocalLinks(servers)
+
+
+@pytest.fixture
+def worker(planted: Matrix) -> Iterator[Worker]:
+    made = Worker(5.0)
+    assert "cpu" in made.begin(make_order(planted))
+    yield made
+    made.close()
+
+
+def test_a_gradient_is_one_step_of_adagrad_and_applied_once() -> None:
+    rng = np.random.default_rng(1)
+    server, vectors, accumulators = start_server(rng)
+    gradient = draw(rng, 5, 4)
+    push = Push(1, (0, 0), (7,), 0, gradient, rate=0.1)
+    assert server.push(push) == 0
+    assert server.push(push) == REFUSED
+    exact, squares = vectors.astype(np.float64), accumulators.astype(np.float64)
+    adagrad(exact, squares, gradient.astype(np.float64), 0.1)
+    kept = server.read((0, 0))
+    np.testing.assert_allclose(kept.vectors, exact, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(kept.accumulators, squares, rtol=1e-6)
+    assert kept.applied == {7}
+
+
+def test_a_difference_is_added_to_vectors_and_accumulators_and_applied_once() -> None:
+    rng = np.random.default_rng(2)
+    server, vectors, accumulators = start_server(rng)
+    change = draw(rng, 5, 4)
+    push = Push(1, (0, 0), (2, 3), 0, change, change**2)
+    assert [server.push(push), server.push(push)] == [0, REFUSED]
+    kept = server.read((0, 0))
+    np.testing.assert_array_equal(kept.vectors, vectors + change)
+    np.testing.assert_array_equal(kept.accumulators, accumulators + change**2)
+    assert kept.applied == {2, 3}
+
+
+def test_changes_of_another_epoch_are_refused_and_an_epoch_begins_empty() -> None:
+    rng = np.random.default_rng(3)
+    server, _, _ = start_server(rng)
+    push = Push(1, (0, 0), (7,), 0, draw(rng, 5, 4), rate=0.1)
+    assert server.push(push) == 0
+    server.begin(2)
+    assert server.ping() == os.getpid()
+    before = server.read((0, 0))
+    assert before.applied == frozenset()
+    assert server.push(push._replace(others=(8,))) == REFUSED
+    assert server.push(push._replace(epoch=3)) == REFUSED
+    assert server.push(push._replace(epoch=2, version=1)) == 0
+
+
+def test_staleness_is_the_changes_by_others_since_the_fetch() -> None:
+    rng = np.random.default_rng(4)
+    server, _, _ = start_server(rng)
+    version = server.fetch((0, 0), False).version
+    assert server.push(Push(1, (0, 0), (1, 2, 3), version, draw(rng, 5, 4))) == 0
+    assert server.push(Push(1, (0, 0), (4,), version, draw(rng, 5, 4), rate=0.1)) == 3
+
+
+def test_accumulators_travel_only_where_they_are_asked_for() -> None:
+    server, _, accumulators = start_server(np.random.default_rng(5))
+    assert server.fetch((0, 0), False).accumulators is None
+    np.testing.assert_array_equal(server.fetch((0, 0), True).accumulators, accumulators)
+
+
+def test_a_block_that_a_server_does_not_have_is_an_error() -> None:
+    server, _, _ = start_server(np.random.default_rng(6))
+    with pytest.raises(ClusterError, match="does not have column block 4"):
+        server.fetch((1, 4), False)
+
+
+def test_what_a_server_is_given_is_its_own() -> None:
+    server = Server()
+    given = np.ones((2, 2), np.float32)
+    server.hold((0, 0), given, given, (5,), epoch=1)
+    assert server.push(Push(1, (0, 0), (5,), 0, given, rate=1.0)) == REFUSED
+    assert server.push(Push(1, (0, 0), (6,), 0, given, rate=1.0)) == 0
+    assert (given == 1).all()
+
+
+def test_a_gradient_is_recovered_to_the_last_bit() -> None:
+    rng = np.random.default_rng(7)
+    gradient = draw(rng, 40, 30) * np.float32(10.0) ** rng.integers(-12, 4, (40, 30)).astype(np.float32)
+    before = draw(rng, 40, 30)
+    accumulators = np.float32(1e-37) + gradient * gradient
+    after = before - gradient / np.sqrt(accumulators)
+    recover_gradient(before, after, accumulators, 1e-37)
+    np.testing.assert_array_equal(accumulators, gradient)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("zeros", ["all", "sampled"])
+def test_gradients_are_those_of_the_oracle_with_every_backend(planted: Matrix, backend: str, zeros: str) -> None:
+    config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
+    objective, rng, block = Objective.from_config(config), np.random.default_rng(8), (2, 1)
+    offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums, objective)
+    sides = [Side(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
+    with open_stepper(make_order(planted, config)) as stepper:
+        found = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
+        settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
+        cells = stepper._job.matrix.cells(*block)
+        order = (1, 0) if cells.mirrored else (0, 1)
+        loss, *exact = block_gradients(cells, sides[order[0]], sides[order[1]], settings, (config.seed, 2, 4, *block))
+    assert found.loss.mean == pytest.approx(loss.mean, rel=1e-5)
+    for side, gradient in enumerate((found.rows, found.columns)):
+        other = sides[1 - side].vectors
+        expected = exact[order[side]] / len(other) + config.decay * sides[side].vectors
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+
+
+def test_a_strip_changes_what_single_blocks_in_the_same_order_change(planted: Matrix, worker: Worker) -> None:
+    together, apart = serve(planted, 2), serve(planted, 2)
+    blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
+    result = worker.train(Strip(0, 2, blocks, rates, 0), 1, together)
+    assert not result.failure
+    losses = [
+        worker.train(Strip(n, 2, (block,), (rate,)), 1, apart).losses[0]
+        for n, (block, rate) in enumerate(zip(blocks, rates, strict=True))
+    ]
+    assert [loss.mean for loss in result.losses] == pytest.approx([loss.mean for loss in losses], rel=1e-5)
+    for part in [(0, 1), (1, 0), (1, 1), (1, 2), (0, 0)]:
+        one, other = (links.servers[server_of(part, 2)].read(part) for links in (together, apart))
+        np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(one.accumulators, other.accumulators, rtol=1e-4, atol=1e-9)
+        assert one.applied == other.applied
+
+
+def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
+    config = replace(CONFIG, objective="glove", decay=0.0, backend="cpu")
+    worker, links, rng = Worker(5.0), serve(planted, 2), np.random.default_rng(9)
+    worker.begin(make_order(planted, config))
+    for part in [(side, block) for side in (0, 1) for block in range(3)]:
+        vectors = draw(rng, len(range(part[1], planted.shape[part[0]], 3)), 12) * np.float32(0.3)
+        both = add_biases(vectors, np.full_like(vectors, 1e-3), part[0])
+        links.servers[server_of(part, 2)].hold(part, *both, (), epoch=1)
+    before = {part: links.servers[server_of(part, 2)].read(part).vectors.copy() for part in [(0, 1), (1, 0), (1, 2)]}
+    strip = worker.train(Strip(0, 0, ((1, 0), (1, 1)), (0.1, 0.1), 0), 1, links)
+    single = worker.train(Strip(1, 0, ((0, 2),), (0.1,)), 1, links)
+    worker.close()
+    assert not strip.failure and not single.failure
+    for part, vectors in before.items():
+        moved = (links.servers[server_of(part, 2)].read(part).vectors != vectors).any(axis=0)
+        ones = 13 - part[0]  # [w b 1] . [c 1 b']
+        assert (vectors[:, ones] == 1).all()
+        assert moved.tolist() == [place != ones for place in range(14)]
+
+
+def test_what_strips_share_travels_once_and_bytes_are_the_least_possible(planted: Matrix, worker: Worker) -> None:
+    links = serve(planted, 1)
+    result = worker.train(Strip(0, 0, ((0, 0), (0, 1), (0, 2)), (0.1,) * 3, 0), 1, links)
+    assert links.asked.count(("fetch", (0, 0))) == links.asked.count(("push", (0, 0))) == 1
+    rows, columns = planted.shape
+    least = 4 * 12 * (4 * len(range(0, rows, 3)) + 2 * columns)
+    assert least < result.moved < least + 8 * 400  # a few hundred bytes a message, whatever the size of the blocks
+    assert result.staleness == (0, 0, 0, 0)
+
+
+def test_the_next_block_is_asked_for_before_one_is_computed(planted: Matrix, worker: Worker) -> None:
+    links = serve(planted, 1)
+    worker.train(Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), 1, links)
+    assert links.asked.index(("fetch", (1, 1))) < links.asked.index(("push", (1, 0)))
+
+
+@pytest.mark.parametrize(("silent", "is_untouched"), [("fetch", True), ("push", False)])
+def test_a_silent_server_is_a_failure_that_says_whether_anything_changed(
+    planted: Matrix, worker: Worker, silent: str, is_untouched: bool
+) -> None:
+    links = serve(planted, 1)
+    links.silent = {silent}
+    result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
+    assert (result.failure, result.is_untouched, result.losses) == ("nobody there", is_untouched, ())
+    links.silent = set()
+    again = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
+    assert not again.failure
+    assert again.staleness == ((0, 0) if is_untouched else ())
+    assert links.servers[0].read((0, 0)).applied == {0}
+
+
+def test_a_resting_worker_leaves_strips_unless_they_must_be_finished(planted: Matrix, worker: Worker) -> None:
+    links = serve(planted, 1)
+    worker.rest(1)
+    strip = Strip(0, 0, ((0, 0),), (0.1,))
+    left = worker.train(strip, 1, links)
+    assert left.is_untouched
+    assert left.failure
+    assert not worker.train(strip, 1, links, is_last=True).failure
+    links.servers[0].begin(2)
+    assert not worker.train(strip, 2, links).failure
+
+
+def test_a_strip_waits_for_the_one_before_only_so_long(planted: Matrix) -> None:
+    worker = Worker(0.05)
+    worker.begin(make_order(planted))
+    with worker._computing:
+        result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, serve(planted, 1))
+    worker.close()
+    assert "has not come to its end" in result.failure
+    assert result.is_untouched
+
+
+def test_two_strips_at_once_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
+    links = serve(planted, 1)
+    strips = [Strip(n, 0, ((n, 0), (n, 1), (n, 2)), (0.1,) * 3, 0) for n in range(3)]
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda s=strip: results.append(worker.train(s, 1, links))) for strip in strips]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result.number for result in results) == [0, 1, 2]
+    assert not any(result.failure for result in results)
+    assert links.servers[0].read((1, 1)).applied == {0, 1, 2}
+
+
+def test_a_worker_refuses_another_matrix_and_another_version(planted: Matrix) -> None:
+    order = make_order(planted)
+    with pytest.raises(ClusterError, match="another matrix"), open_stepper(replace(order, fingerprint="x")):
+        pass
+    with pytest.raises(ClusterError, match="install the same"), open_stepper(replace(order, version="0")):
+        pass
+
+
+def test_blocks_of_another_size_are_laid_out_by_the_worker(planted: Matrix, tmp_path: Path) -> None:
+    assert planted.row_blocks != 3
+    with open_stepper(make_order(planted)) as stepper:
+        assert isinstance(stepper, Stepper)
+        assert stepper._job.matrix.row_blocks == 3
+
+
+def test_payload_counts_arrays_and_words() -> None:
+    values = np.zeros((100, 10), np.float32)
+    push = Push(1, (0, 0), (1,), 0, values, values + 1, 0.1)
+    assert 8000 < payload_bytes(push) < 8600

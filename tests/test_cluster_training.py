@@ -1,0 +1,147 @@
+"""Asynchronous training on a real cluster of two nodes: what one process trains, by many."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ray_cluster import TwoNodes
+from ray_runs import Audited, Watching
+from swivel import Means
+from swivel.cli import cli
+from swivel.cluster.asynchronous import Asynchronous
+from swivel.cluster.choosing import choose_workers
+from swivel.cluster.connecting import connect
+from swivel.config import TrainConfig
+from swivel.errors import ClusterError, ConfigError, StorageError
+from swivel.matrix import Matrix, open_matrix
+from swivel.means import ClusterConfig
+from swivel.training import train_matrix
+from swivel.workers import Alone
+
+pytestmark = pytest.mark.xdist_group("ray")
+CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
+
+
+@pytest.fixture(scope="module")
+def address(two_nodes: TwoNodes) -> Iterator[str]:
+    """Address of the cluster; connected to all the time, so that its processes stay."""
+    two_nodes.replace_node()
+    with connect(two_nodes.address):
+        yield two_nodes.address
+
+
+def test_one_worker_that_fetches_nothing_ahead_trains_the_bits_of_one_process(
+    planted: Matrix, address: str, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, passes=4, decay=1e-4)
+    alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
+    workers = Asynchronous(address, ClusterConfig(workers=1, ahead=1))
+    trained = train_matrix(planted, config, folder=tmp_path / "ray", threads=1, workers=workers)
+    assert alone is not None and trained is not None
+    assert trained.rows.tobytes() == alone.rows.tobytes()
+    assert trained.columns.tobytes() == alone.columns.tobytes()
+    assert trained.history == alone.history
+    assert workers.tally.staleness == 0
+
+
+def test_two_workers_and_two_servers_find_the_groups(
+    planted: Matrix, address: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+) -> None:
+    config = replace(CONFIG, block_size=11)
+    alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
+    workers, progress = Audited(address, ClusterConfig(workers=2, servers=2)), Watching()
+    trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=progress)
+    assert alone is not None and trained is not None
+    assert workers.epochs == config.passes
+    assert sorted(workers.told) == [(n, (i, j)) for n in range(config.passes) for i in range(6) for j in range(6)]
+    assert trained.history[-1].mean == pytest.approx(alone.history[-1].mean, rel=0.25)
+    assert share_of_own_group(trained.rows + trained.columns) > 0.9
+    for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
+        assert word in progress.notes[-1]
+    assert "2 asynchronous workers around 2 servers" in progress.said[-1]
+    assert workers.tally.moved > workers.tally.least > 0
+
+
+def test_a_run_goes_from_the_cluster_to_one_process_and_back(planted: Matrix, address: str, tmp_path: Path) -> None:
+    config = replace(CONFIG, block_size=11, passes=8)
+
+    def stop(done: int) -> None:
+        if done == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    lives = [Audited(address, ClusterConfig(workers=2)), None, Audited(address, ClusterConfig(workers=2))]
+    for workers in lives[:2]:
+        with pytest.raises(KeyboardInterrupt):
+            train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=Watching(stop))
+    progress = Watching()
+    trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=lives[2], progress=progress)
+    assert trained is not None
+    assert any("going on after" in line for line in progress.said)
+    assert len(trained.history) == 8
+    assert all(loss.observed_cells == trained.history[0].observed_cells for loss in trained.history)
+    first, last = lives[0].told, lives[2].told  # type: ignore[union-attr]
+    assert len(first) >= 20
+    assert len(set(first + last)) == len(first) + len(last) < 8 * 36
+
+
+def test_the_command_line_trains_on_a_cluster(planted: Matrix, address: str, tmp_path: Path) -> None:
+    flags = ["--ray", address, "--workers", "2", "--dim", "12", "--block-size", "21", "--passes", "2", "--json"]
+    ended = CliRunner().invoke(cli, ["train", str(planted.path), "-o", str(tmp_path / "out"), *flags, "--quiet"])
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout)["tokens"] == 62
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert len(manifest["facts"]["losses"]) == 2
+    assert not {"ray", "workers"} & set(manifest["config"]["train"])
+
+
+def test_a_matrix_that_workers_cannot_open_ends_the_run_with_the_reason(
+    planted: Matrix, address: str, tmp_path: Path
+) -> None:
+    shutil.copytree(planted.path, tmp_path / "matrix")
+    matrix = open_matrix(tmp_path / "matrix")
+    assert matrix.row_sums.sum() == matrix.column_sums.sum() == matrix.total  # The command has read what it needs.
+    shutil.move(tmp_path / "matrix", tmp_path / "moved")
+    with pytest.raises(StorageError, match="no such folder"):
+        train_matrix(
+            matrix, CONFIG, folder=tmp_path, threads=1, workers=Asynchronous(address, ClusterConfig(workers=2))
+        )
+
+
+def test_workers_that_the_cluster_has_no_cores_for_end_the_run(planted: Matrix, address: str, tmp_path: Path) -> None:
+    config = ClusterConfig(workers=1, worker_threads=64, patience_seconds=1.0)
+    with pytest.raises(ClusterError, match=r"nothing has advanced for . s: of 1 workers 1 do not.*64 free cores"):
+        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, workers=Asynchronous(address, config))
+
+
+def test_a_matrix_without_a_folder_is_refused(address: str, tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    workers = Asynchronous(address, ClusterConfig(workers=1))
+    with pytest.raises(ClusterError, match="this one has none"):
+        workers.begin(SimpleNamespace(matrix=SimpleNamespace()), None)  # type: ignore[arg-type]
+    workers.close()
+
+
+def test_workers_are_chosen_by_what_a_job_may_use(address: str) -> None:
+    assert type(choose_workers(Means())) is Alone
+    chosen = choose_workers(Means(ray=address, cluster=ClusterConfig(workers=3)))
+    assert isinstance(chosen, Asynchronous)
+    assert chosen.config.workers == 3
+    assert (chosen.share("text"), chosen.agree(True), chosen.agree(False)) == ("text", True, False)
+    chosen.close()
+
+
+@pytest.mark.parametrize(("name", "value"), [("workers", 0), ("servers", 0), ("lease_seconds", -1.0), ("ahead", 0)])
+def test_settings_of_a_cluster_are_checked(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be"):
+        ClusterConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,278 @@
+"""Comparing: words planted to move come first, frequency is allowed for, the yardstick says what is noise."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import swivel
+from swivel.cli import cli
+from swivel.cli.comparing import second_training
+from swivel.drift import Drift, compare, running_middle
+from swivel.errors import ConfigError
+from swivel.matrix import Matrix
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
+
+WORDS, DIM = 400, 12
+MOVED = ("w7", "w150", "w390")
+
+
+def make(table: np.ndarray, counts: np.ndarray | None = None) -> Vectors:
+    return Vectors(Side(Vocabulary([f"w{n}" for n in range(len(table))], counts), table.astype(np.float32)))
+
+
+def turned(table: np.ndarray, seed: int, noise: float | np.ndarray = 0.0) -> np.ndarray:
+    """Return the table in a space of its own, with noise."""
+    rng = np.random.default_rng(seed)
+    rotation = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
+    return np.asarray((table + noise * rng.normal(size=table.shape)) @ rotation)
+
+
+@pytest.fixture
+def table() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(WORDS, DIM))
+
+
+@pytest.fixture
+def moved(table: np.ndarray) -> np.ndarray:
+    """The table with three words in other places."""
+    changed = table.copy()
+    for word in MOVED:
+        changed[int(word[1:])] = -table[int(word[1:])]
+    return changed
+
+
+def test_planted_words_come_first(table: np.ndarray, moved: np.ndarray) -> None:
+    found = compare(make(table), make(turned(moved, 1, noise=0.2)))
+    assert {word.word for word in found.words[:3]} == set(MOVED)
+    assert all(word.cosine < -0.8 and word.rank_z > 10 for word in found.words[:3])
+    assert abs(found.words[3].rank_z) < 6
+    assert len(found) == WORDS
+
+
+def test_rare_noisy_words_do_not_drown_a_common_one_that_moved() -> None:
+    table = np.random.default_rng(0).normal(size=(1600, DIM))
+    noise = np.linspace(0.05, 0.6, len(table))[:, None]
+    changed = table.copy()
+    changed[3] += 0.7 * np.linalg.norm(table[3]) * np.eye(DIM)[0]  # a little, for a word that never moves
+    found = compare(make(table), make(turned(changed, 2, noise)))
+    assert found.words[0].word == "w3"
+    assert sum(word.cosine < found.words[0].cosine for word in found) > 20  # all of which a rank by cosine puts first
+    assert found.words[0].usual > 0.95
+
+
+def test_neighbours_are_those_of_each_model(table: np.ndarray, moved: np.ndarray) -> None:
+    before, after = make(table), make(turned(moved, 1))
+    word = compare(before, after, neighbours=4).words[0]
+    assert word.before == tuple(near.token for near in before.nearest(word.word, count=4))
+    assert word.after == tuple(near.token for near in after.nearest(word.word, count=4))
+    assert word.overlap == len({*word.before} & {*word.after}) / 4
+
+
+def test_equal_models_agree_on_everything(table: np.ndarray) -> None:
+    found = compare(make(table), make(turned(table, 1)))
+    assert found.whole.cosine == pytest.approx(1)
+    assert found.whole.overlap == pytest.approx(1)
+    assert max(abs(word.rank_z) for word in found) < 1
+    assert found.yardstick is None
+    assert found.words[0].same_text is None
+    assert found.words[0].moved_z is None
+
+
+def test_yardstick_is_what_two_trainings_of_one_text_differ_by(table: np.ndarray, moved: np.ndarray) -> None:
+    before, after = make(table), make(turned(moved, 1, noise=0.3))
+    again = make(turned(table, 2, noise=0.3))
+    found = compare(before, after, yardstick=again)
+    assert found.yardstick is not None
+    assert found.yardstick == compare(again, before).whole
+    first = found.words[0]
+    assert first.same_text is not None
+    assert first.moved_z is not None
+    assert first.same_text == pytest.approx(found.yardstick.cosine, abs=0.02)
+    assert first.moved_z > 10
+    others = [word.moved_z for word in found.words[3:] if word.moved_z is not None]
+    assert abs(np.median(others)) < 0.5  # the same noise
+
+
+def test_only_common_words_that_all_models_have_are_compared(table: np.ndarray) -> None:
+    counts = np.arange(WORDS, 0, -1)
+    before, after = make(table, counts), make(turned(table, 1), counts[::-1])
+    words = {word.word for word in compare(before, after, min_count=100)}
+    assert words == {f"w{n}" for n in range(WORDS) if counts[n] >= 100 and counts[::-1][n] >= 100}
+    assert len(compare(before, after, top=50)) == 50
+    fewer = make(table[:90])
+    assert {word.word for word in compare(before, after, yardstick=fewer)} == {f"w{n}" for n in range(19, 90)}
+
+
+def test_words_without_a_vector_are_left_out(table: np.ndarray) -> None:
+    empty = table.copy()
+    empty[5] = 0
+    assert "w5" not in {word.word for word in compare(make(table), make(turned(empty, 1)))}
+
+
+def test_counts_that_are_not_known_leave_no_word_out(table: np.ndarray) -> None:
+    assert len(compare(make(table), make(table), min_count=10**6)) == WORDS
+
+
+def test_middle_runs_with_the_values() -> None:
+    values = np.concatenate([np.zeros(1000), np.ones(1000)])
+    middle, spread = running_middle(values)
+    assert (middle[:700] == 0).all()
+    assert (middle[1300:] == 1).all()
+    assert spread[0] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"top": 0}, "top must be a positive integer, got 0"),
+        ({"neighbours": 0}, "neighbours must be a positive integer"),
+        ({"min_count": -1}, "min_count must be an integer of 0 or more"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, int], says: str, table: np.ndarray) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compare(make(table), make(table), **settings)
+
+
+def test_models_without_a_common_word_are_refused(table: np.ndarray) -> None:
+    other = Vectors(Side(Vocabulary(["x", "y"]), np.eye(2, DIM, dtype=np.float32)))
+    with pytest.raises(ConfigError, match="share no word"):
+        compare(make(table), other)
+
+
+def test_table_has_a_line_a_word(table: np.ndarray, moved: np.ndarray, tmp_path: Path) -> None:
+    found = compare(make(table), make(turned(moved, 1)))
+    found.write(tmp_path / "moved.tsv")
+    header, *lines = [line.split("\t") for line in (tmp_path / "moved.tsv").read_text().splitlines()]
+    assert header[:4] == ["word", "count_before", "count_after", "cosine"]
+    assert [line[0] for line in lines] == [word.word for word in found]
+    assert all(len(line) == len(header) for line in lines)
+    assert lines[0][header.index("after")].split(" ") == list(found.words[0].after)
+    assert lines[0][header.index("moved_z")] == ""
+
+
+def test_json_has_the_whole_too(table: np.ndarray, tmp_path: Path) -> None:
+    found = compare(make(table), make(turned(table, 1, noise=0.1)))
+    found.write(tmp_path / "moved.json")
+    assert json.loads((tmp_path / "moved.json").read_text()) == json.loads(json.dumps(found.to_dict()))
+    assert found.to_dict(2)["compared"] == WORDS
+    assert len(found.to_dict(2)["words"]) == 2
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"written as \.tsv or \.json"):
+        Drift((), compare(*[make(np.eye(4))] * 2).whole, None).write(tmp_path / "moved.xlsx")
+
+
+# The command line
+
+
+def show(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="swivel")
+
+
+@pytest.fixture
+def folders(table: np.ndarray, moved: np.ndarray, tmp_path: Path) -> list[Path]:
+    tables = [table, turned(moved, 1, noise=0.3), turned(table, 2, noise=0.3)]
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for path, values in zip(paths, tables, strict=True):
+        make(values).save(path)
+    return paths
+
+
+def test_models_may_be_given_by_their_folders(folders: list[Path]) -> None:
+    opened = [swivel.load(folder) for folder in folders]
+    by_path = compare(folders[0], str(folders[1]), yardstick=folders[2])
+    assert by_path == compare(opened[0], opened[1], yardstick=opened[2])
+
+
+def test_verb_shows_what_moved_with_neighbours(folders: list[Path]) -> None:
+    ended = show("compare", folders[0], folders[1], "--count", 3)
+    assert ended.exit_code == 0
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("400 words compared: mean cosine 0.9")
+    assert lines[2].split() == ["word", "cosine", "usual", "z"]
+    assert {lines[n].split()[0] for n in (3, 6, 9)} == set(MOVED)
+    assert lines[4].startswith("    A: w")
+    assert lines[5].startswith("    B: w")
+    assert len(lines) == 12
+
+
+def test_verb_takes_a_yardstick_and_writes_a_file(folders: list[Path], tmp_path: Path) -> None:
+    file = tmp_path / "moved.tsv"
+    ended = show("compare", *folders[:2], "--yardstick", folders[2], "-o", file)
+    assert ended.exit_code == 0
+    assert ended.stdout.splitlines()[1].startswith("two trainings of one text: mean cosine 0.9")
+    assert ended.stdout.splitlines()[3].split() == ["word", "cosine", "usual", "z", "same", "text", "z"]
+    assert len(file.read_text().splitlines()) == WORDS + 1
+
+
+def test_verb_prints_json(folders: list[Path]) -> None:
+    data = json.loads(show("compare", *folders[:2], "--json", "--count", 2).stdout)
+    assert data["compared"] == WORDS
+    assert [word["word"] in MOVED for word in data["words"]] == [True, True]
+
+
+def test_verb_refuses_a_wrong_ending_before_it_compares(tmp_path: Path) -> None:
+    ended = show("compare", tmp_path / "nowhere", tmp_path / "nowhere", "-o", "moved.csv")
+    assert isinstance(ended.exception, ConfigError)
+    assert "moved.csv" in str(ended.exception)
+
+
+def test_long_lines_are_cut_to_the_terminal(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    lines = show("compare", *folders[:2], "--count", 2).stdout.splitlines()
+    assert all(len(line) <= 42 for line in lines[2:])
+    assert lines[4].endswith("...")
+
+
+@pytest.fixture(scope="module")
+def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two trainings of one matrix, and one of another."""
+    folder = tmp_path_factory.mktemp("trainings")
+    other = swivel.count(["w0 w1 w2 w3 w4 w5 w6 w7 w8"] * 30, min_count=1)
+    for name, matrix, seed in (("a", planted, 1), ("b", planted, 2), ("c", other, 1)):
+        swivel.train(matrix, folder / name, recipe="fast", dim=4, passes=2, backend="reference", seed=seed)
+    return [folder / name for name in "abc"]
+
+
+def test_two_trainings_of_one_matrix_are_called_so(trainings: list[Path]) -> None:
+    ended = show("compare", *trainings[:2])
+    assert "A and B were trained on the same counts" in ended.stderr
+
+
+def test_yardstick_of_another_text_is_told(trainings: list[Path]) -> None:
+    ended = show("compare", trainings[0], trainings[1], "--yardstick", trainings[2], "--min-count", 0)
+    assert "the yardstick was trained on other counts than A" in ended.stderr
+    assert "yardstick" not in show("compare", *trainings[:2], "--yardstick", trainings[1]).stderr
+
+
+def test_command_for_a_yardstick_is_that_of_the_training_with_another_seed(trainings: list[Path]) -> None:
+    ended = show("compare", trainings[0], trainings[2], "--min-count", 0)
+    command = second_training(swivel.load(trainings[0]))
+    assert command is not None
+    assert f"for a yardstick: {command}, then --yardstick" in ended.stderr
+    arguments = command.replace("MATRIX", "m").split()[1:]
+    context = cli.commands["train"].make_context("train", arguments[1:])
+    given = {name: value for name, value in context.params.items() if value is not None}
+    assert (given["dim"], given["passes"], given["seed"], given["combine"]) == (4, 2, 2, "sum")
+    assert given["decay"] == 1e-4
+
+
+def test_nobody_knows_how_other_vectors_were_trained(folders: list[Path], table: np.ndarray) -> None:
+    assert second_training(make(table)) is None
+    assert second_training(swivel.load(folders[0])) is None
+
+
+def test_the_page_in_the_docs_says_what_happens() -> None:
+    page = Path(__file__).parent.parent / "docs" / "comparing.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0
+    assert tried > 3
