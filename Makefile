@@ -1,5 +1,6 @@
 # `make run`: set up and run the demonstration, or CORPUS=path: text to vectors.
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
+# `make docs`: the site, in build/site. The tests build it, too.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
@@ -8,7 +9,7 @@ BIN = $(VENV)/bin
 OUT ?= work
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types setup clean
+.PHONY: run test test-all gpu-test lint types docs setup clean
 
 setup: $(VENV)/ready
 
@@ -22,7 +23,7 @@ run: setup
 ifdef CORPUS
 	$(BIN)/swivel run $(CORPUS) --output $(OUT)
 else
-	$(BIN)/swivel demo
+	$(BIN)/swivel demo --output $(OUT)/demo
 endif
 
 lint: setup
@@ -31,6 +32,9 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint types
 	$(BIN)/pytest -n 2 -m "not slow"

@@ -21,7 +21,8 @@ from swivel._version import __version__
 from swivel.backends import BackendMeans
 from swivel.cli import cli, main
 from swivel.cli.bars import format_rate
-from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours
+from swivel.cli.commands import next_look
+from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours, next_command
 from swivel.sample import Demo
 from swivel.storage import read_manifest
 from swivel.vectors import Neighbour, Side, Vectors
@@ -415,3 +416,26 @@ def test_demo_is_drawn_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  man is to king as woman is to queen" in lines
     assert "         plurals  ###############.....   75% of 4" in lines
     assert "             all  ########............   38% of 8" in lines
+
+
+def test_next_command_names_a_program_that_the_shell_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = tmp_path / "bin" / "swivel"
+    typed.parent.mkdir()
+    typed.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(typed)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert next_command("explore", Path("work")) == f"next: {typed} explore work"
+    monkeypatch.setenv("PATH", str(typed.parent))
+    assert next_command("explore", Path("work")) == "next: swivel explore work"
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    assert next_command("explore", Path("work")) == "next: swivel explore work"
+
+
+def test_demo_leads_to_the_map_or_where_its_libraries_are_missing_to_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert next_look(Path("demo/vectors"), "music") == "next: swivel explore demo/vectors"
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert next_look(Path("demo/vectors"), "music") == "next: swivel nearest demo/vectors music"

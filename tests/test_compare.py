@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 
@@ -269,10 +268,3 @@ def test_command_for_a_yardstick_is_that_of_the_training_with_another_seed(train
 def test_nobody_knows_how_other_vectors_were_trained(folders: list[Path], table: np.ndarray) -> None:
     assert second_training(make(table)) is None
     assert second_training(swivel.load(folders[0])) is None
-
-
-def test_the_page_in_the_docs_says_what_happens() -> None:
-    page = Path(__file__).parent.parent / "docs" / "comparing.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0
-    assert tried > 3

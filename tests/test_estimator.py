@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import pickle
 import subprocess
 import sys
@@ -193,8 +192,3 @@ def test_without_scikit_learn_the_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "MissingExtra: estimators need scikit-learn" in done.stderr
     assert "pip install 'swivel-embeddings[sklearn]'" in done.stderr
-
-
-def test_the_page_in_the_docs_says_what_happens() -> None:
-    page = Path(__file__).parent.parent / "docs" / "estimator.md"
-    assert doctest.testfile(str(page), module_relative=False) == (0, 14)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import shutil
 from pathlib import Path
@@ -390,10 +389,3 @@ def test_verb_takes_a_list_and_settings(folders: dict[str, Path], text: Path, tm
     ended = show("extend", folders["fast"], text, "-o", tmp_path / "other", "--window", 3)
     assert isinstance(ended.exception, SwivelError)
     assert "window is 10 in the training" in str(ended.exception)
-
-
-def test_the_page_in_the_docs_says_what_happens() -> None:
-    page = Path(__file__).parent.parent / "docs" / "extend.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0
-    assert tried > 3

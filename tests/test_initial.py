@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import signal
 from pathlib import Path
@@ -331,8 +330,3 @@ def test_run_takes_vectors_in_memory(tmp_path: Path) -> None:
     text = make_text(1, 40, 40)
     old = run(text, tmp_path / "old", dim=DIM, **settings)
     assert run(text, tmp_path / "new", init=old, **settings).dim == DIM
-
-
-def test_the_page_in_the_docs_says_what_happens() -> None:
-    page = Path(__file__).parent.parent / "docs" / "more-data.md"
-    assert doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS) == (0, 13)

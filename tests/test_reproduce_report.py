@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 
 from swivel.evaluation import Comparison
+from swivel.pages.document import Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.pages.html import inline_svg, write_html
+from swivel.pages.markdown import write_markdown
 from swivel.plots import Curve, Point, RareWords, draw_figure, plot_losses
-from swivel.reproduce.document import Cell, Details, Document, Heading, Paragraph, Picture, Table
-from swivel.reproduce.html import inline_svg, write_html
-from swivel.reproduce.markdown import write_markdown
 from swivel.reproduce.report import ABOVE, BELOW, TUNED, compose_report, format_figure
 from swivel.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
 

@@ -53,6 +53,7 @@ class Means:
     progress: Progress = SILENT
     ray: str | None = None  # address of a cluster that does the work: local, auto or HOST:PORT; None: this process
     cluster: ClusterConfig = ClusterConfig()  # who trains there
+    report: bool = False  # leave a report.html beside what was trained
 
     def __post_init__(self) -> None:
         if self.threads is not None and not POSITIVE_INT.holds(self.threads):

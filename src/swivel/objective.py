@@ -161,6 +161,15 @@ def observed_targets(x: Array, offsets: Array) -> Array:
     return np.log(x) + offsets
 
 
+def observed_losses(products: Array, x: Array, offsets: Array, objective: Objective) -> Array:
+    """Return the loss of each of some observed cells.
+
+    >>> observed_losses(np.array([1.0]), np.array([4.0]), np.array([2 - np.log(4)]), Objective()).tolist()
+    [0.3]
+    """
+    return 0.5 * objective.confidence(x) * (products - observed_targets(x, offsets)) ** 2
+
+
 def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Objective) -> tuple[Loss, Array]:
     """Return the loss of a dense piece of the matrix and its gradient with respect to the dot products.
 

@@ -28,6 +28,7 @@ from swivel.config import (
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.means import Means
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
+from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
 from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary
@@ -256,7 +257,7 @@ def train(
     """Train vectors for a matrix and return them, kept in the folder `out` where one is given.
 
     A run that was killed goes on from its last checkpoint when it is called again with the same arguments; Ctrl-C
-    saves one first.
+    saves one first. With `Means(report=True)` it leaves `out/report.html`.
 
     Parameters
     ----------
@@ -272,6 +273,7 @@ def train(
     from swivel.formats import open_vectors
     from swivel.making import make_job, make_vectors
     from swivel.matrix import open_matrix
+    from swivel.reporting import leave_report
 
     means = means or Means()
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
@@ -281,10 +283,15 @@ def train(
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that they all see: pass out")
     job = make_job(matrix, *_training_settings(matrix, recipe, settings), init)
+    watch = Stopwatch(means.progress)
     with folder_or_temporary(out) as home:
         if is_done(home.path, "vectors", job.made_from(), means):
-            return vectors.load(home.path)
-        return home.keep(make_vectors(job, home.path, means))
+            result = vectors.load(home.path)
+        else:
+            result = make_vectors(job, home.path, dataclasses.replace(means, progress=watch))
+        if means.report and out is not None:
+            leave_report(home.path, matrix, home.path, watch, means)
+        return home.keep(result)
 
 
 def _training_settings(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
@@ -310,6 +317,8 @@ def run(
 ) -> Vectors:
     """Go from text to vectors: `out/matrix`, then `out/vectors`; finished stages are not done again.
 
+    With `Means(report=True)` it leaves `out/report.html`.
+
     Parameters
     ----------
     init
@@ -323,8 +332,21 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
-    matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=means, **to_count)
-    return train(matrix, path / "vectors", recipe=recipe, init=init, means=means, **to_train)
+    with reported(path, means or Means()) as timed:
+        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=timed, **to_count)
+        return train(matrix, path / "vectors", recipe=recipe, init=init, means=timed, **to_train)
+
+
+@contextmanager
+def reported(path: Path, means: Means) -> Iterator[Means]:
+    """Yield means for the stages of a run, whose one report is written into its folder when they are done."""
+    watch = Stopwatch(means.progress)
+    yield dataclasses.replace(means, progress=watch, report=False)
+    if means.report:
+        from swivel.matrix import open_matrix
+        from swivel.reporting import leave_report
+
+        leave_report(path / "vectors", open_matrix(path / "matrix"), path, watch, means)
 
 
 def _settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ observed cell is left out; rounding changes a count by at most 9 %.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
 import time
@@ -142,8 +143,9 @@ def run_demo(out: str | Path | None, means: Means) -> Demo:
     """Train the sample and look at it."""
     matrix_path, vectors_path = (None, None) if out is None else (Path(out) / "matrix", Path(out) / "vectors")
     started = time.perf_counter()
-    matrix = open_sample(matrix_path, means=means)
-    vectors = pipeline.train(matrix, vectors_path, recipe="fast", means=means, **SETTINGS)
+    with contextlib.nullcontext(means) if out is None else pipeline.reported(Path(out), means) as timed:
+        matrix = open_sample(matrix_path, means=timed)
+        vectors = pipeline.train(matrix, vectors_path, recipe="fast", means=timed, **SETTINGS)
     seconds = time.perf_counter() - started
     return Demo(
         len(vectors),

@@ -23,6 +23,7 @@ from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
+from swivel.measuring import Meter
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.planning import BlockedMatrix, Plan, check_plan, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
@@ -140,6 +141,7 @@ class _Run:
         self.place = Place()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks of the pass that is under way
         self._clock = 0.0
+        self._meter = Meter(SILENT, self.done.size)
         self._orders: dict[int, list[list[Block]]] = {}
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
@@ -231,6 +233,7 @@ class _Run:
         with track(progress, "training", self._all_steps() * self._cells_per_step, "cells") as task:
             task.advance(self._done_steps() * self._cells_per_step)
             self._clock = time.perf_counter()
+            self._meter = Meter(progress, self.done.size)
             while self.place.passes < self.plan.passes and not self._has_converged():
                 self._run_pass(task)
 
@@ -274,15 +277,17 @@ class _Run:
         """Add what steps lost."""
         for block in done.blocks:
             self.done[block] = True
-        loss = sum(done.losses, self.place.loss)
-        if not self.objective.pushes:
-            loss = replace(loss, unobserved_cells=0)  # They say nothing: the mean is that of the observed.
+        loss, lost = sum(done.losses, self.place.loss), sum(done.losses, Loss())
+        if not self.objective.pushes:  # Zeros say nothing: the mean is that of the observed.
+            loss, lost = replace(loss, unobserved_cells=0), replace(lost, unobserved_cells=0)
         if not math.isfinite(loss.mean):
             raise self._diverged("the loss is not finite")
         now = time.perf_counter()
         self.place = replace(self.place, loss=loss, seconds=self.place.seconds + now - self._clock)
         self._clock = now
         task.advance(len(done.blocks) * self._cells_per_step, self._note() + done.note)
+        step = self._done_steps()
+        self._meter.add(lost, len(done.blocks), self._cells_per_step, self._rate(step), step)
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(

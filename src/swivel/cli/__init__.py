@@ -1,7 +1,7 @@
 """The command line. It prints and parses; everything else is done in the rooms below.
 
-`commands`, `comparing`, `data`, `experiments`, `exploring`, `exporting` and `extending` have the verbs, `options` makes
-their flags from the configurations, `bars` draws progress.
+`commands`, `comparing`, `data`, `experiments`, `exploring`, `exporting`, `extending` and `picturing` have the verbs,
+`options` makes their flags from the configurations, `bars` draws progress.
 """
 
 from swivel.cli.commands import cli, main
@@ -11,5 +11,20 @@ from swivel.cli.experiments import plot, reproduce
 from swivel.cli.exploring import explore
 from swivel.cli.exporting import export
 from swivel.cli.extending import extend
+from swivel.cli.picturing import fit, norms, passes
 
-__all__ = ["add", "cli", "compare", "explore", "export", "extend", "import_", "main", "plot", "reproduce"]
+__all__ = [
+    "add",
+    "cli",
+    "compare",
+    "explore",
+    "export",
+    "extend",
+    "fit",
+    "import_",
+    "main",
+    "norms",
+    "passes",
+    "plot",
+    "reproduce",
+]

@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swivel._version import __version__
-from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, next_command, show
-from swivel.cli.options import Command, cluster_options, config_options, means_options, output_options, ray_option
+from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, name_program, next_command, show
+from swivel.cli.options import (
+    Command,
+    cluster_options,
+    config_options,
+    means_options,
+    output_options,
+    ray_option,
+    watching_options,
+)
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import ConfigError, SwivelError
+from swivel.errors import ConfigError, MissingExtra, SwivelError
 from swivel.means import ClusterConfig
 
 if TYPE_CHECKING:
     from swivel.means import Means
+    from swivel.progress import Progress
     from swivel.vectors import Vectors
 
 RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
@@ -81,6 +90,7 @@ recipe_option = click.option(
 @config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
 @cluster_options
 @means_options
+@watching_options
 @output_options
 def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to vectors: every stage; finished ones are not done again, an interrupted one goes on.
@@ -129,6 +139,7 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options
 @means_options
+@watching_options
 @output_options
 def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
     """A matrix to vectors; killed or interrupted, the same command goes on where it was."""
@@ -144,6 +155,7 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
 @cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
 @click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
 @means_options
+@watching_options
 @output_options
 def demo(output: str | None, **rest: Any) -> None:
     """Train the bundled matrix of common English words and look at what came out: the first thing to try."""
@@ -152,8 +164,8 @@ def demo(output: str | None, **rest: Any) -> None:
     means, as_json, _ = take_means(rest)
     result = sample.run_demo(output, means)
     show(result.to_dict(), as_json, lambda: draw_demo(result))
-    keep = "next: swivel demo -o demo, then swivel nearest demo/vectors music"
-    means.progress.say(next_command("nearest", Path(output) / "vectors", "music") if output else keep)
+    keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
+    means.progress.say(next_look(Path(output) / "vectors", "music") if output else keep)
 
 
 @cli.command(cls=Command, short_help="Word similarity and analogies.")
@@ -271,20 +283,31 @@ def completion(shell: str) -> None:
 
 def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
     """Part what a command was given into means, the --json flag and settings."""
-    from swivel.cli.bars import BarProgress
     from swivel.means import Means
-    from swivel.progress import SILENT
 
-    quiet, as_json = rest.pop("quiet"), rest.pop("json")
+    as_json = rest.pop("json")
     means = Means(
         threads=rest.pop("threads", None),
         memory=rest.pop("memory", None),
         overwrite=rest.pop("overwrite", False),
         ray=rest.pop("ray", None),
         cluster=_take_cluster(rest),
-        progress=BarProgress() if is_leading() and not quiet else SILENT,
+        progress=_choose_progress(quiet=rest.pop("quiet"), tensorboard=rest.pop("tensorboard", None)),
+        report=not rest.pop("no_report", True),
     )
     return means, as_json, rest
+
+
+def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
+    from swivel.cli.bars import BarProgress
+    from swivel.progress import SILENT
+
+    progress = BarProgress() if is_leading() and not quiet else SILENT
+    if tensorboard is None or not is_leading():
+        return progress
+    from swivel.tensorboard import TensorboardProgress
+
+    return TensorboardProgress(tensorboard, progress)
 
 
 def is_leading() -> bool:
@@ -306,6 +329,17 @@ def open_vectors(path: str) -> Vectors:
     from swivel import formats
 
     return formats.open_vectors(path)
+
+
+def next_look(path: Path, word: str) -> str:
+    """Return the command that shows vectors: on a page, or in the terminal where the page's libraries are missing."""
+    from swivel import explorer
+
+    try:
+        explorer.check_extra()
+    except MissingExtra:
+        return next_command("nearest", path, word)
+    return next_command("explore", path)
 
 
 def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) -> None:

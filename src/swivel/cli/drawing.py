@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,4 +127,12 @@ def next_command(verb: str, path: Path, *words: str) -> str:
     >>> next_command("nearest", Path("my work/vectors"), "tuxedo")
     "next: swivel nearest 'my work/vectors' tuxedo"
     """
-    return "next: " + shlex.join(["swivel", verb, str(path), *words])
+    return "next: " + shlex.join([name_program(), verb, str(path), *words])
+
+
+def name_program() -> str:
+    """Return what to type for this program: its name, or its path where it is not the one that the shell would find."""
+    typed, found = Path(sys.argv[0]), shutil.which("swivel")
+    if typed.name != "swivel" or not typed.is_file() or (found and typed.samefile(found)):
+        return "swivel"
+    return str(typed)

@@ -22,9 +22,9 @@ data_option = click.option(
 )
 
 
-@cli.group(short_help="The paper's figures, as PNG or SVG.")
+@cli.group(short_help="Figures of a run and of the paper, PNG or SVG.")
 def plot() -> None:
-    """Draw one of the paper's figures."""
+    """Draw a figure of a run (passes, norms, fit) or of the paper (loss, block, frequency)."""
 
 
 @plot.command(cls=Command, short_help="The two losses against the prediction.")
@@ -36,7 +36,7 @@ def loss(output: str, **rest: Any) -> None:
 
     plots.style.check_format(Path(output))
     plots.save_figure(plots.plot_losses(), output)
-    _report(output, rest)
+    report_figure(output, rest)
 
 
 @plot.command(cls=Command, short_help="A block before and after interleaving.")
@@ -50,7 +50,7 @@ def block(matrix: str, output: str, **rest: Any) -> None:
 
     plots.style.check_format(Path(output))
     plots.save_figure(plots.plot_block(open_matrix(matrix)), output)
-    _report(output, rest)
+    report_figure(output, rest)
 
 
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
@@ -108,7 +108,8 @@ def split_name(text: str) -> tuple[str, str]:
     return (place.parent.name or place.stem) if place.name == "vectors" else place.stem, text
 
 
-def _report(output: str, rest: dict[str, Any]) -> None:
+def report_figure(output: str, rest: dict[str, Any]) -> None:
+    """Say which picture was written."""
     _, as_json, _ = take_means(rest)
     show({"figure": output}, as_json, lambda: click.echo(output))
 

@@ -89,6 +89,14 @@ def means_options(function: Function) -> Function:
     return _flag("machine", "--threads", "threads to use  [default: all cores]", type=int)(function)
 
 
+def watching_options(function: Function) -> Function:
+    """Add the flags that say what is left of a run to look at."""
+    text = "leave no report.html beside what was trained"
+    function = _flag("output", "--no-report", text, is_flag=True)(function)
+    text = "write curves for `tensorboard --logdir DIR` while training"
+    return _flag("output", "--tensorboard", text, metavar="DIR")(function)
+
+
 def ray_option(function: Function) -> Function:
     """Add the flag that names a cluster."""
     text = "work on a Ray cluster: local (this machine's cores), auto (the one that runs here) or HOST:PORT"

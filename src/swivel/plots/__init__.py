@@ -1,4 +1,4 @@
-"""The paper's figures, and the table of very rare words.
+"""The paper's figures, those of a training run, and the table of very rare words.
 
 Receives results, matrices and vectors, hands on matplotlib Figures (`save_figure` puts them into files, through
 `storage`) and a `RareWords` table. It evaluates nothing. matplotlib, the extra `plot`, is loaded when a figure is
@@ -8,6 +8,7 @@ drawn; no figure touches pyplot or its global state.
 from swivel.plots.blocks import plot_block
 from swivel.plots.frequency import Curve, Point, plot_differences, plot_frequency
 from swivel.plots.losses import plot_losses
+from swivel.plots.runs import FitBucket, NormBucket, Norms, PassLoss, plot_fit, plot_norms, plot_passes
 from swivel.plots.style import FORMATS, draw_figure, save_figure
 from swivel.plots.words import PAPER_WORDS, RareWords, choose_rare_words, find_rare_neighbours
 
@@ -15,6 +16,10 @@ __all__ = [
     "FORMATS",
     "PAPER_WORDS",
     "Curve",
+    "FitBucket",
+    "NormBucket",
+    "Norms",
+    "PassLoss",
     "Point",
     "RareWords",
     "choose_rare_words",
@@ -22,7 +27,10 @@ __all__ = [
     "find_rare_neighbours",
     "plot_block",
     "plot_differences",
+    "plot_fit",
     "plot_frequency",
     "plot_losses",
+    "plot_norms",
+    "plot_passes",
     "save_figure",
 ]

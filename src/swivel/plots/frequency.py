@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swivel.errors import ConfigError
-from swivel.plots.style import COLOURS, FAINT, INK, PAPER, in_style, label_end, new_figure, spread_labels
+from swivel.plots.style import (
+    COLOURS,
+    FAINT,
+    INK,
+    PAPER,
+    in_style,
+    label_end,
+    new_figure,
+    short_number,
+    spread_labels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,20 +97,8 @@ def _write_frequencies(axes: Axes, *steps: int) -> None:
     """Label the axis of log10 with the frequencies themselves: powers of ten, times each of `steps`."""
     low, high = axes.get_xlim()
     values = [step * 10.0**power for power in range(int(low) - 1, int(high) + 2) for step in steps]
-    marks = {math.log10(value): _frequency(value) for value in values if low <= math.log10(value) <= high}
+    marks = {math.log10(value): short_number(value) for value in values if low <= math.log10(value) <= high}
     axes.set_xticks(list(marks), list(marks.values()))
-
-
-def _frequency(value: float) -> str:
-    """Return a frequency as briefly as can be.
-
-    >>> _frequency(300), _frequency(30_000), _frequency(1e6)
-    ('300', '30 k', '1 M')
-    """
-    for size, letter in ((1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 def _label_curves(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:

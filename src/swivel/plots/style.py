@@ -113,6 +113,18 @@ def _highest(group: list[int], heights: list[float], least: float) -> float:
     return _lowest(group, heights, least) + least * (len(group) - 1)
 
 
+def short_number(value: float) -> str:
+    """Return a number as briefly as can be.
+
+    >>> short_number(300), short_number(30_000), short_number(1e6), short_number(2e9)
+    ('300', '30 k', '1 M', '2 G')
+    """
+    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
 def draw_figure(figure: Figure, kind: str) -> bytes:
     """Return a figure as `png` or `svg`: the same bytes each time."""
     matplotlib = need_matplotlib()

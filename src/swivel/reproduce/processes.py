@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -165,6 +165,9 @@ class _Reports:
 
     def say(self, text: str) -> None:
         self.send("say", text)
+
+    def measure(self, step: int, values: Mapping[str, float]) -> None:
+        pass  # Nobody draws curves of an experiment's jobs.
 
 
 @dataclass(frozen=True, slots=True)

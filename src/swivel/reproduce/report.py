@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from swivel.evaluation import Comparison
+from swivel.pages import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.pages.document import say_value
 from swivel.plots import RareWords
-from swivel.reproduce.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
 from swivel.reproduce.results import STAGES, Cost, MethodResult, Results, Score
 from swivel.resources import format_bytes
 
@@ -272,19 +273,4 @@ def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, _say(value)
-
-
-def _say(value: Any) -> str:
-    """Return a value of the settings for people.
-
-    >>> _say(None), _say(True), _say(98304), _say(0.05), _say(["a", "b"])
-    ('not set', 'yes', '98,304', '0.05', 'a, b')
-    """
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_say, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+            yield prefix + name, say_value(value)

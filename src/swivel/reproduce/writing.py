@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from swivel.matrix import open_matrix
+from swivel.pages.html import write_html
+from swivel.pages.markdown import FIGURES, write_markdown
 from swivel.plots import FORMATS, draw_figure, plot_block, plot_differences, plot_frequency, plot_losses
-from swivel.reproduce.html import write_html
-from swivel.reproduce.markdown import FIGURES, write_markdown
 from swivel.reproduce.report import compose_report
 from swivel.reproduce.results import Results
 from swivel.storage import write_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+from swivel.pages.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
 from swivel.plots.style import FAINT, INK, PAPER
-from swivel.reproduce.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1d; --soft: #6a6a72; --faint: #8a8a90; --rule: #e2e2e6;
@@ -43,6 +43,8 @@ figure svg { width: 100%; height: auto; max-width: 50rem; display: block; }
 figcaption { color: var(--soft); font-size: .95rem; max-width: 44rem; margin-top: .5rem; }
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: var(--soft); }
+@media (max-width: 40rem) { figure { overflow-x: auto; } figure svg { min-width: 36rem; }
+  .text td:nth-child(n+4) { min-width: 11rem; } }
 @media print { main { max-width: none; padding: 0; } details { display: block; } }
 """
 

@@ -6,6 +6,7 @@ Nothing here knows HTML or Markdown, and nothing there knows a result: twins tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +69,18 @@ class Document:
     title: str
     subtitle: str
     blocks: tuple[Block, ...]
+
+
+def say_value(value: Any) -> str:
+    """Return a value of the settings for people.
+
+    >>> say_value(None), say_value(True), say_value(98304), say_value(0.05), say_value(["a", "b"])
+    ('not set', 'yes', '98,304', '0.05', 'a, b')
+    """
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(say_value, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

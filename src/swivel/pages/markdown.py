@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from swivel.reproduce.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.pages.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
 
 FIGURES = "figures"  # the folder of the pictures
 

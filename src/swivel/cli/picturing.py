@@ -1,0 +1,84 @@
+"""Figures of a run: `plot passes`, `plot norms` and `plot fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swivel.cli.commands import open_vectors
+from swivel.cli.experiments import output_file, plot, report_figure
+from swivel.cli.options import Command, output_options
+from swivel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swivel.matrix import Matrix
+    from swivel.storage import Manifest
+
+vectors_argument = click.argument("vectors", metavar="RUN")
+
+
+@plot.command(cls=Command, short_help="A run's losses, pass by pass.")
+@vectors_argument
+@output_file
+@output_options
+def passes(vectors: str, output: str, **rest: Any) -> None:
+    """The mean losses of RUN, the folder of `swivel run` or of `swivel train`: all cells, observed, unobserved."""
+    from swivel import plots, reporting
+
+    plots.style.check_format(Path(output))
+    figure = plots.plot_passes(reporting.find_passes(_manifest_of(vectors)))
+    plots.save_figure(figure, output)
+    report_figure(output, rest)
+
+
+@plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
+@vectors_argument
+@output_file
+@output_options
+def norms(vectors: str, output: str, **rest: Any) -> None:
+    """How long the vectors of RUN are against how often their words were seen."""
+    from swivel import plots, reporting
+
+    plots.style.check_format(Path(output))
+    figure = plots.plot_norms(reporting.find_norms(open_vectors(vectors)))
+    plots.save_figure(figure, output)
+    report_figure(output, rest)
+
+
+@plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
+@vectors_argument
+@click.option("--matrix", metavar="DIR", help="counts that RUN was trained on  [default: those of the same run]")
+@output_file
+@output_options
+def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
+    """The mean loss of observed cells of RUN, and how far they are off, against the frequency of their rows."""
+    from swivel import plots, reporting
+    from swivel.reporting.looking import read_objective
+
+    plots.style.check_format(Path(output))
+    manifest = _manifest_of(vectors)
+    figure = plots.plot_fit(
+        reporting.find_fit(open_vectors(vectors), _matrix_of(vectors, matrix, manifest), read_objective(manifest))
+    )
+    plots.save_figure(figure, output)
+    report_figure(output, rest)
+
+
+def _manifest_of(vectors: str) -> Manifest:
+    from swivel.formats.opening import find_vectors
+    from swivel.storage import read_manifest
+
+    return read_manifest(find_vectors(vectors))
+
+
+def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
+    """Return the matrix that vectors were trained on: the one named, or the one beside them."""
+    from swivel.formats.opening import find_vectors
+    from swivel.matrix import open_matrix
+
+    found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
+    if found.fingerprint != manifest.inputs.get("matrix"):
+        raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")
+    return found
