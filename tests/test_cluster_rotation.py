@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import swivel
 from swivel.cluster import rotation
@@ -197,3 +198,10 @@ def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, value)
     with pytest.raises(ClusterError, match="the ranks did not find each other"):
         rotation.Rotating(timedelta(seconds=1))
+
+
+def test_rank_without_a_gpu_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ClusterError, match="rank 1 of this machine has no GPU of its own: there are 1"):
+        rotation._take_device()

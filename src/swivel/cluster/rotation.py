@@ -91,9 +91,7 @@ class Rotating:
     def begin(self, job: Job, here: Here) -> None:
         """Create this rank's backend on its own device."""
         if job.plan.device == "cuda":
-            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-            job = replace(job, plan=replace(job.plan, device=device))
-            torch.cuda.set_device(device)
+            job = replace(job, plan=replace(job.plan, device=_take_device()))
         self._backend = job.create_backend(here.threads)
         self._job = job if self._backend.lays_out else job.laid_out(here)
         rows, columns = job.blocks
@@ -295,3 +293,15 @@ def _find_each_other(patience: timedelta) -> None:
 def _part() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _take_device() -> str:
+    """Return the GPU of this rank's number on its machine."""
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= there:
+        raise ClusterError(
+            f"rank {number} of this machine has no GPU of its own: there are {there}; "
+            "start as many ranks here at most, or pass --device cpu"
+        )
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"

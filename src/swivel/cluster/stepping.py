@@ -33,6 +33,7 @@ from swivel.matrix import open_matrix
 from swivel.objective import Loss, Objective, column_offsets, row_offsets
 from swivel.planning import Plan
 from swivel.progress import SILENT
+from swivel.resources import keep_freed_memory
 from swivel.schedule import Block
 from swivel.storage import scratch_folder
 from swivel.workers import Here, Job, Round
@@ -184,6 +185,7 @@ class Worker:
 
     def begin(self, order: Order) -> str:
         """Make ready; say what computes."""
+        keep_freed_memory()
         self._stepper = self._resources.enter_context(open_stepper(order))
         return self._stepper.describe()
 
