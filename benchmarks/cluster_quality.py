@@ -21,15 +21,16 @@ import swivel
 from common import SHARED, WORK, keep, plain_corpus
 from swivel.storage import read_manifest
 
-SEEDS = (1, 2, 3)
-
 
 def commands(modes: list[str]) -> dict[str, list[str]]:
     """Return how each training is started, and with what seed."""
     plain, ranks = [sys.executable, "-m"], [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     found: dict[str, list[str]] = {}
     if "alone" in modes:
-        found |= {f"one process, seed {seed}": [*plain, "swivel", "train", "--seed", str(seed)] for seed in SEEDS}
+        found |= {
+            f"one process, seed {seed}": [*plain, "swivel", "train", "--seed", str(seed)]
+            for seed in range(1, arguments.seeds + 1)
+        }
     if "ranks" in modes:
         for count in (2, 4):
             found[f"{count} ranks"] = [*ranks, f"--nproc-per-node={count}", "-m", "swivel", "train", "--threads", "1"]
@@ -51,7 +52,9 @@ def commands(modes: list[str]) -> dict[str, list[str]]:
 def train(command: list[str], matrix: Path, out: Path, dim: int) -> dict[str, Any]:
     """Train with a command of its own; return the losses and the eight figures."""
     shutil.rmtree(out, ignore_errors=True)
-    flags = ["--recipe", "fast", "--dim", str(dim), "--zeros", "all", "--device", "cpu", "--quiet"]
+    sizes = {"--block-size": arguments.block_size, "--passes": arguments.passes}
+    given = [text for name, value in sizes.items() if value for text in (name, str(value))]
+    flags = [*given, "--recipe", "fast", "--dim", str(dim), "--zeros", "all", "--device", "cpu", "--quiet"]
     subprocess.run([*command, str(matrix), "-o", str(out), *flags], check=True, stdout=subprocess.DEVNULL)
     report = swivel.evaluate(swivel.load(out), arguments.eval, draws=0)
     figures = {one.name: round(one.rho if hasattr(one, "rho") else one.accuracy, 4) for one in report.results}
@@ -73,7 +76,7 @@ def main() -> None:
 def compare(found: dict[str, Any]) -> dict[str, Any]:
     """Return each mode's difference from the mean of one process: of the last loss, and of the figures in spreads."""
     alone = [run for name, run in found.items() if name.startswith("one process")]
-    if len(alone) < 2:
+    if not alone:
         return {}
     loss = statistics.mean(run["losses"][-1] for run in alone)
     result = {}
@@ -83,7 +86,10 @@ def compare(found: dict[str, Any]) -> dict[str, Any]:
         off = {}
         for test, value in run["figures"].items():
             values = [other["figures"][test] for other in alone]
-            off[test] = [round(value - statistics.mean(values), 4), round(statistics.stdev(values), 4)]
+            off[test] = [
+                round(value - statistics.mean(values), 4),
+                round(statistics.stdev(values), 4) if len(values) > 1 else None,
+            ]
         result[name] = {"loss": round(run["losses"][-1] / loss - 1, 5), "figures_and_deviation": off}
     return {"against_one_process": result}
 
@@ -94,6 +100,9 @@ if __name__ == "__main__":
     parser.add_argument("--eval", type=Path, default=SHARED / "eval")
     parser.add_argument("--words", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--block-size", type=int)
+    parser.add_argument("--passes", type=int)
+    parser.add_argument("--seeds", type=int, default=3, help="of one process")
     parser.add_argument("--modes", default="alone,ranks,ray")
     parser.add_argument("--name", default="cluster_quality")
     arguments = parser.parse_args()
