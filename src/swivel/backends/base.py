@@ -75,6 +75,15 @@ class Side:
         return Side(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
 
 
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What a step at given vectors loses, and the gradients of both sides, weight decay included, as host arrays."""
+
+    loss: Loss
+    rows: NDArray[np.float32]
+    columns: NDArray[np.float32]
+
+
 Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
 
 
@@ -349,6 +358,12 @@ class Backend(Protocol):
 
     def put_block(self, side: int, block: int, values: Side) -> None:
         """Take a block on, instead of the one that is held; its arrays may be host arrays or torch's."""
+
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return what a step at these vectors loses, and its gradients, which are good until the next call.
+
+        Accumulators are not looked at; what the backend holds of the step's blocks is lost.
+        """
 
     def close(self) -> None:
         """Give threads and memory back."""

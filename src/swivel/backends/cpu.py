@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.backends import kernels
-from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings
+from swivel.backends.base import Band, Finished, Gradients, HeldSides, ObservedCells, Side, Step, StepSettings
 from swivel.objective import Loss
 
 # Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
@@ -126,20 +126,38 @@ class CpuBackend(HeldSides):
         else:
             torch.mm(a, b, out=target)
 
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return the gradients of a step; they are in a thread's buffers."""
+        return self._pool.submit(self._find_gradients, step, rows, columns).result()
+
+    def _find_gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        cells = step.load()
+        sides = (columns, rows) if cells.mirrored else (rows, columns)
+        loss, gradients = self._add_up(cells, sides, step.seed)
+        for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
+            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.decay)
+        return Gradients(loss, *(reversed(gradients) if cells.mirrored else gradients))
+
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)
         height, width = len(rows.vectors), len(columns.vectors)
-        gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
-        loss = Loss()
-        is_first = True
-        for band in self.settings.zeros.bands(height, width, step.seed):
-            for piece in band.pieces(ROWS_AT_ONCE):
-                loss += self._run_band(piece, cells, (rows, columns), gradients, is_first=is_first)
-                is_first = False
+        loss, gradients = self._add_up(cells, (rows, columns), step.seed)
         decay = self.settings.decay
         kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], 1 / width, decay, step.rate)
         kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], 1 / height, decay, step.rate)
         return loss
+
+    def _add_up(self, cells: ObservedCells, sides: tuple[Side, Side], seed: tuple[int, ...]) -> tuple[Loss, _Pair]:
+        """Return the loss of a block, and the sums over its cells of both sides' gradients."""
+        rows, columns = sides
+        gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
+        loss = Loss()
+        is_first = True
+        for band in self.settings.zeros.bands(len(rows.vectors), len(columns.vectors), seed):
+            for piece in band.pieces(ROWS_AT_ONCE):
+                loss += self._run_band(piece, cells, sides, gradients, is_first=is_first)
+                is_first = False
+        return loss, gradients
 
     def _run_band(
         self, band: Band, cells: ObservedCells, sides: tuple[Side, Side], gradients: _Pair, *, is_first: bool

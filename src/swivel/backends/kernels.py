@@ -277,6 +277,16 @@ def adagrad(vectors: Any, accumulators: Any, gradient: Any, scale: float, decay:
             w[t] -= speed * step / np.sqrt(a[t])
 
 
+@_kernel
+def finish_gradient(gradient: Any, vectors: Any, scale: float, decay: float) -> None:
+    """Scale a gradient and add weight decay, as `adagrad` does on its way."""
+    factor, shrink = F(scale), F(decay)
+    for i in range(vectors.shape[0]):
+        w, g = vectors[i], gradient[i]
+        for t in range(len(w)):
+            g[t] = factor * g[t] + shrink * w[t]
+
+
 # Not fast-math: the square root of a square is the number itself, to the last bit, where both are rounded by the book.
 @numba.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def recover_gradient(before: Any, after: Any, accumulators: Any, start: float) -> None:

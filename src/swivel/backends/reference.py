@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings, run_in_turn
+from swivel.backends.base import (
+    Band,
+    Finished,
+    Gradients,
+    HeldSides,
+    ObservedCells,
+    Side,
+    Step,
+    StepSettings,
+    run_in_turn,
+)
+from swivel.backends.recovering import recover_gradients
 from swivel.objective import Loss, adagrad, loss_and_gradient
 
 
@@ -38,6 +49,10 @@ class ReferenceBackend(HeldSides):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
         """Run steps one after the other."""
         return run_in_turn(self._run_step, steps, should_stop)
+
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return the gradients of a step, read off the step itself."""
+        return recover_gradients(self, step, rows, columns)
 
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)

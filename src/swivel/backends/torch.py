@@ -13,7 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import Band, Finished, HeldSides, ObservedCells, Side, Step, StepSettings, run_in_turn
+from swivel.backends.base import (
+    Band,
+    Finished,
+    Gradients,
+    HeldSides,
+    ObservedCells,
+    Side,
+    Step,
+    StepSettings,
+    run_in_turn,
+)
+from swivel.backends.recovering import recover_gradients
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
@@ -54,6 +65,10 @@ class TorchBackend(HeldSides):
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
         """Run steps one after the other."""
         return run_in_turn(self._run_step, steps, should_stop)
+
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return the gradients of a step, read off the step itself."""
+        return recover_gradients(self, step, rows, columns)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()

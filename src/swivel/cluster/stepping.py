@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.backends import Side
-from swivel.backends.kernels import adagrad, recover_gradient
+from swivel.backends.base import Gradients
+from swivel.backends.kernels import adagrad
 from swivel.cluster.leases import Part, Strip
 from swivel.cluster.servers import REFUSED, Fetched, Push, server_of
 from swivel.config import TrainConfig
@@ -39,9 +39,6 @@ from swivel.storage import scratch_folder
 from swivel.workers import Here, Job, Round
 
 Array = NDArray[np.float32]
-# What accumulators begin at where only the gradient is asked for: nothing beside any square that matters.
-TINY = 1e-37
-ON_HOST = ("cpu", "reference")  # backends that take arrays which may not be written to, as Ray's; torch warns of them
 
 
 class Unanswered(Exception):
@@ -89,14 +86,6 @@ class Result(NamedTuple):
     is_untouched: bool = False  # nor anything changed
 
 
-class Gradients(NamedTuple):
-    """What a block lost, and its gradients, weight decay included."""
-
-    loss: Loss
-    rows: Array
-    columns: Array
-
-
 class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
@@ -124,34 +113,19 @@ class Stepper:
         return self._backend.describe()
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
-        """Return the gradients of a block at these vectors, in pass `turn`.
-
-        They are read off Adagrad, so that a backend needs no other door: from accumulators of next to nothing, a step
-        at a rate of 1 leaves the squares in the accumulators and the signs in which way the vectors moved.
-        """
-        backend = self._backend
-        for side, values in enumerate(vectors):
-            start = np.full(values.shape, TINY, np.float32)
-            offsets = self._offsets[side][block[side] :: self._job.blocks[side]]
-            given = values if backend.name in ON_HOST else np.array(values)
-            backend.put_block(side, block[side], Side(given, start, offsets))
-        (loss,) = backend.run(self._job.steps(Round(turn, [block], 1.0)), lambda: False).losses()
-        rows, columns = (self._read(side, block[side], values) for side, values in enumerate(vectors))
-        return Gradients(loss, rows, columns)
-
-    def _read(self, side: int, block: int, before: Array) -> Array:
-        held = self._backend.lend_block(side, block)
-        after, accumulators = (_as_host(values) for values in (held.vectors, held.accumulators))
-        recover_gradient(before, after, accumulators, TINY)
-        return np.asarray(accumulators, np.float32)
+        """Return the gradients of a block at these vectors, in pass `turn`; they are good until the next call."""
+        # What came through Ray may not be written to: torch warns of that, and numba compiles everything again for it.
+        own = [values if values.flags.writeable else np.array(values) for values in vectors]
+        rows, columns = (
+            Side(values, values, self._offsets[side][block[side] :: self._job.blocks[side]])
+            for side, values in enumerate(own)
+        )
+        (step,) = self._job.steps(Round(turn, [block], 1.0))
+        return self._backend.gradients(step, rows, columns)
 
     def close(self) -> None:
         """Close the backend."""
         self._backend.close()
-
-
-def _as_host(values: Any) -> NDArray[Any]:
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 @contextmanager
@@ -282,15 +256,15 @@ class _StripRun:
 
     def _step(self, place: int, block: Block) -> None:
         rows, columns = (self._open(place, side) for side in (0, 1))
-        loss, *gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
-        self._losses.append(loss)
+        found = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        self._losses.append(found.loss)
         rate = self.strip.rates[place]
-        for side, held in enumerate((rows, columns)):
+        for side, (held, gradient) in enumerate(((rows, found.rows), (columns, found.columns))):
             if isinstance(held, _Shared):
-                held.step(gradients[side], rate)
+                held.step(gradient, rate)
             else:
                 part, others = (side, block[side]), (block[1 - side],)
-                self._push(Push(self._epoch, part, others, held.version, gradients[side], None, rate))
+                self._push(Push(self._epoch, part, others, held.version, gradient, None, rate))
 
     def _open(self, place: int, side: int) -> Fetched | _Shared:
         """Return a block as it was fetched, or the worker's own copy of the one that is shared."""

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import Load, Side, Starts, Step, StepSettings, StoredCells
+from swivel.backends.base import Gradients, Load, Side, Starts, Step, StepSettings, StoredCells
+from swivel.backends.recovering import recover_gradients
 from swivel.backends.triton.cells import CellRoom, DeviceCells, ShardCells
 from swivel.backends.triton.lanes import HostMemory, free_memory
 from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
@@ -216,6 +217,10 @@ class TritonBackend:
         """Overwrite a block."""
         with self._on_device():
             self._store.overwrite(side, block, values)
+
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return the gradients of a step, read off the step itself."""
+        return recover_gradients(self, step, rows, columns)
 
     def close(self) -> None:
         """Give the device's memory back."""
