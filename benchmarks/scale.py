@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from common import RESULTS, keep, median_seconds
+from swivel.cluster.leases import MOST_BLOCKS, STRIPS_EACH
+from swivel.schedule import block_starts
 
 FLOAT = 4  # bytes
 CHECKED = ("constants", "size", "runs")  # what a run of the model against this machine leaves
@@ -65,8 +67,9 @@ def step_seconds(size: Size, machine: Machine) -> float:
 
 
 def strip_length(size: Size, workers: int) -> int:
-    """Return how many blocks are leased together, as `cluster.leases` chooses on average."""
-    return max(1, min(8, size.steps // (workers * 8)))
+    """Return how many blocks are leased together, as `cluster.leases` chooses at the beginning of a pass."""
+    blocks = min(math.ceil(side / size.block) for side in (size.rows, size.columns))
+    return max(1, min(MOST_BLOCKS, size.steps // (workers * STRIPS_EACH + blocks)))
 
 
 def bytes_per_step(size: Size, workers: int) -> float:
@@ -79,29 +82,36 @@ def served_pass(size: Size, machine: Machine, workers: int) -> float:
     """Return the seconds of a pass around parameter servers, one beside every worker.
 
     Fetches and pushes run beside the step before, so a step takes the longer of computing and moving; half of what is
-    moved goes each way. Every worker's link carries its own traffic and that of the server beside it. A pass ends when
-    the last strip does.
+    moved goes each way, and half of the copying is the worker's own. Every worker's link carries its own traffic and
+    that of the server beside it. The strips at the end are single blocks: the last worker is half a step late. Then the
+    command reads all parameters, so that a server that is lost can be restored.
     """
     moved = bytes_per_step(size, workers)
     link = 0.0 if workers == 1 else (1 - 1 / workers) * moved / machine.bytes_per_second + 2 * machine.latency
     step = step_seconds(size, machine)
-    own = max(step, link)
+    own = max(step + moved * machine.copy_seconds / 2, link)
     if machine.cores is not None:  # Everything shares them: what is copied is computed by somebody.
-        busy = step + moved * machine.copy_seconds
-        own = max(own, busy * workers / machine.cores, busy if workers == 1 and machine.cores == 1 else 0.0)
-    return (math.ceil(size.steps / workers) + strip_length(size, workers) / 2) * own
+        own = max(own, (step + moved * machine.copy_seconds) * workers / machine.cores)
+    saved = 2 * (size.rows + size.columns) * size.dim * FLOAT  # vectors and accumulators
+    saving = saved * max(machine.copy_seconds, 1 / machine.bytes_per_second)
+    return (size.steps / workers + 0.5) * own + saving
 
 
 def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
     """Return the seconds of a pass in which column blocks go round: 2 chunks a rank, one travels, one computes."""
     row_blocks, column_blocks = math.ceil(size.rows / size.block), math.ceil(size.columns / size.block)
-    height, chunk = math.ceil(row_blocks / ranks), math.ceil(column_blocks / (2 * ranks))
-    moved = chunk * size.block_bytes * 2  # vectors and accumulators
-    compute = height * chunk * step_seconds(size, machine)
-    if machine.cores is not None:
-        compute = max(compute, (compute + 2 * moved * machine.copy_seconds * (ranks > 1)) * ranks / machine.cores)
-    travel = 0.0 if ranks == 1 else moved / machine.bytes_per_second + chunk * machine.latency
-    return 2 * ranks * max(compute, travel)
+    heights, chunks = np.diff(block_starts(row_blocks, ranks)), np.diff(block_starts(column_blocks, 2 * ranks))
+    step, total = step_seconds(size, machine), 0.0
+    for turn in range(2 * ranks):
+        held = chunks[(2 * np.arange(ranks) + turn) % (2 * ranks)]
+        compute = float((heights * held).max()) * step
+        moved = held * size.block_bytes * 2 * (ranks > 1)  # vectors and accumulators
+        if machine.cores is not None:
+            copies = 2 * float(moved.sum()) * machine.copy_seconds
+            compute = max(compute, (float((heights * held).sum()) * step + copies) / machine.cores)
+        travel = float(moved.max()) / machine.bytes_per_second + float(held.max()) * machine.latency * (ranks > 1)
+        total += max(compute, travel)
+    return total
 
 
 def gpu(gbit: float) -> Machine:

@@ -81,30 +81,24 @@ class Faults:
         return progress
 
 
-def test_killed_workers_and_servers_cost_nothing_but_time(planted: Matrix, address: str, tmp_path: Path) -> None:
-    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
+def test_workers_and_servers_that_are_killed_or_hang_cost_nothing_but_time(
+    planted: Matrix, address: str, tmp_path: Path
+) -> None:
+    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=2))
     faults.at(5, lambda: faults.send("worker", 0, signal.SIGKILL))
     faults.at(50, lambda: faults.send("server", 1, signal.SIGKILL))
-    faults.at(120, lambda: faults.send("server", 0, signal.SIGKILL))
-    faults.at(125, lambda: faults.send("worker", 0, signal.SIGKILL))
+    faults.at(90, lambda: faults.send("worker", 1, signal.SIGSTOP))
+    faults.at(130, lambda: faults.send("server", 0, signal.SIGSTOP))
     progress = faults.train(planted, tmp_path)
     assert re.search(r"[2-9] servers restored", progress.notes[-1]), "one may be lost twice"
     assert "replaced" in progress.notes[-1]
-
-
-def test_a_worker_and_a_server_that_hang_are_replaced(planted: Matrix, address: str, tmp_path: Path) -> None:
-    faults = Faults(address, ClusterConfig(workers=2, servers=2, lease_seconds=2))
-    faults.at(20, lambda: faults.send("worker", 0, signal.SIGSTOP))
-    faults.at(60, lambda: faults.send("server", 0, signal.SIGSTOP))
-    progress = faults.train(planted, tmp_path)
-    assert "servers restored" in progress.notes[-1]
 
 
 def test_workers_join_when_a_node_comes_and_leave_with_it(
     planted: Matrix, address: str, two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
     two_nodes.lose_node()
-    workers = Audited(address, ClusterConfig(workers=2, servers=2, lease_seconds=20))
+    workers = Audited(address, ClusterConfig(workers=2, servers=1, lease_seconds=20))
     lost_at: list[int] = []
 
     def act(done: int) -> None:
@@ -131,8 +125,8 @@ def test_workers_join_when_a_node_comes_and_leave_with_it(
 class Command:
     """The command in a process of its own."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, **settings: Any) -> None:
-        cluster = asdict(ClusterConfig(workers=2, servers=2, lease_seconds=20))
+    def __init__(self, matrix: Matrix, folder: Path, address: str, workers: int = 1, **settings: Any) -> None:
+        cluster = asdict(ClusterConfig(workers=workers, servers=workers, lease_seconds=20))
         config = json.dumps({**SETTINGS, **settings}), json.dumps(cluster)
         environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}  # The cluster is the test's own.
         arguments = [sys.executable, str(RUNS), str(matrix.path), str(folder), address, *config]
@@ -274,7 +268,7 @@ def _end(node: subprocess.Popen[bytes]) -> None:
 @pytest.mark.slow
 def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:
     address, cable = two_hosts
-    run = Command(planted, tmp_path / "run", address, passes=30)
+    run = Command(planted, tmp_path / "run", address, workers=2, passes=30)
     run.wait_for(40)
     shell("ip", "link", "set", cable, "down")
     time.sleep(6)

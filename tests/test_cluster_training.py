@@ -79,7 +79,7 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back(planted: Matrix, ad
         if done == 20:
             os.kill(os.getpid(), signal.SIGINT)
 
-    lives = [Audited(address, ClusterConfig(workers=2)), None, Audited(address, ClusterConfig(workers=2))]
+    lives = [Audited(address, ClusterConfig(workers=2)), None, Audited(address, ClusterConfig(workers=1))]
     for workers in lives[:2]:
         with pytest.raises(KeyboardInterrupt):
             train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=Watching(stop))
@@ -95,7 +95,7 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back(planted: Matrix, ad
 
 
 def test_the_command_line_trains_on_a_cluster(planted: Matrix, address: str, tmp_path: Path) -> None:
-    flags = ["--ray", address, "--workers", "2", "--dim", "12", "--block-size", "21", "--passes", "2", "--json"]
+    flags = ["--ray", address, "--workers", "1", "--dim", "12", "--block-size", "21", "--passes", "2", "--json"]
     ended = CliRunner().invoke(cli, ["train", str(planted.path), "-o", str(tmp_path / "out"), *flags, "--quiet"])
     assert ended.exit_code == 0, ended.output
     assert json.loads(ended.stdout)["tokens"] == 62

@@ -263,6 +263,18 @@ def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, m
 def test_plan_follows_the_matrix_where_nothing_is_asked(planted: Matrix) -> None:
     plan = make_plan(planted, TrainConfig(device="cpu"))
     assert plan == Plan(1, 1, 480, "cpu", "cpu", "float32")
+    assert make_plan(planted, TrainConfig(device="cpu"), smallest_block=1024).row_blocks == 1
+
+
+def test_who_hands_blocks_around_is_given_larger_ones(tmp_path: Path) -> None:
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(6_000)]), symmetric=True)
+    with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 26) as builder:
+        builder.add(np.arange(10), np.arange(10), np.ones(10, np.int64))
+        matrix = builder.finish()
+    plans = [make_plan(matrix, TrainConfig(device="cpu"), smallest) for smallest in (1, 1024)]
+    assert [plan.row_blocks for plan in plans] == [24, 6]
+    asked = make_plan(matrix, TrainConfig(device="cpu", block_size=100), 1024)
+    assert asked.row_blocks == 60
 
 
 def test_people_hear_what_runs(planted: Matrix, tmp_path: Path) -> None:

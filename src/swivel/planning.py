@@ -93,12 +93,13 @@ class Plan:
     ranks: int = 1  # processes between which the order lets column blocks rotate
 
 
-def make_plan(matrix: BlockedMatrix, config: TrainConfig) -> Plan:
+def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 1) -> Plan:
     """Choose block size, passes, backend and dtype, where the configuration leaves them open."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
     if config.block_size is None:
-        size = default_block_size(rows, columns, config.largest_block or largest_block(device))
+        largest = config.largest_block or largest_block(device)
+        size = default_block_size(rows, columns, largest, smallest_block)
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:

@@ -118,18 +118,23 @@ def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
     return pairs
 
 
-def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cpu"]) -> int:
+def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cpu"], smallest: int = 1) -> int:
     """Return the block size for a matrix: `largest`, or less where that would leave it less than some tens of blocks.
 
     On a CPU a pass costs the same at every block size and smaller blocks need fewer passes, but the smaller they are
-    the fewer columns each update sees, and figures sag. A GPU needs large blocks to be busy.
+    the fewer columns each update sees, and figures sag. A GPU needs large blocks to be busy. Who hands blocks around
+    wants none below `smallest`, as long as there are four a side.
 
     >>> [default_block_size(n, n) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 512, 1024, 1024]
     >>> [default_block_size(n, n, 2048) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 1024, 2048, 2048]
+    >>> [default_block_size(n, n, smallest=1024) for n in (500, 2_000, 8_192, 400_000)]
+    [256, 500, 1024, 1024]
     """
-    return min(largest, max(min(SMALLEST_BLOCK, largest), math.ceil(min(rows, columns) * largest / 65_536)))
+    size = min(rows, columns)
+    alone = min(largest, max(min(SMALLEST_BLOCK, largest), math.ceil(size * largest / 65_536)))
+    return max(alone, min(smallest, math.ceil(size / 4)))
 
 
 def largest_block(device: str) -> int:

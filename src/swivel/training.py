@@ -85,30 +85,30 @@ def train_matrix(
         stop_on_signals() as should_stop,
         contextlib.closing(workers or Alone()) as team,
     ):
-        plan = _lead_plan(matrix, config, saver, team.ranks, start) if team.leads else None
+        plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
         plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
         run = _Run(Job(matrix, config, plan), team, saver, should_stop)
         return run.train(Here(scratch, threads, progress), start)
 
 
-def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, ranks: int, start: Start | None) -> Plan:
+def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, team: Workers, start: Start | None) -> Plan:
     """Return the plan that was written down, or make one and write it down."""
     saved = load_plan(saver.folder, saver.identity)
     if saved is None:
-        plan = _make_plan(matrix, config, start)
-        plan = replace(plan, ranks=config.ranks or ranks)
+        plan = _make_plan(matrix, config, start, team.smallest_block)
+        plan = replace(plan, ranks=config.ranks or team.ranks)
     else:
         plan = read_plan(saved, saver.folder)
         check_plan(plan, config, saver.folder)
-        if ranks > 1 and plan.ranks != ranks:  # One process can keep any order; ranks want their own.
-            plan = replace(plan, ranks=ranks)
+        if team.ranks > 1 and plan.ranks != team.ranks:  # One process can keep any order; ranks want their own.
+            plan = replace(plan, ranks=team.ranks)
     if saved != asdict(plan):
         save_plan(saver.folder, saver.identity, asdict(plan))
     return plan
 
 
-def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None) -> Plan:
-    plan = make_plan(matrix, config)
+def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None, smallest_block: int) -> Plan:
+    plan = make_plan(matrix, config, smallest_block)
     is_open = config.passes is None and config.end == "passes"
     return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 

@@ -125,6 +125,7 @@ class Workers(Protocol):
 
     leads: bool  # whether this process writes what is trained; of several that run the same loop one does
     ranks: int  # how many run the same loop
+    smallest_block: int  # that it should be given, where the size is open: smaller ones cost more to hand around
 
     def share(self, text: str) -> str:
         """Return the leading process's text, to all that run the same loop."""
@@ -158,7 +159,7 @@ class Workers(Protocol):
 class Alone:
     """One process, one backend."""
 
-    leads, ranks = True, 1
+    leads, ranks, smallest_block = True, 1, 1
 
     def share(self, text: str) -> str:
         """Return the text itself."""

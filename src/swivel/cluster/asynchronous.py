@@ -64,6 +64,7 @@ class Asynchronous:
     """Workers and servers on Ray; the process that runs the loop leases work to them."""
 
     leads, ranks = True, 1
+    smallest_block = 1024  # some 60 shards a second can be leased (docs/cluster.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config

@@ -62,6 +62,8 @@ class _Told:
 class Rotating:
     """One rank of several."""
 
+    smallest_block = 1
+
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
             _find_each_other(patience)

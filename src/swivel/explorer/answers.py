@@ -6,6 +6,7 @@ Receives a set, a view and what was asked; hands on dictionaries that are ready 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -116,18 +117,20 @@ def compare_words(chosen: VectorSet, view: View, words: tuple[str, str], count: 
     _check_terms(view, words)
     a, b = words
     vectors = view.vectors
-    near = _find_near(vectors, _ids(vectors, words))
+    has_columns = chosen.vectors.columns is not None and a in chosen.vectors and b in chosen.vectors
+    with ThreadPoolExecutor(1) as beside:  # The columns are another table, and there is another core.
+        columns = beside.submit(find_columns, chosen, (a, b), min(count, 12)) if has_columns else None
+        near = _find_near(vectors, _ids(vectors, words))
     both = set(near[0]) & set(near[1])
     own = [[token for token in found if token not in both and token not in (a, b)][:count] for found in near]
     shared = _name_pairs(view, [token for token in near[0] if token in both], (a, b))
-    has_columns = chosen.vectors.columns is not None and a in chosen.vectors and b in chosen.vectors
     return {
         "words": [view.facts(number) for number in _ids(vectors, (a, b))],
         "similarity": _round(vectors.similarity(a, b)),
         "shared": sorted(shared, key=lambda each: -sum(each["similarities"]))[:count],
         "own": [_name_pairs(view, tokens, (a, b)) for tokens in own],
         "reach": REACH,
-        **({"columns": find_columns(chosen, (a, b), min(count, 12))["columns"]} if has_columns else {}),
+        **({"columns": columns.result()["columns"]} if columns else {}),
     }
 
 
