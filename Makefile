@@ -13,10 +13,13 @@ GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends
 
 setup: $(VENV)/ready
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# Everything with hashes, pip and what builds the package included; then torch, whose build is the machine's choice
+# (constraints.txt says why); then the package itself, without asking anybody for anything.
+$(VENV)/ready: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements.lock
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 run: setup
