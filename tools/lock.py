@@ -25,7 +25,6 @@ INPUTS = ("--python-version", PYTHON, "--extra", "dev", "--constraint", CONSTRAI
 HEADER = ("--custom-compile-command", "make lock")
 
 
-
 def split_blocks(text: str) -> list[str]:
     """Return the lock in blocks: the header, then each package with its hashes and who asked for it.
 
