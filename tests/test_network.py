@@ -40,7 +40,7 @@ for line in (
     ["export", "vectors", "vectors.kv", "--format", "gensim"],
     ["export", "vectors", "static", "--format", "model2vec"],
     ["nearest", "static", "cat"],
-    ["plot", "loss", "vectors", "-o", "loss.png"],
+    ["plot", "passes", "work", "-o", "losses.png"],
 ):
     sys.argv = ["swivel", *line]
     try:
@@ -65,7 +65,7 @@ def test_verbs_reach_nobody(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("cat\tdog\t9\nmat\tlog\t8\ncat\tmat\t2\n", encoding="utf-8")
     done, tried = run_offline(VERBS, tmp_path)
     assert (done.returncode, tried) == (0, ""), done.stderr[-2000:]
-    assert (tmp_path / "loss.png").exists()
+    assert (tmp_path / "losses.png").exists()
     reports = list(tmp_path.rglob("report.html"))
     assert reports
     assert not any(LOADS.search(report.read_text(encoding="utf-8")) for report in reports)
