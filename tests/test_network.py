@@ -55,7 +55,12 @@ def run_offline(code: str, folder: Path) -> tuple[subprocess.CompletedProcess[st
     log = folder / "network.log"
     log.touch()
     path = os.pathsep.join([str(Path(__file__).parent / "offline"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "SWIVEL_NETWORK_LOG": str(log)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "SWIVEL_NETWORK_LOG": str(log),
+        "SWIVEL_DATA": str(folder / "sets"),
+    }
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
     return done, log.read_text(encoding="utf-8")
 
@@ -83,6 +88,7 @@ def test_the_demonstration_reaches_nobody(tmp_path: Path) -> None:
     ("code", "expected"),
     [
         ("import socket; socket.create_connection(('192.0.2.1', 80), 1)", "socket.getaddrinfo 192.0.2.1"),
+        ("from swivel.evaluation import fetch_sets; fetch_sets()", "getaddrinfo raw.githubusercontent.com"),
         ("import socket; socket.socket().connect(('192.0.2.1', 80))", "socket.connect 192.0.2.1"),
         ("import urllib.request; urllib.request.urlopen('http://example.invalid')", "getaddrinfo example.invalid"),
         ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import socket\\n"
