@@ -7,16 +7,20 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 OUT ?= work
+PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types docs setup clean
+.PHONY: run test test-all gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# Everything with hashes, pip and what builds the package included; then torch, whose build is the machine's choice
+# (constraints.txt says why); then the package itself, without asking anybody for anything.
+$(VENV)/ready: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement requirements.lock
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 run: setup
@@ -46,6 +50,24 @@ test-all: lint types
 # numba and pytest of its own.
 gpu-test:
 	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
+
+# What is locked, anew from pyproject.toml: `make lock UPGRADE=--upgrade` takes the newest versions. Then the licences.
+lock: setup
+	$(BIN)/python tools/lock.py $(UPGRADE)
+
+licences: setup
+	$(BIN)/python tools/licences.py
+
+# Known vulnerabilities: status 1 where there are some, 2 where nobody could be asked.
+audit: setup
+	$(BIN)/python benchmarks/audit.py
+
+dist: setup
+	$(BIN)/python benchmarks/wheels.py --dist-only
+
+# The wheel in new environments of these Pythons; on Linux each gets torch with what pip takes by itself.
+wheel-test: setup
+	$(BIN)/python benchmarks/wheels.py --pythons $(PYTHONS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info
