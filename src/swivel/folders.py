@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder
+from swivel.npy import read_array_header
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -76,14 +77,17 @@ def told_apart(path: Path) -> Iterator[None]:
 
 def open_array(path: Path) -> NDArray[Any]:
     """Return the array in a `.npy` file, mapped read-only."""
-    with told_apart(path):
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except (ValueError, EOFError):
-            try:  # An empty array cannot be mapped.
-                return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-            except (ValueError, EOFError) as error:
-                raise DamagedFolder(f"{path}: not an array file ({error})") from error
+    try:
+        with told_apart(path), path.open("rb") as file:
+            header = read_array_header(file)
+            start, size = file.tell(), path.stat().st_size
+            if header.nbytes > size - start:
+                raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
+            if not header.size:  # An empty array cannot be mapped.
+                return np.empty(header.shape, header.dtype)
+            return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
+    except ValueError as error:
+        raise DamagedFolder(f"{path}: not an array file ({error})") from error
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -99,12 +103,29 @@ def read_manifest(path: Path) -> Manifest:
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
         _check_format(file, fields)  # first: a later format may have other fields
-        parts = {name: Part(int(part["bytes"]), str(part["sha256"])) for name, part in fields.pop("parts").items()}
-        return Manifest(parts=parts, **fields)
+        parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
+        manifest = Manifest(parts=parts, **fields)
+        _check_fields(manifest)
+        return manifest
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a manifest ({error}); run the stage that writes it again") from error
+
+
+def _read_part(name: str, part: Mapping[str, Any]) -> Part:
+    """Return what a manifest says of a part; one that would lie outside the folder is none."""
+    if Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} is no name of a file")
+    return Part(int(part["bytes"]), str(part["sha256"]))
+
+
+def _check_fields(manifest: Manifest) -> None:
+    if not isinstance(manifest.stage, str):
+        raise ValueError(f"the stage is {manifest.stage!r}")
+    for name in ("config", "inputs", "facts"):
+        if not isinstance(getattr(manifest, name), dict):
+            raise ValueError(f"{name!r} is no object")
 
 
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:

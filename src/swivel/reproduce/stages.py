@@ -116,5 +116,5 @@ def read_records(file: Path) -> dict[str, Record]:
         return {}
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a list of stages ({error}); remove it, the times in it are lost") from error
