@@ -39,8 +39,8 @@ class Target:
         Reads an input inside a folder and asserts what holds of the value.
     seeds
         Makes good inputs, with the help of an empty folder.
-    thousands
-        Executions out of ten million, in thousands: fast readers take most.
+    share
+        Its part of all executions, in relation to the others': fast readers take most.
     names_file
         Whether every error names a file of the folder.
     words
@@ -50,7 +50,7 @@ class Target:
     name: str
     read: Callable[[bytes, Path], None]
     seeds: Callable[[Path], Iterable[bytes]]
-    thousands: int
+    share: int
     names_file: bool = True
     words: tuple[bytes, ...] = ()
 

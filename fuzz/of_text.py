@@ -194,7 +194,7 @@ def seed_settings(folder: Path) -> Iterable[bytes]:
 
 
 TARGETS = [
-    Target("corpus", read_corpus, seed_corpus, 600),
+    Target("corpus", read_corpus, seed_corpus, 200),
     Target("packed", read_packed, seed_packed, 400),
     Target("evaluation", read_evaluation, lambda _: SETS, 900, words=NUMBERS),
     Target(

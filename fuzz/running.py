@@ -62,10 +62,10 @@ class Job:
 def share_out(targets: Iterable[Target], executions: int, seed: int) -> list[Job]:
     """Return the executions of all targets as jobs, the first of each first, so that all have had a turn early."""
     chosen = list(targets)
-    whole = sum(target.thousands for target in chosen)
+    whole = sum(target.share for target in chosen)
     jobs = []
     for target in chosen:
-        left, number = -(-executions * target.thousands // whole), 0
+        left, number = -(-executions * target.share // whole), 0
         while left > 0:
             runs = min(left, MOST_A_PROCESS)
             jobs.append((number, Job(target, runs, seed + number)))

@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -329,7 +329,8 @@ def _transcode(blocks: Iterator[Block], name: str, codec: codecs.CodecInfo, conf
 def _not_in_encoding(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
     where = ""
     if isinstance(error, UnicodeDecodeError):
-        place.move(codec.decode(error.object[: error.start], "ignore")[0])
+        with suppress(UnicodeError):  # Some codecs cannot leave anything out; the column is then that of the block.
+            place.move(codec.decode(error.object[: error.start], "ignore")[0])
         where = f" (byte 0x{error.object[error.start]:02x} at column {place.column})"
     return CorpusError(f"{name}, line {place.line}: not valid {codec.name}{where}; pass --encoding or --errors replace")
 

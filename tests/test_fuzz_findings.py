@@ -1,0 +1,100 @@
+"""What the fuzzer found, as small as it can be: each input failed once, in the way that stands beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # `fuzz` is beside the package, not in it
+
+from fuzz.guard import SPLIT, execute  # noqa: E402
+from fuzz.of_folders import CHECKPOINT, MATRIX, VECTORS, seed_checkpoint, seed_matrix, seed_vectors  # noqa: E402
+from fuzz.targets import TARGETS  # noqa: E402
+
+
+def npy(header: bytes, values: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n" + values
+
+
+UNENDED = npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,", bytes(24))
+FLAGS = npy(b"{'descr': '|b1', 'fortran_order': False, 'shape': (1,), }", b"1")
+NUMBER = npy(b"{'descr': '<i8', 'fortran_order': False, 'shape': (), }", bytes(8))
+INFINITE = b'{"vectors":{"dtype":"F32","shape":[Infinity,1],"data_offsets":[0,4]}}'
+DEEP = b"[" * 100_000
+FINDINGS = [
+    ("packed", b"\x00:\x97", "UnicodeError: the codec idna leaves nothing out"),
+    ("memory", b"9" * 400, "OverflowError: infinity as an integer"),
+    ("settings", b'\x03{"learning_rate": 1' + b"0" * 400 + b"}", "OverflowError: math.isfinite of a long integer"),
+    ("vocabulary", b"\0a\t" + b"9" * 20 + b"\n", "OverflowError: a count of more than 64 bits"),
+    ("vocabulary", b"\0a\t" + b"9" * 5000 + b"\n", "ValueError: more digits than Python reads"),
+    ("import-csv", b'\5"a\nb",c,1\n', "a message of two lines: a name of a field with a line end"),
+    ("import-objects", b'\2[[["x"], "y"]]', "TypeError: a list as an item of a basket"),
+    ("import-objects", b'\0[[["x"], "y", 1]]', "TypeError: a list as a label"),
+    ("import-npz-members", UNENDED, "TokenError: numpy evaluates the header"),
+    (
+        "vectors-safetensors",
+        len(INFINITE).to_bytes(8, "little") + INFINITE,
+        "OverflowError: infinitely many rows",
+    ),
+    ("manifest", b'{"format": 1, "parts": {}, "x": ' + DEEP, "RecursionError"),
+    (
+        "manifest",
+        b'{"format": 1, "stage": [], "config": 1, "inputs": 1, "facts": 1, "parts": {}}',
+        "no stage, no facts",
+    ),
+    (
+        "manifest",
+        b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"../a":{"bytes":0,"sha256":""}}}',
+        "a part outside the folder",
+    ),
+    ("plan", DEEP, "RecursionError"),
+    ("plan", b'{"identity": "x", "plan": {"row_blocks": 1e999}}', "a plan of no whole numbers"),
+    ("stages", DEEP, "RecursionError"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "was"), FINDINGS, ids=[f"{name}: {was}" for name, _, was in FINDINGS])
+def test_what_was_found_is_mended(name: str, data: bytes, was: str, tmp_path: Path) -> None:
+    found = execute(TARGETS[name], data, tmp_path)
+    assert found is None, found.report
+
+
+def replaced(seed: bytes, names: tuple[str, ...], part: str, new: bytes) -> bytes:
+    files = seed.split(SPLIT)
+    files[names.index(part)] = new
+    return SPLIT.join(files)
+
+
+SEALED = {
+    "vectors-folder": (VECTORS, seed_vectors),
+    "matrix-folder": (MATRIX, seed_matrix),
+    "checkpoint": (CHECKPOINT, seed_checkpoint),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "new"),
+    [
+        ("vectors-folder", "row_sums.npy", UNENDED),
+        ("vectors-folder", "row_sums.npy", b"PK\3\4"),
+        ("vectors-folder", "vectors.safetensors", (8 + len(DEEP)).to_bytes(8, "little") + b'{"rows":' + DEEP),
+        ("vectors-folder", "facts", b'{"shift": 1' + b"0" * 400 + b', "columns_per_row": 0}'),
+        ("matrix-folder", "offsets.npy", UNENDED),
+        ("matrix-folder", "rows.txt", b"milk 8\n"),
+        ("matrix-folder", "row_sums.npy", FLAGS),
+        ("matrix-folder", "facts", b"{}"),
+        ("checkpoint", "done.npy", NUMBER),
+        ("checkpoint", "rows.npy", UNENDED),
+        ("checkpoint", "facts", b'{"passes": "1", "saved": 0, "loss": {}, "history": []}'),
+        ("checkpoint", "facts", b'{"passes": 1, "saved": 0, "loss": {"observed": null}, "history": []}'),
+    ],
+)
+def test_sealed_folders_of_wrong_content_are_refused(name: str, part: str, new: bytes, tmp_path: Path) -> None:
+    names, make = SEALED[name]
+    (tmp_path / "made").mkdir()
+    seed = next(iter(make(tmp_path / "made")))
+    found = execute(TARGETS[name], replaced(seed, names, part, new), tmp_path)
+    assert found is None, found.report
