@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -58,6 +60,11 @@ def quick_folder() -> Iterator[Path]:
         yield Path(folder).resolve()
 
 
+def end_with_parent() -> None:
+    """Have the system end this process when the one that started it ends, however it does."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def limit_memory() -> None:
     """Let an allocation beyond the bound fail: what asks for it is found, not only what fills it."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -84,6 +91,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = parse_arguments()
+    end_with_parent()
     target, work = TARGETS[given.target], given.work.resolve() / given.target
     with quick_folder() as folder, quick_folder() as empty:
         with atheris.instrument_imports(include=["swivel"], exclude=COMPILED):

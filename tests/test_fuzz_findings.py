@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import time
+import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +21,24 @@ from fuzz.targets import TARGETS  # noqa: E402
 
 def npy(header: bytes, values: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n" + values
+
+
+def packed(method: int) -> bytes:
+    """Return an archive of arrays, packed in some way and then damaged."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in ("vectors", "words", "format"):
+            archive.writestr(f"{name}.npy", bytes(99))
+    return file.getvalue().replace(b"\x09\x04\x05\x00", b"\x09\x04\x05\x00\xff")  # LZMA's own header
+
+
+def twice(name: str) -> bytes:
+    """Return an Arrow file with two columns of a name."""
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array([[1.0]]), pa.array(["b"])], [name, "vector", name])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 UNENDED = npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,", bytes(24))
@@ -50,9 +72,15 @@ FINDINGS = [
         b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"../a":{"bytes":0,"sha256":""}}}',
         "a part outside the folder",
     ),
+    ("manifest", b'{"format": "a\\nb"}', "a message of two lines: the format"),
+    ("manifest", b'{"format": 1, "parts": {}, "a\\nb": 1}', "a message of two lines: a field"),
+    ("vectors-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),
+    ("import-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),
+    ("vectors-arrow", twice("word"), "KeyError: two columns of a name"),
     ("plan", DEEP, "RecursionError"),
     ("plan", b'{"identity": "x", "plan": {"row_blocks": 1e999}}', "a plan of no whole numbers"),
     ("stages", DEEP, "RecursionError"),
+    ("stages", b'{"stages": {"a": {"x\\ny": 1}}}', "a message of two lines: a field"),
 ]
 
 
@@ -98,3 +126,9 @@ def test_sealed_folders_of_wrong_content_are_refused(name: str, part: str, new: 
     seed = next(iter(make(tmp_path / "made")))
     found = execute(TARGETS[name], replaced(seed, names, part, new), tmp_path)
     assert found is None, found.report
+
+
+def test_an_expression_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    assert execute(TARGETS["expression"], b"a" + b" " * 100_000 + b"b", tmp_path) is None
+    assert time.perf_counter() - started < 2  # It was a minute: every space was tried as the first one.

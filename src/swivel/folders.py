@@ -66,6 +66,16 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def one_line(value: object) -> str:
+    r"""Return what a file says as it may stand in a message: without line ends and other characters that do not show.
+
+    >>> one_line("matrix"), one_line("two\nlines")
+    ('matrix', "'two\\nlines'")
+    """
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
 @contextlib.contextmanager
 def told_apart(path: Path) -> Iterator[None]:
     """Turn the operating system's errors into one clear line."""
@@ -110,7 +120,9 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedFolder(f"{file}: not a manifest ({error}); run the stage that writes it again") from error
+        raise DamagedFolder(
+            f"{file}: not a manifest ({one_line(error)}); run the stage that writes it again"
+        ) from error
 
 
 def _read_part(name: str, part: Mapping[str, Any]) -> Part:
@@ -131,8 +143,8 @@ def _check_fields(manifest: Manifest) -> None:
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
         raise StorageError(
-            f"{file}: format {fields['format']}, this version of Swivel reads {FORMAT_VERSION}; "
-            f"it was written by {fields.get('library', 'another version')}"
+            f"{file}: format {one_line(fields['format'])}, this version of Swivel reads {FORMAT_VERSION}; "
+            f"it was written by {one_line(fields.get('library', 'another version'))}"
         )
 
 
@@ -181,7 +193,7 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
-        raise StorageError(f"{path}: a folder of {manifest.stage}, not of {stage}")
+        raise StorageError(f"{path}: a folder of {one_line(manifest.stage)}, not of {stage}")
     for name, part in manifest.parts.items():
         file = path / name
         if not file.exists():

@@ -243,7 +243,7 @@ def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO
             while True:
                 try:
                     data = file.read(BLOCK_BYTES)
-                except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+                except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
                     raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
                 if not data:
                     return
@@ -265,7 +265,7 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
         while rest:
             try:
                 data = frame.decompress(rest)
-            except zstandard.ZstdError as error:
+            except (zstandard.ZstdError, MemoryError) as error:
                 raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
             is_open, rest = not frame.eof, frame.unused_data if frame.eof else b""
             if frame.eof:

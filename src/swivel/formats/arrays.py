@@ -138,14 +138,16 @@ def read_npz(path: str | Path) -> Vectors:
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     """Return one array; its header and the archive's own list are claims, what the file has is not."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # numpy writes no others
+        raise ValueError(f"{info.filename!r} is packed in a way that numpy does not")
     with archive.open(info) as file:
         header = read_array_header(file)
         claimed = header.nbytes
         if claimed > info.file_size or claimed > _MOST_DEFLATED * path.stat().st_size:
-            raise ValueError(f"{info.filename} claims {claimed:,} bytes, and has fewer")
+            raise ValueError(f"{info.filename!r} claims {claimed:,} bytes, and has fewer")
         data = file.read(claimed)
     if len(data) != claimed:
-        raise ValueError(f"{info.filename} ends after {len(data):,} of {claimed:,} bytes")
+        raise ValueError(f"{info.filename!r} ends after {len(data):,} of {claimed:,} bytes")
     if not claimed:
         return np.empty(header.shape, header.dtype)
     return np.frombuffer(data, header.dtype).reshape(header.shape, order=header.order)

@@ -122,6 +122,8 @@ class _Archive:
             raise ValueError(f"no array {name!r}") from None
         if info.compress_size > self._size or info.file_size > _MOST_INFLATION * (info.compress_size + 1):
             raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # numpy writes no others
+            raise ValueError(f"array {name!r} is packed in a way that numpy does not")
         file = self._archive.open(info)
         header = read_array_header(file)
         if header.nbytes > info.file_size:

@@ -152,7 +152,7 @@ def _view_tensor(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> Floats:
     shape = tuple(int(size) for size in entry["shape"])
     start, stop = (int(offset) for offset in entry["data_offsets"])
     if entry["dtype"] != "F32" or len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"{entry['dtype']} of shape {shape}")
+        raise ValueError(f"{entry['dtype']!r} of shape {shape}")
     if not 0 <= start <= stop <= len(data) or stop - start != 4 * math.prod(shape):
         raise ValueError(f"shape {shape} at bytes {start} to {stop} of {len(data)}")
     view = np.asarray(data[start:stop]).view("<f4").reshape(shape)
