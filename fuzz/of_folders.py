@@ -22,7 +22,7 @@ from swivel.checkpoint import Checkpoint, Place, load_checkpoint, load_plan, sav
 from swivel.folders import open_folder, read_manifest
 from swivel.importers.importing import import_counts
 from swivel.matrix import open_matrix
-from swivel.planning import Plan, read_plan
+from swivel.planning import read_plan
 from swivel.reproduce.stages import Record, read_records
 from swivel.vectors import Side, Vectors
 from swivel.vectors import load as load_folder
@@ -103,7 +103,7 @@ def read_matrix(data: bytes, folder: Path) -> None:
     rows, columns = matrix.shape
     assert rows > 0 and columns > 0 and matrix.total > 0
     assert len(matrix.rows.tokens) == len(matrix.rows.counts)
-    assert matrix.row_sums.ndim == 1
+    assert matrix.row_sums_units.ndim == 1 and matrix.row_sums_units.dtype == np.int64
     for row_block in range(min(matrix.row_blocks, 3)):
         for column_block in range(min(matrix.column_blocks, 3)):
             cells = matrix.cells(row_block, column_block)
@@ -126,6 +126,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     if found is not None:
         place = found.place
         assert type(place.passes) is int and type(place.saved) is int
+        assert all(type(value) in (int, float) for value in asdict(place.loss).values())
         assert found.done.dtype == np.bool_ and found.done.ndim == 2
         assert all(array.dtype == np.float32 for array in found.arrays.values())
 
@@ -141,7 +142,9 @@ def read_run_plan(data: bytes, folder: Path) -> None:
     put(folder, "plan.json", data)
     found = load_plan(folder, "x")
     if found is not None:
-        assert isinstance(read_plan(found, folder), Plan)
+        plan = read_plan(found, folder)
+        assert all(type(count) is int and count > 0 for count in (plan.row_blocks, plan.column_blocks, plan.passes))
+        assert isinstance(plan.backend, str)
 
 
 def seed_plan(folder: Path) -> Iterable[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import dataclasses
+import functools
 import gzip
 import itertools
 import json
@@ -42,7 +43,6 @@ CONFIGS = [
         ("words", "whitespace"), ("line", "sentence", "document"), (True, False), ("strict", "replace")
     )
 ]
-RULES = [build_rules(config, is_tokenised=False, has_marks=False) for config in CONFIGS]
 SEPARATOR = "swivel.separator"  # what `sources` calls the way of bytes that are not in an encoding
 PACKERS = (bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress)
 SUFFIXES = (".txt", ".gz", ".bz2", ".xz", ".zst")
@@ -57,8 +57,14 @@ def read_corpus(data: bytes, folder: Path) -> None:
     which, text = option(data, len(CONFIGS))
     size, text = option(text, 64)
     config = CONFIGS[which]
-    units = encode_alone(text, RULES[which], folder, size + 1)
+    units = encode_alone(text, rules_of(config), folder, size + 1)
     assert units == split_units(text.decode("utf-8", "strict" if config.errors == "strict" else SEPARATOR), config)
+
+
+@functools.cache
+def rules_of(config: CorpusConfig) -> Rules:
+    """Return the tables that the compiled tokeniser reads, made once."""
+    return build_rules(config, is_tokenised=False, has_marks=False)
 
 
 def encode_alone(text: bytes, rules: Rules, folder: Path, piece_bytes: int) -> list[list[str]]:

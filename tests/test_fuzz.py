@@ -36,27 +36,25 @@ def damage(data: bytes, rng: random.Random) -> bytes:
     return data
 
 
+def is_read(target: Target, data: bytes, folder: Path) -> bool:
+    try:
+        target.read(data, folder)
+    except Exception:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_whatever_the_bytes_a_value_or_one_clear_error(name: str, tmp_path: Path) -> None:
     target, rng = TARGETS[name], random.Random(1)
     seeds = warm_up(target, tmp_path)
-    (tmp_path / "in").mkdir()
-    for data in [*seeds, b"", *(damage(rng.choice(seeds), rng) for _ in range(INPUTS))]:
-        found = execute(target, data, tmp_path / "in")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    inputs = INPUTS if target.share >= 100 else INPUTS // 4  # Slow ones have a small share.
+    for data in [*seeds, b"", *(damage(rng.choice(seeds), rng) for _ in range(inputs))]:
+        found = execute(target, data, folder)
         assert found is None, f"{data!r}\n{found.report}"
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_target_begins_from_inputs_that_are_read(name: str, tmp_path: Path) -> None:
-    target = TARGETS[name]
-    read = 0
-    for seed in warm_up(target, tmp_path):
-        try:
-            target.read(seed, tmp_path / "read")
-            read += 1
-        except Exception:
-            continue
-    assert read
+    assert any(is_read(target, seed, folder) for seed in seeds)  # What is always refused tests nothing behind that.
 
 
 def raise_error(error: BaseException) -> Callable[[bytes, Path], None]:

@@ -29,7 +29,7 @@ def packed(method: int) -> bytes:
     with zipfile.ZipFile(file, "w", method) as archive:
         for name in ("vectors", "words", "format"):
             archive.writestr(f"{name}.npy", bytes(99))
-    return file.getvalue().replace(b"\x09\x04\x05\x00", b"\x09\x04\x05\x00\xff")  # LZMA's own header
+    return file.getvalue().replace(b"\x09\x04\x05\x00\x5d", b"\x09\x04\x05\x00\xff")  # LZMA's own header
 
 
 def twice(name: str) -> bytes:
@@ -45,11 +45,15 @@ UNENDED = npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,", bytes(24
 FLAGS = npy(b"{'descr': '|b1', 'fortran_order': False, 'shape': (1,), }", b"1")
 NUMBER = npy(b"{'descr': '<i8', 'fortran_order': False, 'shape': (), }", bytes(8))
 INFINITE = b'{"vectors":{"dtype":"F32","shape":[Infinity,1],"data_offsets":[0,4]}}'
+PLAN = b'{"identity": "x", "plan": {"row_blocks": %s, "column_blocks": 1, "passes": 1, "groups": %s, "backend": "cpu", '
+PLAN += b'"device": "cpu", "dtype": "float32"}}'
+NO_UNIT = b'{"shape": [2, 2], "row_blocks": 1, "column_blocks": 1, "symmetric": false, "unit": 0, "column_parts": [], '
+NO_UNIT += b'"total_units": 1}'
 DEEP = b"[" * 100_000
 FINDINGS = [
     ("packed", b"\x00:\x97", "UnicodeError: the codec idna leaves nothing out"),
     ("memory", b"9" * 400, "OverflowError: infinity as an integer"),
-    ("settings", b'\x03{"learning_rate": 1' + b"0" * 400 + b"}", "OverflowError: math.isfinite of a long integer"),
+    ("settings", b'\x03{"rate": 1' + b"0" * 400 + b"}", "OverflowError: math.isfinite of a long integer"),
     ("vocabulary", b"\0a\t" + b"9" * 20 + b"\n", "OverflowError: a count of more than 64 bits"),
     ("vocabulary", b"\0a\t" + b"9" * 5000 + b"\n", "ValueError: more digits than Python reads"),
     ("import-csv", b'\5"a\nb",c,1\n', "a message of two lines: a name of a field with a line end"),
@@ -78,7 +82,8 @@ FINDINGS = [
     ("import-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),
     ("vectors-arrow", twice("word"), "KeyError: two columns of a name"),
     ("plan", DEEP, "RecursionError"),
-    ("plan", b'{"identity": "x", "plan": {"row_blocks": 1e999}}', "a plan of no whole numbers"),
+    ("plan", PLAN % (b"1", b"[1e999, 1]"), "OverflowError: infinitely many groups"),
+    ("plan", PLAN % (b'"1"', b"null"), "a number of blocks that is a text"),
     ("stages", DEEP, "RecursionError"),
     ("stages", b'{"stages": {"a": {"x\\ny": 1}}}', "a message of two lines: a field"),
 ]
@@ -113,7 +118,7 @@ SEALED = {
         ("matrix-folder", "offsets.npy", UNENDED),
         ("matrix-folder", "rows.txt", b"milk 8\n"),
         ("matrix-folder", "row_sums.npy", FLAGS),
-        ("matrix-folder", "facts", b"{}"),
+        ("matrix-folder", "facts", NO_UNIT),
         ("checkpoint", "done.npy", NUMBER),
         ("checkpoint", "rows.npy", UNENDED),
         ("checkpoint", "facts", b'{"passes": "1", "saved": 0, "loss": {}, "history": []}'),
