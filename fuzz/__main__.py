@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuzz.running import ROOT, Job, Tally, gather_findings, report, run_job, share_out
-from fuzz.targets import TARGETS
+from fuzz.targets import MISSING, TARGETS
 from swivel.resources import count_cores
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -50,6 +50,7 @@ def run_all(jobs: Sequence[Job], tallies: dict[str, Tally], given: argparse.Name
 
 def main() -> int:
     given = parse_arguments()
+    print(f"{len(given.targets)} targets; left out for want of a library: {', '.join(MISSING) or 'none'}", flush=True)
     tallies = {name: Tally(name) for name in given.targets}
     started = time.perf_counter()
     run_all(share_out([TARGETS[name] for name in given.targets], given.executions, given.seed), tallies, given)
@@ -67,6 +68,7 @@ def main() -> int:
         "processes": given.processes,
         "findings": findings,
         "is_whole": is_whole,
+        "left_out": MISSING,
         "targets": [{**asdict(tally), "ends": len(tally.ends)} for tally in tallies.values()],
     }
     keep("fuzz", result)

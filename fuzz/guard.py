@@ -45,6 +45,8 @@ class Target:
         Whether every error names a file of the folder.
     words
         Tokens of the format, which the fuzzer puts in.
+    needs
+        Libraries without which it is left out.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Target:
     share: int
     names_file: bool = True
     words: tuple[bytes, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 class Forbidden(BaseException):

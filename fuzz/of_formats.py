@@ -155,8 +155,8 @@ TARGETS = [
         300,
         words=TENSOR_WORDS,
     ),
-    Target("vectors-parquet", file_reader("parquet", "v.parquet"), written("parquet"), 50),
-    Target("vectors-arrow", file_reader("arrow", "v.arrow"), written("arrow"), 60),
+    Target("vectors-parquet", file_reader("parquet", "v.parquet"), written("parquet"), 50, needs=("pyarrow",)),
+    Target("vectors-arrow", file_reader("arrow", "v.arrow"), written("arrow"), 60, needs=("pyarrow",)),
     Target(
         "vectors-projector",
         folder_reader("projector", PROJECTOR),
@@ -168,6 +168,10 @@ TARGETS = [
         "vectors-static", folder_reader("model2vec", STATIC), seed_static, 200, words=TENSOR_WORDS + TOKENIZER_WORDS
     ),
     Target(
-        "vectors-any", file_reader(None, "v"), written("word2vec", "word2vec-text", "npz", "safetensors", "arrow"), 150
+        "vectors-any",
+        file_reader(None, "v"),
+        written("word2vec", "word2vec-text", "npz", "safetensors", "arrow"),
+        150,
+        needs=("pyarrow",),
     ),
 ]

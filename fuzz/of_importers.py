@@ -274,8 +274,14 @@ TARGETS = [
     Target("import-labels", read_labels, lambda _: [b"the 3\nof\tx\nolive oil\n\n"], 300),
     Target("import-tensorflow", read_shard, lambda _: [SPLIT.join((b"a\nb\nc\n", b"x\ny\n", make_shard()))], 250),
     Target("import-protobuf", read_message, lambda _: [make_shard()], 500, names_file=False),
-    Target("import-parquet", file_reader("a.parquet"), lambda folder: seed_arrow(folder, ("parquet",)), 60),
-    Target("import-arrow", file_reader("a.arrow"), lambda folder: seed_arrow(folder, ()), 60),
+    Target(
+        "import-parquet",
+        file_reader("a.parquet"),
+        lambda folder: seed_arrow(folder, ("parquet",)),
+        60,
+        needs=("pyarrow",),
+    ),
+    Target("import-arrow", file_reader("a.arrow"), lambda folder: seed_arrow(folder, ()), 60, needs=("pyarrow",)),
     Target("import-objects", read_objects, options_of(4, *OBJECTS), 300, names_file=False, words=JSON_WORDS),
     Target("import-whole", read_whole, options_of(3, TRIPLES, b"a b\nb c\n", b"# x\na b 1\nb c 2.5\n"), 10),
 ]
