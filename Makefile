@@ -1,6 +1,7 @@
 # `make run`: set up and run the demonstration, or CORPUS=path: text to vectors.
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
+# `make fuzz`: ten million hostile inputs to everything that reads, half an hour on two cores; EXECUTIONS=, PROCESSES=.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
@@ -10,7 +11,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all fuzz gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -45,6 +46,10 @@ test: lint types
 
 test-all: lint types
 	$(BIN)/pytest -n 2
+
+# Coverage-guided, with atheris; its corpus stays in work/fuzz, so that the next run goes on. The last line is JSON.
+fuzz: setup
+	PYTHONPATH=src:. $(BIN)/python -m fuzz $(if $(EXECUTIONS),--executions $(EXECUTIONS)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 # What runs on a GPU. Installs nothing: takes the venv if there is one, else a Python that has torch for CUDA, Triton,
 # numba and pytest of its own.

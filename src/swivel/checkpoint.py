@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise StorageError(f"{folder / PLAN}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFolder(f"{folder / PLAN}: not a plan ({error}); remove {folder} to start again") from error
 
 
@@ -85,8 +85,10 @@ def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
                 continue
             slot.verify()
             arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
-            found.append(Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays))
-        except (StorageError, OSError, KeyError, TypeError):  # The last two: facts that are not a place.
+            checkpoint = Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays)
+            _check_arrays(checkpoint)
+            found.append(checkpoint)
+        except (StorageError, OSError, KeyError, TypeError, ValueError):  # The last three: not what was written.
             continue
     return max(found, key=lambda checkpoint: checkpoint.place.saved, default=None)
 
@@ -96,7 +98,20 @@ def place_from(facts: Mapping[str, Any]) -> Place:
     fields = dict(facts)
     fields["loss"] = Loss(**fields["loss"])
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
-    return Place(**fields)
+    place = Place(**fields)
+    numbers = [place.seconds, *(value for loss in (place.loss, *place.history) for value in astuple(loss))]
+    if not all(type(count) is int and count >= 0 for count in (place.passes, place.saved)):
+        raise ValueError(f"{place.passes!r} passes after {place.saved!r} checkpoints")
+    if not all(type(number) in (int, float) for number in numbers):
+        raise ValueError("losses that are no numbers")
+    return place
+
+
+def _check_arrays(checkpoint: Checkpoint) -> None:
+    if checkpoint.done.dtype != np.bool_ or checkpoint.done.ndim != 2:
+        raise ValueError(f"blocks that are done as {checkpoint.done.dtype} of {checkpoint.done.ndim} dimensions")
+    if not all(array.dtype == np.float32 for array in checkpoint.arrays.values()):
+        raise ValueError("parameters that are not float32")
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -7,7 +7,7 @@ keep them, and `RECIPES` names whole sets of them.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,7 +30,9 @@ def _is_int(value: object) -> bool:
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # not math.isfinite, which fails for an integer beyond it
 
 
 POSITIVE_INT = Rule(lambda v: _is_int(v) and v > 0, "a positive integer")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder
+from swivel.npy import read_array_header
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -65,6 +66,16 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def one_line(value: object) -> str:
+    r"""Return what a file says as it may stand in a message: without line ends and other characters that do not show.
+
+    >>> one_line("matrix"), one_line("two\nlines")
+    ('matrix', "'two\\nlines'")
+    """
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
 @contextlib.contextmanager
 def told_apart(path: Path) -> Iterator[None]:
     """Turn the operating system's errors into one clear line."""
@@ -76,14 +87,17 @@ def told_apart(path: Path) -> Iterator[None]:
 
 def open_array(path: Path) -> NDArray[Any]:
     """Return the array in a `.npy` file, mapped read-only."""
-    with told_apart(path):
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except (ValueError, EOFError):
-            try:  # An empty array cannot be mapped.
-                return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-            except (ValueError, EOFError) as error:
-                raise DamagedFolder(f"{path}: not an array file ({error})") from error
+    try:
+        with told_apart(path), path.open("rb") as file:
+            header = read_array_header(file)
+            start, size = file.tell(), path.stat().st_size
+            if header.nbytes > size - start:
+                raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
+            if not header.size:  # An empty array cannot be mapped.
+                return np.empty(header.shape, header.dtype)
+            return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
+    except ValueError as error:
+        raise DamagedFolder(f"{path}: not an array file ({error})") from error
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -99,19 +113,38 @@ def read_manifest(path: Path) -> Manifest:
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
         _check_format(file, fields)  # first: a later format may have other fields
-        parts = {name: Part(int(part["bytes"]), str(part["sha256"])) for name, part in fields.pop("parts").items()}
-        return Manifest(parts=parts, **fields)
+        parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
+        manifest = Manifest(parts=parts, **fields)
+        _check_fields(manifest)
+        return manifest
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFolder(f"{file}: not a manifest ({error}); run the stage that writes it again") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise DamagedFolder(
+            f"{file}: not a manifest ({one_line(error)}); run the stage that writes it again"
+        ) from error
+
+
+def _read_part(name: str, part: Mapping[str, Any]) -> Part:
+    """Return what a manifest says of a part; one that would lie outside the folder is none."""
+    if Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} is no name of a file")
+    return Part(int(part["bytes"]), str(part["sha256"]))
+
+
+def _check_fields(manifest: Manifest) -> None:
+    if not isinstance(manifest.stage, str):
+        raise ValueError(f"the stage is {manifest.stage!r}")
+    for name in ("config", "inputs", "facts"):
+        if not isinstance(getattr(manifest, name), dict):
+            raise ValueError(f"{name!r} is no object")
 
 
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
         raise StorageError(
-            f"{file}: format {fields['format']}, this version of Swivel reads {FORMAT_VERSION}; "
-            f"it was written by {fields.get('library', 'another version')}"
+            f"{file}: format {one_line(fields['format'])}, this version of Swivel reads {FORMAT_VERSION}; "
+            f"it was written by {one_line(fields.get('library', 'another version'))}"
         )
 
 
@@ -160,7 +193,7 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
-        raise StorageError(f"{path}: a folder of {manifest.stage}, not of {stage}")
+        raise StorageError(f"{path}: a folder of {one_line(manifest.stage)}, not of {stage}")
     for name, part in manifest.parts.items():
         file = path / name
         if not file.exists():

@@ -158,8 +158,14 @@ def read_plan(saved: dict[str, Any], folder: Path) -> Plan:
         if groups is not None:
             row_group, column_group = groups
             groups = int(row_group), int(column_group)
-        return Plan(**{**saved, "groups": groups})
-    except (TypeError, ValueError) as error:
+        plan = Plan(**{**saved, "groups": groups})
+        counts = plan.row_blocks, plan.column_blocks, plan.passes, plan.ranks, *(plan.groups or ())
+        if not all(type(count) is int and count > 0 for count in counts):
+            raise ValueError(f"numbers of blocks, passes and ranks: {counts}")
+        if not all(isinstance(name, str) for name in (plan.backend, plan.device, plan.dtype)):
+            raise ValueError("backend, device and dtype are names")
+        return plan
+    except (TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(
             f"{folder}: a run that another version of Swivel began; remove it to start again"
         ) from error

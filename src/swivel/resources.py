@@ -19,6 +19,7 @@ _MEMORY_FILES = (  # limit, use, and what the use is made of: of a container of 
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
+_MOST_BYTES = float(1 << 62)
 _PAGE_CACHE = {"inactive_file", "active_file"}  # the system takes it back when asked
 
 
@@ -90,7 +91,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"memory must be a number of bytes such as 1GiB or 500MB, got {text!r}")
-    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    exact = float(match[1]) * _UNITS[match[2].lower()]
+    if exact > _MOST_BYTES:
+        raise ConfigError(f"memory must be less than {format_bytes(_MOST_BYTES)}, got {text[:40]!r}")
+    size = int(exact)
     if size <= 0:
         raise ConfigError(f"memory must be more than 0 bytes, got {text!r}")
     return size

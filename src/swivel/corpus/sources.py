@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -243,7 +243,7 @@ def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO
             while True:
                 try:
                     data = file.read(BLOCK_BYTES)
-                except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+                except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
                     raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
                 if not data:
                     return
@@ -265,7 +265,7 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
         while rest:
             try:
                 data = frame.decompress(rest)
-            except zstandard.ZstdError as error:
+            except (zstandard.ZstdError, MemoryError) as error:
                 raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
             is_open, rest = not frame.eof, frame.unused_data if frame.eof else b""
             if frame.eof:
@@ -329,7 +329,8 @@ def _transcode(blocks: Iterator[Block], name: str, codec: codecs.CodecInfo, conf
 def _not_in_encoding(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
     where = ""
     if isinstance(error, UnicodeDecodeError):
-        place.move(codec.decode(error.object[: error.start], "ignore")[0])
+        with suppress(UnicodeError):  # Some codecs cannot leave anything out; the column is then that of the block.
+            place.move(codec.decode(error.object[: error.start], "ignore")[0])
         where = f" (byte 0x{error.object[error.start]:02x} at column {place.column})"
     return CorpusError(f"{name}, line {place.line}: not valid {codec.name}{where}; pass --encoding or --errors replace")
 

@@ -6,28 +6,22 @@ compared with what is there.
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import StorageError, VocabularyError
 from swivel.formats.labels import FREE, is_text, make_vectors, shown
+from swivel.npy import read_array_header
 from swivel.storage import create_file, write_arrays
 from swivel.vectors import Vectors
 from swivel.vocabulary import escape, unescape
 
-_LONGEST_HEADER = 10_000
-_HEADER = re.compile(
-    rb"\{'descr': *'(?P<order>[<>|=]?)(?P<kind>[fiuUO])(?P<bytes>\d{0,9})', *"
-    rb"'fortran_order': *(?P<fortran>True|False), *'shape': *\((?P<shape>\d{1,18}(?:, *\d{1,18}){0,2}),?\),? *\}\s*"
-)
 _MOST_DEFLATED = 1_032  # zlib's best: a byte of a file never becomes more
 _PADDED = 1 << 30  # bytes of words, padded to the longest, that nobody would notice
 
@@ -61,14 +55,14 @@ def read_npy(path: str | Path) -> Vectors:
 def _map_array(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as file:
-            shape, is_fortran, dtype = _read_array_header(file)
+            header = read_array_header(file)
             start, size = file.tell(), path.stat().st_size
-        _check_matrix(path, shape, dtype)
-        if start + math.prod(shape) * dtype.itemsize > size:
-            raise ValueError(f"shape {shape} of {dtype}, and {size - start:,} bytes are there")
-        if not math.prod(shape):  # has no map
-            return np.empty(shape, dtype)
-        return np.memmap(path, dtype, "r", start, shape, "F" if is_fortran else "C")
+        _check_matrix(path, header.shape, header.dtype)
+        if start + header.nbytes > size:
+            raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
+        if not header.size:  # has no map
+            return np.empty(header.shape, header.dtype)
+        return np.memmap(path, header.dtype, "r", start, header.shape, header.order)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
@@ -144,41 +138,19 @@ def read_npz(path: str | Path) -> Vectors:
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     """Return one array; its header and the archive's own list are claims, what the file has is not."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # numpy writes no others
+        raise ValueError(f"{info.filename!r} is packed in a way that numpy does not")
     with archive.open(info) as file:
-        shape, is_fortran, dtype = _read_array_header(file)
-        claimed = math.prod(shape) * dtype.itemsize
+        header = read_array_header(file)
+        claimed = header.nbytes
         if claimed > info.file_size or claimed > _MOST_DEFLATED * path.stat().st_size:
-            raise ValueError(f"{info.filename} claims {claimed:,} bytes, and has fewer")
+            raise ValueError(f"{info.filename!r} claims {claimed:,} bytes, and has fewer")
         data = file.read(claimed)
     if len(data) != claimed:
-        raise ValueError(f"{info.filename} ends after {len(data):,} of {claimed:,} bytes")
-    return (
-        np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
-        if claimed
-        else np.empty(shape, dtype)
-    )
-
-
-def _read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns come first, and dtype.
-
-    Not by numpy, which evaluates the header as Python, and fails in many ways where it is damaged.
-    """
-    magic = file.read(8)
-    width = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}.get(magic[6:])
-    if not magic.startswith(b"\x93NUMPY") or width is None:
-        raise ValueError("it does not begin as one does")
-    size = int.from_bytes(file.read(width), "little")
-    found = _HEADER.fullmatch(file.read(min(size, _LONGEST_HEADER)))
-    if found is None:
-        raise ValueError("its header is not that of an array of numbers or texts")
-    if found["kind"] == b"O":
-        raise ValueError("it holds Python objects, and no pickle is loaded")
-    shape = tuple(int(each) for each in found["shape"].split(b","))
-    dtype = np.dtype((found["order"] + found["kind"] + found["bytes"]).decode())
-    if not dtype.itemsize:
-        raise ValueError(f"{dtype} of shape {shape}")
-    return shape, found["fortran"] == b"True", dtype
+        raise ValueError(f"{info.filename!r} ends after {len(data):,} of {claimed:,} bytes")
+    if not claimed:
+        return np.empty(header.shape, header.dtype)
+    return np.frombuffer(data, header.dtype).reshape(header.shape, order=header.order)
 
 
 def _check_matrix(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -6,7 +6,7 @@ time, so that what a file claims is not what is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,11 +88,14 @@ def read_arrow(path: str | Path) -> Vectors:
         raise StorageError(f"{path}: not an Arrow file that can be read ({_first_line(error)})") from error
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: object) -> str:
     return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
-def _check_names(path: Path, names: Iterable[str]) -> None:
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    for wanted in ("word", "vector", "count"):
+        if names.count(wanted) > 1:
+            raise StorageError(f"{path}: several columns called {wanted!r}")
     for wanted in ("word", "vector"):
         if wanted not in names:
             raise StorageError(
@@ -126,7 +129,7 @@ def _gather(path: Path, batches: Iterable[pyarrow.RecordBatch]) -> Vectors:
 def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
     pa = _load_pyarrow()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise StorageError(f"{path}: the column 'word' is of {column.type}, not text")
+        raise StorageError(f"{path}: the column 'word' is of {_first_line(column.type)}, not text")
     listed: list[str] = column.to_pylist()
     if column.null_count:
         raise StorageError(f"{path}, word {before + listed.index(None) + 1:,}: null")  # type: ignore[arg-type]
@@ -137,7 +140,7 @@ def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.f
     pa = _load_pyarrow()
     kinds = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
     if not any(is_kind(column.type) for is_kind in kinds) or not pa.types.is_floating(column.type.value_type):
-        raise StorageError(f"{path}: the column 'vector' is of {column.type}, not lists of floats")
+        raise StorageError(f"{path}: the column 'vector' is of {_first_line(column.type)}, not lists of floats")
     if not len(column):
         return np.empty((0, 0), np.float32)
     flat = column.flatten()  # leaves nulls out

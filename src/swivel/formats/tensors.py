@@ -104,7 +104,7 @@ def read_tensors(path: Path) -> Tensors:
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("metadata that is not text")
         matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged, or something else") from error
     return Tensors(matrices, metadata)
 

@@ -44,8 +44,12 @@ def _told_apart(pa: Any, name: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
-        text = str(error).strip().split("\n")[0] or type(error).__name__
+        text = _first_line(error) or type(error).__name__
         raise CountsError(f"{name}: not a file that pyarrow can read, or damaged ({text})") from error
+
+
+def _first_line(value: object) -> str:
+    return str(value).strip().split("\n")[0]
 
 
 def read_parquet(file: Path, reading: Reading) -> Iterator[Chunk]:
@@ -149,7 +153,7 @@ def _check_labels(pa: Any, array: Any, place: Place) -> Any:
     if array.null_count:
         raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: a label is missing (null)")
     if not (pa.types.is_integer(array.type) or _holds_text(pa.types, array.type)):
-        raise CountsError(f"{place(0)}: labels are strings or integers, got {array.type}")
+        raise CountsError(f"{place(0)}: labels are strings or integers, got {_first_line(array.type)}")
     return array
 
 
@@ -228,7 +232,9 @@ def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
-        raise CountsError(f"{place(0)}: counts are numbers, got {array.type}; --fields says which column they are")
+        raise CountsError(
+            f"{place(0)}: counts are numbers, got {_first_line(array.type)}; --fields says which column they are"
+        )
     if array.null_count:
         raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: the count is missing (null)")
     if types.is_decimal(array.type):

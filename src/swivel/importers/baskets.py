@@ -93,7 +93,7 @@ def _number_baskets(baskets: list[list[Any]], reading: Reading, place: Place) ->
     """Return baskets as ids; without a window an item counts once a basket, and long baskets are refused."""
     config = reading.config
     if config.window is None:
-        baskets = [list(dict.fromkeys(basket)) for basket in baskets]
+        baskets = [_distinct(basket) for basket in baskets]
     lengths = np.array([len(basket) for basket in baskets], np.int64)
     if config.window is None and int(lengths.max(initial=0)) > config.largest_basket:
         index, longest = int(lengths.argmax()), int(lengths.max())
@@ -106,6 +106,14 @@ def _number_baskets(baskets: list[list[Any]], reading: Reading, place: Place) ->
     return Baskets(
         reading.rows.look_up(items, lambda index: place(int(np.searchsorted(ends, index, "right")))), lengths
     )
+
+
+def _distinct(basket: list[Any]) -> list[Any]:
+    """Return the items of a basket, each once; one that cannot be a key is no label, which is told when looked up."""
+    try:
+        return list(dict.fromkeys(basket))
+    except TypeError:
+        return basket
 
 
 class BasketSpill:

@@ -5,7 +5,7 @@ Receives labels of a chunk, hands on ids; at the end, all labels. It knows no fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,9 @@ class LabelTable(dict[Any, int]):
         except _BadLabel as error:
             index = next(index for index, label in enumerate(labels) if label is error.label)
             raise CountsError(f"{place(index)}: {error}") from None
+        except TypeError:  # a list or a dictionary, say, which no table holds
+            index = next(index for index, label in enumerate(labels) if not isinstance(label, Hashable))
+            raise CountsError(f"{place(index)}: labels are strings or integers, got {_shown(labels[index])}") from None
 
     def labels(self) -> list[str]:
         """Return all labels in the order of their ids."""

@@ -101,10 +101,17 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
     return tuple(_find_field(name, names, width, where) for name in config.field_names)
 
 
+def _shown(name: str) -> str:
+    """Return a name as it stands in a message, which is one line."""
+    return name if name.isprintable() else repr(name)
+
+
 def _find_field(name: str, names: list[str] | None, width: int, where: str) -> int:
     if names is not None and name in names:
         return names.index(name)
-    if name.isdecimal() and 1 <= int(name) <= width:
+    if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= width:
         return int(name) - 1
-    has = ", ".join(names) if names is not None else f"{width} fields without names (a header is taken with --header)"
+    has = f"{width} fields without names (a header is taken with --header)"
+    if names is not None:
+        has = ", ".join(map(_shown, names))
     raise ConfigError(f"{where}: no field {name!r}; it has {has}")

@@ -21,9 +21,9 @@ from swivel.errors import CountsError, MemoryBudgetError
 from swivel.importers.labels import Place
 from swivel.importers.reading import Reading
 from swivel.importers.spill import PIECE, Chunk
+from swivel.npy import read_array_header
 
 _MOST_INFLATION = 1_100  # deflate cannot do more than 1,032 to 1
-_MOST_HEADER = 10_000
 
 
 def is_sparse(source: Any) -> bool:
@@ -97,10 +97,7 @@ class _Member:
     file: IO[bytes]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=object))
+    size: int
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next values; fewer than asked for are an error."""
@@ -125,16 +122,13 @@ class _Archive:
             raise ValueError(f"no array {name!r}") from None
         if info.compress_size > self._size or info.file_size > _MOST_INFLATION * (info.compress_size + 1):
             raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # numpy writes no others
+            raise ValueError(f"array {name!r} is packed in a way that numpy does not")
         file = self._archive.open(info)
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file, max_header_size=_MOST_HEADER)
-        if dtype.hasobject or (fortran and len(shape) > 1):
-            raise ValueError(f"array {name!r} is of Python objects, or in another order")
-        member = _Member(file, dtype, shape)
-        if member.size * dtype.itemsize > info.file_size:
-            raise ValueError(f"array {name!r} claims {member.size:,} values in {info.file_size:,} bytes")
-        return member
+        header = read_array_header(file)
+        if header.nbytes > info.file_size:
+            raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
+        return _Member(file, header.dtype, header.shape, header.size)
 
     def numbers(self, name: str, kinds: str) -> _Member:
         member = self.open(name)

@@ -12,6 +12,7 @@ begins in the next two, row block by row block; in a symmetric matrix the shards
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import DamagedFolder
+from swivel.errors import DamagedFolder, VocabularyError
 from swivel.matrix.layout import Layout, block_length
 from swivel.matrix.shards import CellArrays
 from swivel.storage import Folder, fingerprint, open_folder
@@ -28,6 +29,8 @@ from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import scipy.sparse
+
+_KINDS = {"offsets": "<i8", "positions": "<u4", "counts": "<u4", "large_cells": "<i8", "large_counts": "<i8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +148,12 @@ class Matrix:
     @cached_property
     def row_sums_units(self) -> NDArray[np.int64]:
         """Exact sums of the rows, in units."""
-        return self._folder.array("row_sums.npy")
+        return _read_numbers(self._folder, "row_sums.npy", "<i8")
 
     @cached_property
     def column_sums_units(self) -> NDArray[np.int64]:
         """Exact sums of the columns, in units."""
-        return self._folder.array("column_sums.npy")
+        return _read_numbers(self._folder, "column_sums.npy", "<i8")
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
@@ -165,14 +168,14 @@ class Matrix:
     @cached_property
     def rows(self) -> Vocabulary:
         """What the rows are."""
-        return Vocabulary.from_lines(self._folder.lines("rows.txt"))
+        return _read_vocabulary(self._folder, "rows.txt")
 
     @cached_property
     def columns(self) -> Vocabulary:
         """What the columns are; the rows' own vocabulary where they are the same."""
         if "columns.txt" not in self._folder.manifest.parts:
             return self.rows
-        return Vocabulary.from_lines(self._folder.lines("columns.txt"))
+        return _read_vocabulary(self._folder, "columns.txt")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -275,17 +278,51 @@ def open_matrix(path: str | Path) -> Matrix:
     swivel.errors.StorageError: nowhere: no such folder
     """
     folder = open_folder(path, "matrix")
-    facts = folder.manifest.facts
     try:
-        rows, columns = facts["shape"]
-        layout = Layout(rows, columns, facts["row_blocks"], facts["column_blocks"], facts["symmetric"])
-        _ = facts["unit"], facts["column_parts"], facts["total_units"]
-    except (KeyError, TypeError, ValueError) as error:
+        layout = _read_layout(folder.manifest.facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); count again") from error
-    names = ("positions", "counts", "large_cells", "large_counts")
-    offsets = folder.array("offsets.npy")
     # Plain views of the mapped files: slicing a numpy.memmap costs several times as much.
-    arrays = CellArrays(offsets.reshape(1, -1), *(np.asarray(folder.array(f"{name}.npy")) for name in names))
-    if len(offsets) != layout.shards + 1 or int(offsets[-1]) != len(arrays.counts):
+    parts = {name: np.asarray(_read_numbers(folder, f"{name}.npy", kind)) for name, kind in _KINDS.items()}
+    arrays = CellArrays(parts.pop("offsets").reshape(1, -1), **parts)
+    if not _fit_together(layout, arrays):
         raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; count again")
     return Matrix(folder, layout, arrays)
+
+
+def _read_layout(facts: Mapping[str, Any]) -> Layout:
+    rows, columns = facts["shape"]
+    numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
+    if not all(type(number) is int and number > 0 for number in numbers):
+        raise ValueError(f"sizes that are no whole numbers above 0: {numbers}")
+    if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
+        raise ValueError("names of columns, or a symmetry, that are none")
+    return Layout(*numbers[:4], facts["symmetric"])
+
+
+def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
+    try:
+        return Vocabulary.from_lines(folder.lines(name))
+    except VocabularyError as error:
+        raise DamagedFolder(f"{folder.path / name}: {error}; count again") from error
+
+
+def _read_numbers(folder: Folder, name: str, kind: str) -> NDArray[Any]:
+    """Return a part that is a list of numbers of this kind."""
+    array = folder.array(name)
+    if array.ndim != 1 or array.dtype != np.dtype(kind):
+        raise DamagedFolder(f"{folder.path / name}: {array.dtype} of {array.ndim} dimensions; count again")
+    return array
+
+
+def _fit_together(layout: Layout, arrays: CellArrays) -> bool:
+    """Return whether every shard is a range of the cells. What the cells hold is the checksum's affair."""
+    offsets, cells, large = arrays.offsets[0], len(arrays.counts), arrays.large_cells
+    return bool(
+        len(offsets) == layout.shards + 1
+        and offsets[0] == 0
+        and offsets[-1] == cells == len(arrays.positions)
+        and (offsets[1:] >= offsets[:-1]).all()
+        and len(large) == len(arrays.large_counts)
+        and (not len(large) or (large.min() >= 0 and large.max() < cells))
+    )

@@ -86,7 +86,7 @@ def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
         figures = {each["name"]: each for each in json.loads("\n".join(folder.lines(REPORT)))}
         results = tuple(_rebuild(folder, test_set, figures[test_set.name]) for test_set in sets)
         return Report(results, Rules(**folder.manifest.config))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedFolder(
             f"{path}: not what was found on these sets ({error}); remove it and evaluate again"
         ) from error

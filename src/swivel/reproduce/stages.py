@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from swivel.errors import DamagedFolder, StorageError
 from swivel.means import Means
 from swivel.reproduce.processes import Job, Measure, Runner
-from swivel.storage import MANIFEST, fingerprint, write_file
+from swivel.storage import MANIFEST, fingerprint, one_line, write_file
 
 MEASURES = "measures.json"
 
@@ -116,5 +116,7 @@ def read_records(file: Path) -> dict[str, Record]:
         return {}
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFolder(f"{file}: not a list of stages ({error}); remove it, the times in it are lost") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFolder(
+            f"{file}: not a list of stages ({one_line(error)}); remove it, the times in it are lost"
+        ) from error

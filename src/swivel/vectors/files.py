@@ -116,7 +116,7 @@ def read_contents(path: str | Path) -> Contents:
         return Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; train again, or restore it") from error
-    except (ConfigError, VocabularyError, TypeError, ValueError) as error:
+    except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}") from error
 
 
@@ -144,7 +144,7 @@ def map_tensors(file: Path) -> dict[str, Floats]:
             raise ValueError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
         header = json.loads(data[8:start].tobytes())
         return {name: _view_tensor(data[start:], entry) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); restore it") from error
 
 
@@ -152,7 +152,7 @@ def _view_tensor(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> Floats:
     shape = tuple(int(size) for size in entry["shape"])
     start, stop = (int(offset) for offset in entry["data_offsets"])
     if entry["dtype"] != "F32" or len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"{entry['dtype']} of shape {shape}")
+        raise ValueError(f"{entry['dtype']!r} of shape {shape}")
     if not 0 <= start <= stop <= len(data) or stop - start != 4 * math.prod(shape):
         raise ValueError(f"shape {shape} at bytes {start} to {stop} of {len(data)}")
     view = np.asarray(data[start:stop]).view("<f4").reshape(shape)
