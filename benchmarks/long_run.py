@@ -1,9 +1,9 @@
 """Eight hours in minutes: 100,000 checkpointed steps on a small matrix; memory, handles, threads and files are watched.
 
-    python benchmarks/long_run.py                    100,000 steps alone; 20,000 traced, 10,000 by two ranks
+    python benchmarks/long_run.py                    100,000 steps alone; 10,000 traced, 10,000 by two ranks
     python benchmarks/long_run.py --steps 50000      shorter ones
 
-The real training loop runs, a checkpoint after every round of 10 steps. Two hundred times it is asked, after a
+The real training loop runs, a checkpoint after every round of 20 steps. Two hundred times it is asked, after a
 collection of garbage, what the process holds: resident memory, Python's memory blocks, memory that Python traces (in a
 run of its own, for tracing takes memory, too), open file handles, threads, files in the run's folder. After a warm-up
 each is fitted by a straight line. Slopes must be zero within noise: three standard errors, widened for samples that
@@ -37,13 +37,13 @@ from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
 from swivel.workers import Alone, Workers
 
-ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = {"alone": 1000, "traced": 1000, "ranks": 100}, 10, 8, 16
+ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = {"alone": 500, "traced": 500, "ranks": 100}, 20, 8, 16
 ALWAYS = 1e-9  # minutes between two checkpoints
 SAMPLES, WARM_UP = 200, 0.25
 WATCHED = ("resident_bytes", "python_blocks", "traced_bytes", "handles", "threads", "files")
 MOST_ERRORS, MOST_GROWTH = 3, 1e-3
 RANKS = 2
-SHARES = {"alone": 1, "traced": 5, "ranks": 10}  # tracing and two processes take fewer steps: they are slow
+SHARES = {"alone": 1, "traced": 10, "ranks": 10}  # tracing and two processes take fewer steps: they are slow
 
 
 class Watch(SilentProgress):

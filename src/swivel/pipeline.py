@@ -27,6 +27,7 @@ from swivel.config import (
 )
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.means import Means
+from swivel.needs import check_libraries
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
 from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
@@ -152,6 +153,7 @@ def count(
         if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
         _refuse_finished(home.path, means)
+        check_libraries("counting")
         warn_of_paths(texts, means.progress)
         return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
@@ -276,6 +278,7 @@ def train(
     from swivel.reporting import leave_report
 
     means = means or Means()
+    check_libraries("training")
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and settings.get("dim") is None:

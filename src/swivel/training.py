@@ -25,7 +25,7 @@ from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.measuring import Meter
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.planning import BlockedMatrix, Plan, check_plan, make_plan, read_plan
+from swivel.planning import BlockedMatrix, Plan, check_plan, estimate_needs, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
 from swivel.schedule import (
@@ -87,13 +87,16 @@ def train_matrix(
         contextlib.closing(workers or Alone()) as team,
     ):
         plan = _lead_plan(matrix, config, saver, team.ranks, start) if team.leads else None
+        if plan is not None:
+            estimate_needs(matrix, config, plan, threads).announce(folder, progress)
+            saver.keep_plan(plan)
         plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
         run = _Run(Job(matrix, config, plan), team, saver, should_stop)
         return run.train(Here(scratch, threads, progress), start)
 
 
 def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, ranks: int, start: Start | None) -> Plan:
-    """Return the plan that was written down, or make one and write it down."""
+    """Return the plan that was written down, or make one."""
     saved = load_plan(saver.folder, saver.identity)
     if saved is None:
         plan = _make_plan(matrix, config, start)
@@ -103,8 +106,6 @@ def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, ranks:
         check_plan(plan, config, saver.folder)
         if ranks > 1 and plan.ranks != ranks:  # One process can keep any order; ranks want their own.
             plan = replace(plan, ranks=ranks)
-    if saved != asdict(plan):
-        save_plan(saver.folder, saver.identity, asdict(plan))
     return plan
 
 
@@ -122,6 +123,11 @@ class _Saver:
     identity: str
     minutes: float
     last: float = 0.0
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Write a plan down, where it is not yet."""
+        if load_plan(self.folder, self.identity) != asdict(plan):
+            save_plan(self.folder, self.identity, asdict(plan))
 
     def is_due(self) -> bool:
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
