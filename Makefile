@@ -1,6 +1,7 @@
 # `make run`: set up and run the demonstration, or CORPUS=path: text to vectors.
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
+# `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
@@ -9,7 +10,7 @@ BIN = $(VENV)/bin
 OUT ?= work
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types docs setup clean
+.PHONY: run test test-all gpu-test long-run lint types docs setup clean
 
 setup: $(VENV)/ready
 
@@ -46,6 +47,9 @@ test-all: lint types
 # numba and pytest of its own.
 gpu-test:
 	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
+
+long-run: setup
+	$(BIN)/python benchmarks/long_run.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

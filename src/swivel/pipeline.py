@@ -271,6 +271,7 @@ def train(
     settings
         Fields of TrainConfig and VectorsConfig.
     """
+    check_libraries("training")
     from swivel import vectors
     from swivel.formats import open_vectors
     from swivel.making import make_job, make_vectors
@@ -278,7 +279,6 @@ def train(
     from swivel.reporting import leave_report
 
     means = means or Means()
-    check_libraries("training")
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and settings.get("dim") is None:
