@@ -175,11 +175,12 @@ def test_every_verb_says_first_what_it_needs(tmp_path: Path) -> None:
     heard = Heard()
     swivel.run(tmp_path / "text.txt", tmp_path / "run", min_count=1, dim=2, passes=1, means=Means(progress=heard))
     told = [line for line in heard.lines if "of disk" in line or "on disk" in line]
-    assert [line.split()[0] for line in told] == ["reading", "about", "training"]
+    assert [line.split(" ")[0] for line in told] == ["reading", "about", "about"]
+    assert told[-1].endswith("of disk for training")
     heard = Heard()
     swivel.import_counts(tmp_path / "counts.tsv", tmp_path / "imported", means=Means(progress=heard))
-    assert heard.lines[0].startswith("importing needs about ")
-    assert "of memory" in heard.lines[0]
+    assert heard.lines[0].endswith("of disk for importing")
+    assert " of memory and " in heard.lines[0]
 
 
 def test_training_without_room_leaves_no_trace(

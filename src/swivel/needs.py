@@ -30,14 +30,11 @@ class Needs:
     advice: str = "free some"
 
     def __str__(self) -> str:
-        return (
-            f"{self.what} needs about {format_bytes(self.memory_bytes)} of memory and "
-            f"{format_bytes(self.disk_bytes)} of disk"
-        )
+        return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
 
     def announce(self, path: Path, progress: Progress) -> None:
         """Say what is needed; raise StorageError or MemoryBudgetError where there is clearly no room for it."""
-        progress.say(str(self))
+        progress.say(f"{self} for {self.what}")
         self.check(path)
 
     def check(self, path: Path) -> None:
@@ -50,7 +47,7 @@ class Needs:
             )
         free = free_memory()
         if self.memory_bytes * ENOUGH > free:
-            raise MemoryBudgetError(f"{self}, {format_bytes(free)} of memory are free; {self.advice}")
+            raise MemoryBudgetError(f"{self.what} needs {self}, {format_bytes(free)} of memory are free; {self.advice}")
         space = free_address_space()
         if space is not None and self.memory_bytes + self.mapped_bytes > space:
             raise MemoryBudgetError(
