@@ -37,7 +37,7 @@ from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
 from swivel.workers import Alone, Workers
 
-ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = {"alone": 500, "traced": 500, "ranks": 100}, 20, 8, 16
+ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = {"alone": 500, "traced": 100, "ranks": 100}, 20, 8, 16
 ALWAYS = 1e-9  # minutes between two checkpoints
 SAMPLES, WARM_UP = 200, 0.25
 WATCHED = ("resident_bytes", "python_blocks", "traced_bytes", "handles", "threads", "files")
