@@ -2,6 +2,7 @@
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
 # `make fuzz`: ten million hostile inputs to everything that reads, half an hour on two cores; EXECUTIONS=, PROCESSES=.
+# `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
@@ -11,7 +12,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all fuzz gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all fuzz long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -73,6 +74,9 @@ dist: setup
 # The wheel in new environments of these Pythons; on Linux each gets torch with what pip takes by itself.
 wheel-test: setup
 	$(BIN)/python benchmarks/wheels.py --pythons $(PYTHONS)
+
+long-run: setup
+	$(BIN)/python benchmarks/long_run.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

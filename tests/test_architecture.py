@@ -30,6 +30,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
             "progress": set(),
             "resources": {"errors"},
             "means": {"errors", "config", "progress", "resources"},
+            "needs": {"errors", "progress", "resources"},
             "interrupts": set(),
             "npy": set(),
             "folders": {"errors", "npy", "_version"},

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from count_strategies import configs, corpora
-from swivel import storage
+from swivel import resources, storage
 from swivel.config import CountConfig
 from swivel.counting import (
     BREAK,
@@ -274,9 +274,9 @@ def test_threads_are_halved_where_memory_is_short():
 
 
 def test_a_disk_that_is_too_small_is_told_before_counting(tmp_path, monkeypatch):
-    monkeypatch.setattr(planning.shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
     ids = np.zeros(10_000, np.uint32)
-    with pytest.raises(StorageError, match=r"of disk, 0\.0 GB are free"):
+    with pytest.raises(StorageError, match=r"counting needs about \d+ B of disk, 1 B are free; choose another disk"):
         count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
 
 

@@ -281,6 +281,7 @@ def test_people_hear_what_runs(planted: Matrix, tmp_path: Path) -> None:
     heard = Heard()
     train_matrix(planted, replace(CONFIG, passes=1), folder=tmp_path, threads=2, progress=heard)
     assert heard.lines == [
+        "about 54.1 KiB of memory and 45.1 KiB of disk for training",
         "re-blocking the matrix from 1 x 1 to 3 x 3 blocks",
         "training 62 x 62, 1 passes over 3 x 3 blocks: cpu, 2 threads, float32 products, float32 parameters",
     ]

@@ -73,5 +73,6 @@ class Means:
     def memory_bytes(self) -> int:
         """Bytes of memory to stay inside."""
         if self.memory is None:
-            return max(free_memory() // 2, 256 * 2**20)
+            free = free_memory()
+            return max(free // 2, min(free * 3 // 4, 256 * 2**20), 1)
         return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory

@@ -7,14 +7,14 @@ not count co-occurrences.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, VocabularyConfig
-from swivel.errors import ConfigError, StorageError
+from swivel.errors import ConfigError
 from swivel.means import Means
+from swivel.needs import Needs
 from swivel.progress import Progress
 from swivel.resources import format_bytes
 from swivel.vocabulary import Vocabulary, choose_vocabulary
@@ -80,9 +80,4 @@ def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
     progress.say(
         f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
     )
-    free = shutil.disk_usage(scratch).free
-    if needed * 0.7 > free:
-        raise StorageError(
-            f"{scratch.parent}: reading needs about {format_bytes(needed)} of disk, {format_bytes(free)} are free; "
-            "choose another disk"
-        )
+    Needs("reading", needed, 0, needed, "take less text").check(scratch.parent)

@@ -27,6 +27,7 @@ from swivel.config import (
 )
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.means import Means
+from swivel.needs import check_libraries
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
 from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
@@ -152,6 +153,7 @@ def count(
         if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
         _refuse_finished(home.path, means)
+        check_libraries("counting")
         warn_of_paths(texts, means.progress)
         return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
@@ -269,6 +271,7 @@ def train(
     settings
         Fields of TrainConfig and VectorsConfig.
     """
+    check_libraries("training")
     from swivel import vectors
     from swivel.formats import open_vectors
     from swivel.making import make_job, make_vectors

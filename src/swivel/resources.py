@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from swivel.errors import ConfigError
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MOST_KEPT = -1, -3, 1 << 30
 _CGROUP = Path("/sys/fs/cgroup")
-_MEMORY_FILES = (  # limit, use, and what the use is made of: of a container of today, and of one of yesterday
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-)
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_MEMORY_FILES = {  # of each controller: folder, limit and use; of a container of today, and of one of yesterday
+    "": ("", "memory.max", "memory.current"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
 _MOST_BYTES = float(1 << 62)
 _PAGE_CACHE = {"inactive_file", "active_file"}  # the system takes it back when asked
 
@@ -42,14 +44,64 @@ def _read_share(cgroup: Path) -> float:
 
 
 def free_memory() -> int:
-    """Return bytes of memory that can be taken without pushing anyone out, a container's limit included."""
-    free = _free_of_machine()
-    for limit_file, used_file, stat_file in _MEMORY_FILES:
-        limit, used = _read_number(_CGROUP / limit_file), _read_number(_CGROUP / used_file)
+    """Return bytes of memory that can be taken without pushing anyone out, limits of containers and of the process too.
+
+    A limit on a process's address space counts in full: what is mapped from files comes out of the same purse.
+    """
+    limits = [_free_of_machine()]
+    for folder, limit_file, used_file in _memory_groups():
+        limit, used = _read_number(folder / limit_file), _read_number(folder / used_file)
         if limit is not None and used is not None:
-            held = max(used - _read_cache(_CGROUP / stat_file), 0)
-            free = min(free, max(limit - held, 0))
-    return free
+            held = max(used - _read_cache(folder / "memory.stat"), 0)
+            limits.append(max(limit - held, 0))
+    space = free_address_space()
+    return min(limits if space is None else [*limits, space])
+
+
+def _memory_groups() -> list[tuple[Path, str, str]]:
+    """Return the folders that may say how much memory this process gets: its own group's and those above it."""
+    paths = {"": "", "memory": ""}  # of each controller: the group, as far as this process can see
+    with contextlib.suppress(OSError):
+        for line in _OWN_CGROUPS.read_text().splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            for name in controllers.split(","):
+                if name in paths:
+                    paths[name] = path.strip("/")
+    found = []
+    for name, path in paths.items():
+        top, limit, used = _MEMORY_FILES[name]
+        own = Path(path)
+        found += [(_CGROUP / top / group, limit, used) for group in (own, *own.parents)]
+    return found
+
+
+def address_limit(kind: str = "RLIMIT_AS") -> int | None:
+    """Return how many bytes of address space (ulimit -v), or of another kind, this process may have; None: no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(getattr(resource, kind))[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def free_address_space() -> int | None:
+    """Return what is left of the limits on this process's address space and data; None: no limit, or nobody to ask."""
+    left = []
+    for kind, field in (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)):  # fields of statm: all pages, those of data
+        limit = address_limit(kind)
+        with contextlib.suppress(OSError):
+            if limit is not None:
+                used = int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+                left.append(max(limit - used, 0))
+    return min(left, default=None)
+
+
+def free_disk(path: Path) -> int:
+    """Return bytes that are free on the disk where a folder is, or will be."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
 
 
 def _read_cache(stat_file: Path) -> int:

@@ -25,7 +25,7 @@ from swivel.initial import Start, fewer_passes, make_arrays
 from swivel.interrupts import StopRequest, stop_on_signals
 from swivel.measuring import Meter
 from swivel.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.planning import BlockedMatrix, Plan, check_plan, make_plan, read_plan
+from swivel.planning import BlockedMatrix, Plan, check_plan, estimate_needs, make_plan, read_plan
 from swivel.progress import SILENT, Progress, Task, track
 from swivel.resources import parse_bytes
 from swivel.schedule import (
@@ -42,6 +42,7 @@ from swivel.workers import Alone, Done, Here, Job, Round, Sides, Wishes, Workers
 Array = NDArray[np.float32]
 ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
 MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
+MOST_DECAY = 1e-2  # more shrinks vectors so hard that raising it is no advice
 START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
 
 
@@ -86,13 +87,16 @@ def train_matrix(
         contextlib.closing(workers or Alone()) as team,
     ):
         plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
+        if plan is not None:
+            estimate_needs(matrix, config, plan, threads).announce(folder, progress)
+            saver.keep_plan(plan)
         plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
         run = _Run(Job(matrix, config, plan), team, saver, should_stop)
         return run.train(Here(scratch, threads, progress), start)
 
 
 def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, team: Workers, start: Start | None) -> Plan:
-    """Return the plan that was written down, or make one and write it down."""
+    """Return the plan that was written down, or make one."""
     saved = load_plan(saver.folder, saver.identity)
     if saved is None:
         plan = _make_plan(matrix, config, start, team.smallest_block)
@@ -102,8 +106,6 @@ def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, team: 
         check_plan(plan, config, saver.folder)
         if team.ranks > 1 and plan.ranks != team.ranks:  # One process can keep any order; ranks want their own.
             plan = replace(plan, ranks=team.ranks)
-    if saved != asdict(plan):
-        save_plan(saver.folder, saver.identity, asdict(plan))
     return plan
 
 
@@ -121,6 +123,11 @@ class _Saver:
     identity: str
     minutes: float
     last: float = 0.0
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Write a plan down, where it is not yet."""
+        if load_plan(self.folder, self.identity) != asdict(plan):
+            save_plan(self.folder, self.identity, asdict(plan))
 
     def is_due(self) -> bool:
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
@@ -257,8 +264,9 @@ class _Run:
             if self.workers.agree(wishes.pause()):
                 self._save()
                 self._leave_if_asked()
-        if self.place.loss.mean_observed > MOST_GROWTH * self._starting_loss:
-            raise self._diverged(f"the observed loss is {self.place.loss.mean_observed:.3g}, far above its start")
+        self._refuse_growth()
+        if number == 0:
+            self._fetch()  # An accumulator that overflows holds its vector still, and shows in no loss.
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, passes=number + 1, loss=Loss(), history=history)
         self.done[:] = False
@@ -269,8 +277,20 @@ class _Run:
                 self.should_stop.set()  # Another process was asked.
             self.should_stop.raise_if_set()
 
+    def _refuse_growth(self) -> None:
+        """Raise Diverged where the observed cells of this pass lose far more than under small random vectors."""
+        loss = self.place.loss
+        if loss.mean_observed <= MOST_GROWTH * self._sampled_start.mean_observed:
+            return
+        if loss.observed > MOST_GROWTH * self._whole_start.observed:  # A few huge counts may lie outside the sample.
+            raise self._diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its start")
+
     @cached_property
-    def _starting_loss(self) -> float:
+    def _sampled_start(self) -> Loss:
+        return starting_loss(self.matrix, self.objective, START_BLOCKS, START_CELLS)
+
+    @cached_property
+    def _whole_start(self) -> Loss:
         return starting_loss(self.matrix, self.objective)
 
     def _collect(self, done: Done, task: Task) -> None:
@@ -290,9 +310,11 @@ class _Run:
         self._meter.add(lost, len(done.blocks), self._cells_per_step, self._rate(step), step)
 
     def _diverged(self, what: str) -> Diverged:
+        config = self.config
+        advice = "raise --decay" if config.decay <= MOST_DECAY else f"lower --decay (now {config.decay:g})"
         return Diverged(
             f"{what} by step {self._done_steps():,} of {self._all_steps():,} (pass {self.place.passes + 1}): "
-            f"the vectors grew without bound; lower --rate (now {self.config.rate:g}) or raise --decay. "
+            f"the vectors grew without bound; lower --rate (now {config.rate:g}) or {advice}. "
             "The last checkpoint, if any, is untouched"
         )
 
@@ -320,6 +342,7 @@ class _Run:
         return arrays
 
     def _save(self) -> None:
+        self._refuse_growth()  # before it takes the place of a better one
         arrays = self._fetch()
         if arrays is not None:
             self.place = self.saver.save(self.place, self.done, arrays)
@@ -338,27 +361,28 @@ class _Run:
         return Trained(rows, columns, self.plan, self.place.history, self.place.seconds)
 
 
-def starting_loss(matrix: BlockedMatrix, objective: Objective) -> float:
-    """Return the mean loss of an observed cell under small random vectors, from a sample of blocks.
+def starting_loss(
+    matrix: BlockedMatrix, objective: Objective, most_blocks: float = math.inf, most_cells: float = math.inf
+) -> Loss:
+    """Return the loss of the observed cells under small random vectors, of all of them or of a sample of blocks.
 
-    Their products are within 1 of zero: at most about (pmi^2 + 1) f / 2.
+    Their products are within 1 of zero: at most about (pmi^2 + 1) f / 2 each. Without a cell it is infinite.
     """
     rows = row_offsets(matrix.row_sums, matrix.total, objective)
     columns = column_offsets(matrix.column_sums, objective)
     height, width = matrix.row_blocks, matrix.column_blocks
-    total, cells = 0.0, 0
-    for n in range(min(START_BLOCKS, height * width)):
-        i, j = n % height, (n + n // height) % width
-        found = matrix.cells(i, j)
-        a, b = found.positions >> 16, found.positions & 0xFFFF
-        offsets = rows[i::height][b if found.mirrored else a] + columns[j::width][a if found.mirrored else b]
-        counts = found.counts.astype(np.float64)
+    found = Loss()
+    for n in range(int(min(most_blocks, height * width))):
+        i, j = n % height, (n % height + n // height) % width
+        cells = matrix.cells(i, j)
+        a, b = cells.positions >> 16, cells.positions & 0xFFFF
+        offsets = rows[i::height][b if cells.mirrored else a] + columns[j::width][a if cells.mirrored else b]
+        counts = cells.counts.astype(np.float64)
         squares = observed_targets(counts, offsets) ** 2 + 1
-        total += float((0.5 * objective.confidence(counts) * squares).sum())
-        cells += len(counts)
-        if cells > START_CELLS:
+        found += Loss(float((0.5 * objective.confidence(counts) * squares).sum()), len(counts))
+        if found.observed_cells > most_cells:
             break
-    return total / cells if total else math.inf
+    return found if found.observed else Loss(math.inf, 1)
 
 
 def _in_vocabulary_order(blocked: Array, order: NDArray[np.int64]) -> Array:

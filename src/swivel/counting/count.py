@@ -19,7 +19,7 @@ from swivel.counting.planning import (
     Forecast,
     Plan,
     Survey,
-    check_disk,
+    announce_forecast,
     forecast_count,
     make_plan,
     sample_cells,
@@ -101,8 +101,7 @@ def count_tokens(
     if job.device != "cpu":
         return _count_on_device(ids, spec, config, job, progress)
     prepared = _prepare(ids, spec.layout(), config, threads=job.threads, memory_bytes=job.memory_bytes)
-    check_disk(job.path, prepared.forecast)
-    progress.say(str(prepared.forecast))
+    announce_forecast(job.path, prepared.forecast, progress)
     with track(progress, "counting", prepared.survey.tokens, "tokens") as task:
         return count_with_plan(ids, spec, config, job, plan=prepared.plan, task=task)
 
@@ -272,8 +271,7 @@ def _count_on_device(
     )
     counter = DeviceCounter(ids, layout, config, means, longest=survey.longest)
     expected = counter.forecast(sample_cells(ids, layout.rows, config, survey))
-    check_disk(job.path, expected)
-    progress.say(str(expected))
+    announce_forecast(job.path, expected, progress)
     progress.say(str(counter))
     with track(progress, "counting", survey.tokens, "tokens") as task:
         return count_with_device(counter, spec, config, job, tokens=survey.tokens, task=task)

@@ -7,7 +7,6 @@ a time, in which blocks). It does not count.
 from __future__ import annotations
 
 import math
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,8 +17,10 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.counting.windows import is_symmetric, part_names, place_parts
-from swivel.errors import CountsError, MemoryBudgetError, StorageError
+from swivel.errors import CountsError, MemoryBudgetError
 from swivel.matrix.layout import Layout
+from swivel.needs import Needs
+from swivel.progress import Progress
 from swivel.resources import format_bytes
 
 _SAMPLE_TOKENS = 400_000
@@ -211,12 +212,9 @@ def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: i
     return Forecast(cells, int(disk), int(memory), seconds * (1 if chunks == 1 else 1.6))
 
 
-def check_disk(path: Path, forecast: Forecast) -> None:
-    """Raise StorageError where the disk clearly has no room."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    if forecast.disk_bytes * 0.7 > free:
-        raise StorageError(
-            f"{path}: the counts need about {forecast.disk_bytes / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free; "
-            "choose another disk or a smaller vocabulary"
-        )
+def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:
+    """Say what counting will take; raise StorageError or MemoryBudgetError where there is clearly no room."""
+    progress.say(str(forecast))
+    advice = "choose a smaller vocabulary (--max-size, --min-count)"
+    # Runs are mapped while they are merged, and the matrix in the end.
+    Needs("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)

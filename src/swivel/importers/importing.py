@@ -29,8 +29,16 @@ from swivel.importers.sources import Source, find_source
 from swivel.importers.spill import CellSpill
 from swivel.matrix import Matrix, open_matrix
 from swivel.means import Means
+from swivel.needs import Needs, check_libraries
 from swivel.progress import track
 from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+
+# A line of triples is 12 bytes or more; its cell takes 16 in the scratch folder and 8 in the matrix. Packed files take
+# more: what they need is known when they are read.
+SCRATCH_PER_BYTE = 2
+_MEMORY_PER_BYTE = 5  # of scratch: labels and the cells that are sorted at a time, as far as the budget goes
+BYTES_A_CELL, BYTES_A_CELL_IN_MEMORY = 8, 80
+_ADVICE = "leave out the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
 
@@ -82,6 +90,7 @@ def import_counts(
         target = Target(path, {"import": result_settings(config)}, inputs)
         if out is not None and _is_done(target, means):
             return open_matrix(path)
+        check_libraries("importing")
         matrix = _import(found, config, named, target, means)
     if out is None:
         weakref.finalize(matrix, remove_tree, path)
@@ -149,13 +158,21 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
         sides = check_basket_sides(sides)
     if found.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
+    if found.files and found.size:
+        disk = int(found.size * SCRATCH_PER_BYTE)
+        memory = min(means.memory_bytes, _MEMORY_PER_BYTE * disk)
+        Needs("importing", disk, memory, disk, _ADVICE).announce(target.path, means.progress)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder(target.path))
         spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
         stack.callback(spill.close_files)
         reading = _read(found, spill, config, sides, named, means)
         spill.close(found.name)
-        reading.settle(getattr(spill, "length", 0))
+        cells = getattr(spill, "length", 0)
+        reading.settle(cells)
+        # Runs lie beside the matrix; the memory is what was given, and less where there is little to sort.
+        memory = min(means.memory_bytes, BYTES_A_CELL_IN_MEMORY * cells)
+        Needs("building", 2 * BYTES_A_CELL * cells, memory, 2 * BYTES_A_CELL * cells, _ADVICE).check(target.path)
         try:
             return build_matrix(spill, reading, target, means)
         except CountsError as error:

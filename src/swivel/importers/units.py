@@ -68,6 +68,11 @@ class UnitFinder:
         bits = min(_GOOD_BITS - smallest, _STORED_BITS - largest)
         bits = max(bits, _FAIR_BITS - smallest, 0)
         bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MOST_BITS)
+        if bits < max(3 - smallest, 0) and largest < 3 - _MOST_BITS:
+            raise CountsError(
+                f"counts up to {self._largest:g} are too small to be summed exactly (in units of 2^-{_MOST_BITS} or "
+                "more); scale them"
+            )
         if bits < max(3 - smallest, 0):
             raise CountsError(
                 f"counts from {self._smallest:g} to {self._largest:g} are too far apart to be summed exactly; "
