@@ -61,7 +61,7 @@ SPDX = {
     "PSFL": "PSF-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-SILENT = {"axe-playwright-python": "MIT"}  # says so in its licence file only
+SILENT = {"atheris": "Apache-2.0", "axe-playwright-python": "MIT"}  # say so in their licence files only
 
 
 @dataclass(frozen=True, slots=True)
