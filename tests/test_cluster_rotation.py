@@ -98,8 +98,8 @@ def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path
     """Two ranks: every column block changes hands once a pass, vectors and accumulators, half of them each way."""
     columns, passes, dim = 62, CONFIG.passes, CONFIG.dim
     _, results = two_ranks
-    assert results["all zeros"]["sent"] <= passes * columns * dim * 2 * 4
-    assert results["all zeros"]["sent"] > 0
+    everything = passes * columns * dim * 2 * 4
+    assert 0 < results["all zeros"]["sent"] <= everything * 3 / 5  # of one rank: half, but for blocks that are uneven
 
 
 def test_order_for_ranks_is_another_one_and_trains_as_well(planted: Matrix, tmp_path: Path) -> None:

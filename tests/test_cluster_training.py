@@ -8,7 +8,10 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,9 +21,11 @@ from ray_cluster import TwoNodes
 from ray_runs import Audited, Watching
 from swivel import Means
 from swivel.cli import cli
-from swivel.cluster.asynchronous import Asynchronous
+from swivel.cluster.asynchronous import Asynchronous, Tally
 from swivel.cluster.choosing import choose_workers
 from swivel.cluster.connecting import connect
+from swivel.cluster.crew import Heard
+from swivel.cluster.leases import Leases
 from swivel.config import TrainConfig
 from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.matrix import Matrix, open_matrix
@@ -123,9 +128,26 @@ def test_workers_that_the_cluster_has_no_cores_for_end_the_run(planted: Matrix, 
         train_matrix(planted, CONFIG, folder=tmp_path, threads=1, workers=Asynchronous(address, config))
 
 
-def test_a_matrix_without_a_folder_is_refused(address: str, tmp_path: Path) -> None:
-    from types import SimpleNamespace
+def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody finishes anything: that a new worker joined is no progress."""
+    clock = iter(range(1, 100_000))
+    monkeypatch.setattr("swivel.cluster.asynchronous.now", lambda: float(next(clock)))
+    news = cycle([[Heard(0)], [Heard(0, is_lost=True, reason="ActorDiedError: out of memory")]])
+    workers = Asynchronous.__new__(Asynchronous)
+    workers.config, workers.tally = ClusterConfig(workers=1, patience_seconds=50.0), Tally()
+    workers._failure, workers._advanced = "", 0.0
+    workers._ray = SimpleNamespace(wait=lambda references, **_: (references, []))
+    crew = MagicMock(references=lambda: ["r"], hear=lambda *_: next(news), silent=lambda: [0])
+    crew.__len__.return_value = 1
+    workers._crew = crew
+    workers._bank = SimpleNamespace(silent=lambda _: [])  # type: ignore[assignment]
+    with pytest.raises(ClusterError, match="the last failure was: ActorDiedError: out of memory"):
+        for _ in range(10_000):
+            for heard in workers._listen():
+                workers._hear(heard, Leases([]), [])
 
+
+def test_a_matrix_without_a_folder_is_refused(address: str, tmp_path: Path) -> None:
     workers = Asynchronous(address, ClusterConfig(workers=1))
     with pytest.raises(ClusterError, match="this one has none"):
         workers.begin(SimpleNamespace(matrix=SimpleNamespace()), None)  # type: ignore[arg-type]

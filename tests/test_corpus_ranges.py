@@ -158,3 +158,11 @@ def test_who_reads_this_machine_s_disk_only_refuses_urls(archive: str, tmp_path:
     with pytest.raises(CorpusError, match="only files of this machine are read here; fetch them first"):
         list_paths(f"zip://in::{archive}")
     assert list_paths(tmp_path) == [tmp_path / "a.zip"]
+
+
+def test_empty_files_are_grouped_wherever_they_stand(tmp_path: Path) -> None:
+    for name, text in (("a.txt", ""), ("b.txt", "some words\n"), ("c.txt", "")):
+        (tmp_path / name).write_text(text)
+    files = list_files([tmp_path])
+    groups = group_ranges(cut_files(files, CorpusConfig(), 1 << 20), 1 << 20)
+    assert [part.file for group in groups for part in group] == list(files)

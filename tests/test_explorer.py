@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,16 @@ from starlette.testclient import TestClient
 
 from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_exploration, make_vectors
 from swivel.errors import ConfigError
-from swivel.explorer import Hosts
+from swivel.explorer import Hosts, answers
 from swivel.explorer.app import Exploration, make_app
 from swivel.explorer.files import NAMES, page_files
 from swivel.explorer.guard import HEADERS
 from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS
-from swivel.explorer.sets import VectorSet
+from swivel.explorer.sets import VectorSet, open_set
 from swivel.explorer.spelling import Speller
-from swivel.matrix import Matrix
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.vectors import Side, Vectors
+from swivel.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +236,26 @@ def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_view_of_their_own()
     assert list(VectorSet("x", other).views) == ["saved", "w", "c", "w+c"]
     rows_alone = type(vectors)(contents.rows, contents.columns)
     assert list(VectorSet("x", rows_alone).views) == ["w", "c"]
+
+
+def test_columns_that_are_no_words_say_so() -> None:
+    vectors = make_vectors()
+    assert vectors.columns is not None
+    parts = Vocabulary([f"right 2-10:{token}" for token in vectors.vocabulary.tokens[:-1]] + ["king"])
+    other = Vectors(Side(vectors.vocabulary, vectors.rows), Side(parts, vectors.columns), columns_per_row=1)
+    found = answers.find_columns(VectorSet("other", other), ("king",), len(parts))["columns"]
+    assert {column["token"] for column in found if column["is_word"]} == {"king"}
+    assert VectorSet("other", other).view("c").facts(3)["of"] == len(parts)
+
+
+def test_a_matrix_of_other_words_is_refused(tmp_path: Path) -> None:
+    make_vectors().save(tmp_path / "vectors")
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(len(make_vectors()))]))
+    with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
+        builder.add(np.arange(9), np.arange(9), np.ones(9, np.int64))
+        builder.finish()
+    with pytest.raises(ConfigError, match="its rows are not the words of"):
+        open_set(tmp_path / "vectors", tmp_path / "matrix")
 
 
 def test_a_matrix_of_other_rows_is_refused(planted: Matrix) -> None:

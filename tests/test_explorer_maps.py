@@ -201,7 +201,8 @@ def test_a_stopped_maker_makes_nothing() -> None:
     maker = MapMaker(None, spread)
     maker.stop()
     made = maker.map_of(make_view())
-    time.sleep(0.05)
+    for thread in maker._threads:
+        thread.join(10)
     assert made.umap is None and made.clusters is None
 
 

@@ -263,6 +263,13 @@ def test_a_page_asks_for_nothing_outside_itself() -> None:
     assert 'aria-label="a loss &amp; more"' in page
 
 
+def test_words_that_are_backticks_stay_words() -> None:
+    table = Table(("word",), ((Cell("``", "` and `"),),))
+    document = Document("Title", "", (table,))
+    assert "<td>``<small>` and `</small></td>" in write_html(document)
+    assert "\\`\\` (\\` and \\`)" in write_markdown(document)
+
+
 def test_inline_pictures_take_the_pages_ink_and_names_of_their_own() -> None:
     svg = draw_figure(plot_losses(), "svg")
     text = inline_svg(svg, "one", "x")

@@ -16,7 +16,7 @@ class ClusterConfig:
 
     workers: int | None = knob(
         None,
-        "with --ray: workers that train, asynchronously; default: one for every core of the cluster",
+        "with --ray: workers that train, asynchronously; default: as many as the cluster has cores for",
         POSITIVE_INT,
         optional=True,
         changes_result=False,

@@ -10,7 +10,7 @@ import click
 from swivel.cli.commands import open_vectors
 from swivel.cli.experiments import output_file, plot, report_figure
 from swivel.cli.options import Command, output_options
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from swivel.matrix import Matrix
@@ -70,7 +70,10 @@ def _manifest_of(vectors: str) -> Manifest:
     from swivel.formats.opening import find_vectors
     from swivel.storage import read_manifest
 
-    return read_manifest(find_vectors(vectors))
+    found = find_vectors(vectors)
+    if not found.is_dir():
+        raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
+    return read_manifest(found)
 
 
 def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
@@ -79,6 +82,8 @@ def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
     from swivel.matrix import open_matrix
 
     found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
-    if found.fingerprint != manifest.inputs.get("matrix"):
+    recorded = manifest.inputs.get("matrix")
+    words = open_vectors(vectors).vocabulary.tokens
+    if found.fingerprint != recorded if recorded else found.rows.tokens != words:
         raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")
     return found

@@ -46,7 +46,7 @@ class Tally:
         """Count a strip of so many blocks."""
         self.moved += result.moved
         if result.failure:
-            self.failures += 1
+            self.failures += not result.is_untouched  # One that rests has not failed.
             return
         self.pushes += len(result.staleness)
         self.stale += sum(result.staleness)
@@ -105,9 +105,11 @@ class Asynchronous:
             self._listen()
 
     def _count_places(self) -> int:
-        """Return how many workers the cluster has cores for."""
-        cores = sum(int(node.cores) for node in await_nodes(self._ray))
-        return max(1, cores // self.config.worker_threads)
+        """Return how many workers the cluster has cores for, and GPUs where each needs one."""
+        places = sum(int(node.cores) // self.config.worker_threads for node in await_nodes(self._ray))
+        if self._job.plan.device.startswith("cuda"):
+            places = min(places, int(self._ray.cluster_resources().get("GPU", 0)))
+        return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
         """Give the servers the parameters."""
@@ -138,14 +140,18 @@ class Asynchronous:
             # found here and leased again.
             for part, applied in self._bank.save().items():
                 table.undo(part, applied)
+            self._advanced = now()
             if table.is_over:
                 return
 
     def _turn(self, table: Leases, strips: Sequence[Strip]) -> Iterator[Done]:
         """See to everybody once."""
         moment = now()
-        for part, applied in self._bank.tend(moment).items():
+        restored = self._bank.tend(moment)
+        for part, applied in restored.items():
             table.undo(part, applied)
+        if restored:
+            self._advanced = moment = now()
         for worker in self._crew.tend(moment):
             table.lose(worker)
         self._crew.mark_late(table.expire(moment), moment)
@@ -176,7 +182,7 @@ class Asynchronous:
         else:
             time.sleep(POLL_SECONDS)
         heard = list(self._crew.hear(references, now()))
-        if any(not each.is_lost and not (each.result and each.result.failure) for each in heard):
+        if any(each.result is not None and not each.result.failure for each in heard):
             self._advanced = now()
         elif now() - self._advanced > max(self.config.patience_seconds, 2 * TIMES_TYPICAL * self._longest_seconds()):
             raise self._stuck()
@@ -195,6 +201,7 @@ class Asynchronous:
 
     def _hear(self, heard: Heard, table: Leases, strips: Sequence[Strip]) -> Done | None:
         if heard.is_lost:
+            self._failure = heard.reason or self._failure
             table.lose(heard.worker)
         result = heard.result
         if result is None or result.epoch != self._epoch:

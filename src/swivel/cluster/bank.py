@@ -53,7 +53,6 @@ class Bank:
         }
         self._epoch = 0
         self.restored = 0  # servers so far
-        self.moved = 0  # bytes read from the servers for safety's sake
 
     def _create(self) -> Any:
         options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
@@ -187,7 +186,6 @@ class Bank:
             side, span = self._sides[part[0]], self._span(part)
             side.vectors[span], side.accumulators[span] = kept.vectors, kept.accumulators
             self._applied[part] = kept.applied
-            self.moved += kept.vectors.nbytes + kept.accumulators.nbytes
 
         self._in_turn(self._parts(number), lambda part: handle.read.remote(part), keep)
 

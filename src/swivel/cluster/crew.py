@@ -19,8 +19,8 @@ from swivel.errors import ClusterError, SwivelError
 from swivel.means import ClusterConfig
 
 LONGEST_PAUSE = 30.0  # seconds before a worker that died is created again; the first time one, then twice that, ...
+MOST_DOUBLINGS = 10
 MOST_REFUSALS = 3  # of workers that could not begin, one after the other, before the run gives up
-CALLS_AT_ONCE = 3  # two strips, and a word between them
 
 
 class RayLinks:
@@ -48,26 +48,20 @@ class RayLinks:
             raise Unanswered(f"a server does not answer: {type(error).__name__}: {first_line(error)}") from None
 
 
-class Lease(NamedTuple):
-    """A strip that a worker has."""
-
-    epoch: int
-    number: int
-
-
 class Heard(NamedTuple):
     """News of a worker: a strip's result; or, without one, that it has joined or that it is lost."""
 
     worker: int
     result: Result | None = None
     is_lost: bool = False
+    reason: str = ""  # why it is lost
 
 
 @dataclass(slots=True)
 class _Member:
     handle: Any = None
     joining: Any = None  # the answer to `begin`, while it is waited for
-    leases: dict[Any, Lease] = field(default_factory=dict)  # by the answer that is waited for
+    leases: dict[Any, None] = field(default_factory=dict)  # an ordered set of the answers that are waited for
     late_since: float | None = None
     deaths: int = 0  # since it last finished a strip
     create_at: float = 0.0
@@ -116,7 +110,7 @@ class Crew:
                 num_cpus=order.threads,
                 num_gpus=gpus,
                 max_restarts=0,
-                max_concurrency=CALLS_AT_ONCE,
+                max_concurrency=self._config.ahead + 1,  # its strips, and a word between them
                 scheduling_strategy="SPREAD",
             )
             .remote(order.wait_seconds)
@@ -129,7 +123,7 @@ class Crew:
             self._ray.kill(member.handle)
         member.handle = member.joining = member.late_since = None
         member.leases.clear()
-        member.create_at = now + min(LONGEST_PAUSE, 2.0**member.deaths - 1)
+        member.create_at = now + min(LONGEST_PAUSE, 2.0 ** min(member.deaths, MOST_DOUBLINGS) - 1)
         member.deaths += 1
 
     def references(self) -> list[Any]:
@@ -157,7 +151,7 @@ class Crew:
             if reference == member.joining:
                 self._note_refusal(error)
             self._drop(member, now)
-            return Heard(number, is_lost=True)
+            return Heard(number, is_lost=True, reason=f"{type(error).__name__}: {first_line(error)}")
         if reference == member.joining:
             member.joining, self.description = None, str(answer)
             self._refusals.clear()
@@ -194,7 +188,7 @@ class Crew:
         links = RayLinks(handles, self._order.wait_seconds)
         member = self._members[number]
         reference = member.handle.train.remote(strip, epoch, links, is_last)
-        member.leases[reference] = Lease(epoch, strip.number)
+        member.leases[reference] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
         """Hand nothing to workers that are late until they answer."""

@@ -67,9 +67,9 @@ def _cut_file(file: TextFile, range_bytes: int, *, can_cut: bool) -> Iterator[Fi
 def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[FileRange, ...]]:
     """Return the ranges in order, in groups of about `group_bytes`: many small files are one piece of work."""
     groups: list[list[FileRange]] = []
-    size = group_bytes
+    size = 0
     for part in ranges:
-        if size + part.cost > group_bytes:
+        if not groups or size + part.cost > group_bytes:
             groups.append([])
             size = 0
         groups[-1].append(part)

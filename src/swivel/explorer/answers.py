@@ -103,6 +103,7 @@ def find_columns(chosen: VectorSet, words: Sequence[str], count: int) -> dict[st
         "columns": [
             {
                 "token": label,
+                "is_word": label in vectors,
                 "scores": _round_all(scores[:, number]),
                 "counts": [chosen.count(word, label) for word in words],
                 "rank": number + 1,

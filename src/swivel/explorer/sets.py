@@ -69,7 +69,7 @@ class View:
         """Return what is known of a label, by its id."""
         vocabulary = self.vectors.vocabulary
         count = int(vocabulary.counts[number]) if self._is_counted else None
-        return {"token": vocabulary[number], "count": count, "rank": number + 1}
+        return {"token": vocabulary[number], "count": count, "rank": number + 1, "of": len(vocabulary)}
 
 
 class VectorSet:
@@ -168,6 +168,10 @@ def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
     vectors = open_vectors(path)
     found = find_vectors(path)
     counts = open_matrix(matrix) if matrix is not None else _find_matrix(found)
+    if matrix is not None and counts is not None and counts.rows.tokens != vectors.vocabulary.tokens:
+        raise ConfigError(
+            f"{matrix}: its rows are not the words of {found}; pass the matrix that these vectors were trained on"
+        )
     return VectorSet(_name_set(found), vectors, counts)
 
 

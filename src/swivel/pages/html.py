@@ -86,10 +86,10 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = _text(cell.text)
+    text = html.escape(cell.text)  # Words of a vocabulary, of which some are backticks.
     text = f'<span class="best">{text}</span>' if cell.is_best else text
     mark = f'<span class="mark">{html.escape(cell.mark)}</span>' if cell.mark else ""
-    return f"<td>{text}{mark}{f'<small>{_text(cell.small)}</small>' if cell.small else ''}</td>"
+    return f"<td>{text}{mark}{f'<small>{html.escape(cell.small)}</small>' if cell.small else ''}</td>"
 
 
 def _text(text: str) -> str:

@@ -40,15 +40,17 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = _escape(cell.text)
+    text = _escape_all(cell.text)
     text = f"**{text}**" if cell.is_best else text
-    return " ".join(part for part in (text, cell.mark, f"({_escape(cell.small)})" if cell.small else "") if part)
+    return " ".join(part for part in (text, cell.mark, f"({_escape_all(cell.small)})" if cell.small else "") if part)
 
 
 def _escape(text: str) -> str:
     """Return text that Markdown leaves alone, but for what stands between backticks, which is code."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(
-        part.replace("|", "\\|") if part.startswith("`") else re.sub(r"([\\*_|<>\[\]])", r"\\\1", part)
-        for part in parts
-    )
+    return "".join(part.replace("|", "\\|") if part.startswith("`") else _escape_all(part) for part in parts)
+
+
+def _escape_all(text: str) -> str:
+    """Return text that Markdown leaves alone: words of a vocabulary, of which some are backticks."""
+    return re.sub(r"([\\*_|<>\[\]`])", r"\\\1", text)

@@ -1,7 +1,7 @@
 // The tab that compares two words: what they share, what is each one's own, and the columns they go with.
 import { getJson } from "./api.js";
 import { amount, announce, bar, cosine, h } from "./dom.js";
-import { countPicker, keepRefusal, refusal, table, wordFacts, wordLink } from "./neighbours.js";
+import { columnLabel, countPicker, keepRefusal, refusal, table, wordFacts, wordLink } from "./neighbours.js";
 import { suggestFor } from "./search.js";
 import { current, go } from "./state.js";
 
@@ -58,7 +58,7 @@ function verdict({ similarity, words: [a, b] }, set) {
     { class: "verdict" },
     h("p", { class: "equation" }, wordLink(a.token), h("span", { class: "sign" }, " · "), wordLink(b.token), h("span", { class: "sign" }, " = "), h("strong", {}, cosine(similarity))),
     bar(similarity),
-    h("p", { class: "faint" }, `${a.token}: ${wordFacts(a, set)}. ${b.token}: ${wordFacts(b, set)}.`),
+    h("p", { class: "faint" }, `${a.token}: ${wordFacts(a)}. ${b.token}: ${wordFacts(b)}.`),
   );
 }
 
@@ -97,7 +97,7 @@ function columns({ columns: found }, set, a, b) {
     h("td", { class: "measure" }, bar(row.scores[number] / most, number ? "second" : ""), h("span", {}, row.scores[number].toFixed(2).replace("-", "−"))),
     set.has_matrix ? h("td", { class: "number" }, row.counts[number] === null ? "–" : amount(row.counts[number])) : null,
   ];
-  const body = found.map((row) => h("tr", {}, h("th", { scope: "row" }, wordLink(row.token)), cells(row, 0), cells(row, 1)));
+  const body = found.map((row) => h("tr", {}, h("th", { scope: "row" }, columnLabel(row)), cells(row, 0), cells(row, 1)));
   const heads = [a, b].flatMap(({ token }) => (set.has_matrix ? [token, "together"] : [token]));
   return h("section", {}, h("h3", {}, "Columns they go with"), h("p", { class: "faint" }, "Estimated PMI, w · c."), table("Columns they go with", ["column", ...heads], body, set.has_matrix ? [1, 3] : [1, 2]));
 }

@@ -16,7 +16,7 @@ export async function drawWord(place, sets, signal) {
   const first = found.find((answer) => !answer.refused);
   const inAll = found.length > 1 ? tokensInAll(found) : new Set();
   const parts = [
-    heading(state, first, sets),
+    heading(state, first),
     first ? controls(state, sets, first) : null,
     h("div", { class: "columns" }, found.map((answer, number) => list(answer, sets[number], sets.length > 1, inAll))),
   ];
@@ -25,13 +25,14 @@ export async function drawWord(place, sets, signal) {
   return found.map((answer) => (answer.refused ? [] : [...answer.terms.map((term) => term.token), ...rows(answer).map((row) => row.token)]));
 }
 
-function ask(set, state, signal) {
-  const view = set.views.some(({ key }) => key === state.view) ? state.view : "";
-  const common = { set: set.number, q: state.q, count: state.n, view };
-  if (state.list !== "columns" || !set.columns) return getJson("nearest", common, signal);
-  return Promise.all([getJson("columns", { ...common, view: "" }, signal), getJson("nearest", { ...common, view: "", count: 1 }, signal)]).then(
-    ([found, near]) => ({ ...found, terms: near.terms }),
-  );
+/** Ask a set; what goes with arithmetic is not known, so that is answered with what is near it. */
+async function ask(set, state, signal) {
+  const listsColumns = state.list === "columns" && set.columns;
+  const view = !listsColumns && set.views.some(({ key }) => key === state.view) ? state.view : "";
+  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, view }, signal);
+  if (!listsColumns || near.terms.length !== 1) return near;
+  const found = await getJson("columns", { set: set.number, q: near.terms[0].token, count: state.n }, signal);
+  return { ...found, terms: near.terms };
 }
 
 /** A refusal is an answer to show in its place; what was called off is none. */
@@ -48,14 +49,14 @@ function tokensInAll(found) {
   return new Set(known[0].filter((token) => known.every((tokens) => tokens.includes(token))));
 }
 
-function heading(state, answer, sets) {
-  const facts = answer && answer.terms.length === 1 ? wordFacts(answer.terms[0], sets[0]) : answer ? "arithmetic on words" : "";
+function heading(state, answer) {
+  const facts = answer && answer.terms.length === 1 ? wordFacts(answer.terms[0]) : answer ? "arithmetic on words" : "";
   return h("div", { class: "heading" }, h("h2", { class: "title" }, answer ? expression(answer.terms) : state.q), h("p", { class: "faint" }, facts));
 }
 
 /** What is known of a word, as a sentence. */
-export function wordFacts({ count, rank }, set) {
-  const place = `rank ${whole(rank)} of ${whole(set.tokens)}`;
+export function wordFacts({ count, rank, of }) {
+  const place = `rank ${whole(rank)} of ${whole(of)}`;
   return count === null ? place : `seen ${whole(count)} times · ${place}`;
 }
 
@@ -120,13 +121,18 @@ function nearTable(answer, set, inAll) {
   return table("Nearest words", ["word", "cosine", ...frequencyHeads(set)], body);
 }
 
+/** A column's label: a link where it is a word, too; others say where a word stood, such as `right 2-10:milk`. */
+export function columnLabel({ token, is_word }) {
+  return is_word ? wordLink(token) : h("span", {}, token);
+}
+
 function columnTable(answer, set) {
   const most = Math.max(...answer.columns.map((row) => row.scores[0]), 1e-9);
   const body = answer.columns.map((row) =>
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, wordLink(row.token)),
+      h("th", { scope: "row" }, columnLabel(row)),
       h("td", { class: "measure" }, bar(row.scores[0] / most, "second"), h("span", {}, row.scores[0].toFixed(2))),
       set.has_matrix ? h("td", { class: "number" }, row.counts[0] === null ? "–" : amount(row.counts[0])) : null,
       h("td", { class: "number rank" }, whole(row.rank)),
