@@ -241,9 +241,9 @@ def damage_fields(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damage_missing, r"words\.txt: missing; make the folder again, or restore the file"),
+        (damage_missing, r"words\.txt: missing; make the folder again with --overwrite, or restore the file"),
         (damage_size, r"words\.txt: 4 bytes, the manifest says 8"),
-        (damage_manifest, r"manifest\.json: not a manifest .*; run the stage that writes it again"),
+        (damage_manifest, r"manifest\.json: not a manifest .*; make the folder again with --overwrite"),
         (damage_list, r"manifest\.json: not a manifest"),
         (damage_fields, r"manifest\.json: not a manifest"),
     ],
@@ -262,7 +262,9 @@ def test_changed_byte_is_found_on_verifying(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
-    (make_folder(tmp_path) / "words.txt").write_bytes(b"\xff\xfe\xfd\n\n\n\n\n")
+    with create_folder(tmp_path, "example") as writer:
+        writer.write_bytes("words.txt", b"\xff\xfe\xfd\n\n\n\n\n")
+        writer.finish(config={}, inputs={}, facts={})
     with pytest.raises(DamagedFolder, match=r"words\.txt: not valid UTF-8"):
         open_folder(tmp_path, "example").lines("words.txt")
 

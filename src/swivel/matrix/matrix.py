@@ -23,11 +23,14 @@ from numpy.typing import NDArray
 from swivel.errors import DamagedFolder
 from swivel.matrix.layout import Layout, block_length
 from swivel.matrix.shards import CellArrays
-from swivel.storage import Folder, fingerprint, open_folder
+from swivel.storage import REMEDY, Folder, fingerprint, open_folder
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import scipy.sparse
+
+
+LARGE = ("positions.npy", "counts.npy")  # not read on opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,13 @@ class Matrix:
         self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
         self.facts = facts
         self._folder = folder
-        self._arrays = arrays
+        self._mapped = arrays
+
+    @cached_property
+    def _arrays(self) -> CellArrays:
+        """The cells, whose checksums are compared when the first is asked for."""
+        self._folder.check(*LARGE)
+        return self._mapped
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,11 +139,11 @@ class Matrix:
     @cached_property
     def cell_count(self) -> int:
         """Observed cells of the whole matrix, both mirrors."""
-        stored = len(self._arrays.counts)
+        stored = len(self._mapped.counts)
         if not self.is_symmetric:
             return stored
         diagonal = np.arange(self.row_blocks) * (self.column_blocks + 1)
-        offsets = self._arrays.offsets[0]
+        offsets = self._mapped.offsets[0]
         return 2 * stored - int((offsets[diagonal + 1] - offsets[diagonal]).sum())
 
     @cached_property
@@ -194,6 +203,10 @@ class Matrix:
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum is not the manifest's."""
         self._folder.verify()
+
+    def trust(self) -> None:
+        """Take the files as they are: another process has compared their checksums."""
+        self._folder.trust()
 
     def block_rows(self, block: int) -> int:
         """Return the number of rows in a row block."""
@@ -281,11 +294,15 @@ def open_matrix(path: str | Path) -> Matrix:
         layout = Layout(rows, columns, facts["row_blocks"], facts["column_blocks"], facts["symmetric"])
         _ = facts["unit"], facts["column_parts"], facts["total_units"]
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); count again") from error
-    names = ("positions", "counts", "large_cells", "large_counts")
+        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); {REMEDY}") from error
     offsets = folder.array("offsets.npy")
     # Plain views of the mapped files: slicing a numpy.memmap costs several times as much.
-    arrays = CellArrays(offsets.reshape(1, -1), *(np.asarray(folder.array(f"{name}.npy")) for name in names))
-    if len(offsets) != layout.shards + 1 or int(offsets[-1]) != len(arrays.counts):
-        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; count again")
+    cells = (np.asarray(folder.mapped(name)) for name in LARGE)
+    large = (np.asarray(folder.array(f"large_{name}.npy")) for name in ("cells", "counts"))
+    arrays = CellArrays(offsets.reshape(1, -1), *cells, *large)
+    is_fitting = arrays.positions.dtype == arrays.counts.dtype == np.uint32
+    is_fitting = is_fitting and arrays.positions.shape == arrays.counts.shape == (int(offsets[-1]),)
+    if len(offsets) != layout.shards + 1 or not is_fitting:
+        folder.verify()  # which names the file that is not as it was written
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; {REMEDY}")
     return Matrix(folder, layout, arrays)

@@ -26,6 +26,7 @@ from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.folders import (
     FORMAT_VERSION,
     MANIFEST,
+    REMEDY,
     Folder,
     Manifest,
     Part,
@@ -34,7 +35,9 @@ from swivel.folders import (
     open_array,
     open_folder,
     read_manifest,
+    seal,
     told_apart,
+    unseal,
 )
 from swivel.locks import lock_file, process_is_alive, unlock_file
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
@@ -43,6 +46,7 @@ __all__ = [
     "FORMAT_VERSION",
     "LOCK",
     "MANIFEST",
+    "REMEDY",
     "ArrayAppender",
     "Folder",
     "FolderLock",
@@ -63,6 +67,8 @@ __all__ = [
     "remove_file",
     "remove_tree",
     "scratch_folder",
+    "seal",
+    "unseal",
     "write_arrays",
     "write_file",
 ]
@@ -340,7 +346,7 @@ class FolderWriter:
         manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
         self._clear_finished()
         flush(self.path)
-        write_file(self.path / MANIFEST, json.dumps(asdict(manifest), indent=1).encode() + b"\n")
+        write_file(self.path / MANIFEST, seal(asdict(manifest)))
         flush(self.path)
 
 
