@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import swivel
-from common import WORK, keep
+from common import keep, scratch_home
+from swivel.config import TrainConfig
 from swivel.errors import StorageError, SwivelError
 from swivel.evaluation import Rules, read_sets
 from swivel.folders import read_manifest
@@ -35,7 +36,7 @@ from swivel.reproduce.stages import MEASURES, Stages, read_records
 from swivel.training import train_matrix
 from swivel.vectors import load
 
-HOME = WORK / "damage"
+HOME = scratch_home("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]
 REMEDIES = ("--overwrite", "restore", "run it again", "remove it", "name ", "is taken", "begins again")
 SMALL: dict[str, Any] = {"dim": 5, "passes": 3, "backend": "reference", "dtype": "float32", "device": "cpu"}
@@ -105,10 +106,8 @@ def use_training(path: Path) -> tuple[Any, list[str]]:
     return digest(trained.rows, trained.columns, trained.history), heard.lines
 
 
-def train(path: Path, progress: Heard) -> Any:
-    from swivel.config import TrainConfig
-
-    config = TrainConfig(**SMALL, block_size=20, checkpoint_minutes=1e-9)
+def train(path: Path, progress: Heard, minutes: float = 0) -> Any:
+    config = TrainConfig(**SMALL, block_size=40, checkpoint_minutes=minutes)
     return train_matrix(open_matrix(HOME / "run" / "matrix"), config, folder=path, threads=1, progress=progress)
 
 
@@ -132,7 +131,9 @@ def make_ready() -> list[Place]:
         lines = [" ".join(rng.choice(WORDS, 8)) for _ in range(300)]
         (HOME / f"{name}.txt").write_text("\n".join(lines) + "\n")
     (HOME / "sets").mkdir()
-    (HOME / "sets" / "pairs.txt").write_text("".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:]))))
+    (HOME / "sets" / "pairs.txt").write_text(
+        "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False)))
+    )
     for name, text in (("run", "text"), ("other", "other")):
         swivel.run(HOME / f"{text}.txt", HOME / name, means=Means(threads=1, report=True), **SMALL)
         make_experiment(HOME / name, HOME / f"experiment-{name}")
@@ -154,7 +155,7 @@ def make_experiment(run: Path, path: Path) -> None:
 
 def make_training(path: Path, steps: int) -> None:
     try:
-        train(path, Stop(steps))
+        train(path, Stop(steps), 1e-9)
     except KeyboardInterrupt:
         return
     raise SystemExit("the training was not interrupted")
@@ -179,7 +180,7 @@ def choose_places(data: bytes) -> set[int]:
     spread = {len(data) * n // 8 for n in range(8)} | {len(data) - 1, len(data) - 2}
     firsts = {next((i for i, byte in enumerate(data) if test(chr(byte))), 0) for test in (str.isalpha, str.isdigit)}
     marks = {data.find(mark) for mark in (b"\t", b"\n", b"\0", b"{", b"'", b'"')}
-    header = set(range(0, min(len(data), 140), 3)) | set(range(0, min(len(data), 12)))
+    header = set(range(0, min(len(data), 140), 3)) | set(range(min(len(data), 12)))
     return {place for place in spread | firsts | marks | header if 0 <= place < len(data)}
 
 
@@ -246,6 +247,7 @@ def main() -> None:
         shown[place.name] = examples
         all_missed += missed
         print(place.name, found[place.name], *missed[:20], sep="\n", flush=True)
+    shutil.rmtree(HOME)
     total = sum((Counter(each) for each in found.values()), Counter[str]())
     done = sum(total[how] for how in ("found", "harmless", "recovered", "missed"))
     summary = f"{done - len(all_missed)} of {done}"

@@ -19,7 +19,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("faults.c")
 KINDS = {"open": 1, "write": 2, "sync": 3, "rename": 4, "mkdir": 5, "truncate": 6, "reserve": 7, "map": 8, "remove": 9}
 MODES = {"once": 1, "lasting": 2, "short": 3, "short, then lasting": 4}
-_HEAD = struct.Struct("=iiiilll400s")
+_HEAD = struct.Struct("=iiiiqqq400s")
 _ENTRY = struct.Struct("=i111sx")
 _CALLS = 20_000
 _NEEDS_ROOM = ("open", "write", "mkdir", "reserve")

@@ -16,21 +16,23 @@ import shutil
 import signal
 import sys
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import WORK, keep
+from common import keep, scratch_home
 from faults import FAULTS, Call, Control, Fault, build_library, why_not
 
 LIMIT_SECONDS = 120  # for one command: more is a hang
-HOME = WORK / "write-failures"
+HOME = scratch_home(f"write-failures-{zlib.crc32(' '.join(sys.argv).encode())}")
 CASE = HOME / "case"  # the folder in which calls fail
 READY = HOME / "ready"  # what verbs read
 LEFTOVER = re.compile(r"(^|/)(scratch-[^/]*|lock|[^/]*\.part)(/|$)")
-TIMED = ("report.html", "report.md", "measures.json")  # hold what a run took
-WORDS = "red green blue round square flat sweet sour salt warm cold wet".split()
+OLD = re.compile(r"checkpoint-[12]|plan\.json")
+TIMED = ("report.html", "report.md", "measures.json", "results.json")  # hold what a run took
+WORDS = ["red", "green", "blue", "round", "square", "flat", "sweet", "sour", "salt", "warm", "cold", "wet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Verb:
     name: str
     arguments: tuple[str, ...]
     before: Path | None = None
+    every: int = 1  # more for a verb whose calls are those of others, which are done in full
 
 
 @dataclass(slots=True)
@@ -81,7 +84,10 @@ def run_child(arguments: tuple[str, ...], errors: Path) -> None:
             os.dup2(handle, number)
         sys.argv = ["swivel", *arguments]
         from swivel.cli import main
+        from swivel.reproduce import run
+        from swivel.reproduce.processes import run_here
 
+        run.reproduce.__kwdefaults__["runner"] = run_here  # A process for each stage would take hours here.
         main()
         code = 0
     except SystemExit as leave:
@@ -119,11 +125,17 @@ def take_picture() -> tuple[dict[str, Any], list[str]]:
     left = []
     for file in sorted(CASE.rglob("*")):
         name = str(file.relative_to(CASE))
-        if LEFTOVER.search(name):
+        if LEFTOVER.search(name) or is_old_checkpoint(file):
             left.append(name)
         elif file.is_file():
             picture[name] = read_without_times(file)
     return picture, left
+
+
+def is_old_checkpoint(file: Path) -> bool:
+    """Return whether a file is of a training that has ended: it could not be removed, and nobody reads it."""
+    folder = next((above.parent for above in (file, *file.parents) if OLD.fullmatch(above.name)), None)
+    return folder is not None and (folder / "manifest.json").exists()
 
 
 def read_without_times(file: Path) -> Any:
@@ -173,6 +185,8 @@ def check_case(bench: Bench, verb: Verb, nth: int, call: Call, fault: Fault, who
         wrong = f"left behind: {left}"
     if wrong is not None:
         return wrong
+    if ended.code == 0 and verb.name.startswith("export"):
+        return None  # A folder of another tool is not written twice.
     again = bench.run(verb.arguments)
     after, left = take_picture()
     differing = sorted(name for name in {*after, *whole} if after.get(name) != whole.get(name))
@@ -211,11 +225,13 @@ def make_ready(bench: Bench) -> list[Verb]:
     lines = [" ".join(WORDS[(n * step + n) % len(WORDS)] for step in range(1, 7)) for n in range(200)]
     text.write_text("\n".join(lines) + "\n")
     more.write_text("\n".join(line.replace("red", "pink") for line in lines) + "\n")
-    table.write_text("".join(f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)))
+    table.write_text(
+        "".join(f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS))
+    )
     small = ("--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32", "--device", "cpu")
     one = ("--threads", "1")
     out, matrix, vectors = str(CASE / "out"), str(READY / "matrix"), str(READY / "vectors")
-    saving = (*small, "--block-size", "6", "--checkpoint-minutes", "0.0000001", *one, "--no-report")
+    saving = (*small, "--passes", "3", "--checkpoint-minutes", "0.0000001", *one, "--no-report")
     count = ("count", str(text), "-o", out, *one)
     train = ("train", matrix, "-o", out, *saving)
     for arguments in (
@@ -224,19 +240,28 @@ def make_ready(bench: Bench) -> list[Verb]:
         ("train", matrix, "-o", vectors, *small, *one, "--no-report"),
         ("train", f"{matrix}-2", "-o", f"{vectors}-2", *small, *one, "--no-report"),
     ):
-        must(bench.run(arguments))
+        warm(arguments)
     sets = READY / "sets"
     sets.mkdir()
     (sets / "pairs.txt").write_text("red\tgreen\t3\nblue\tround\t1\nsweet\tsour\t2\nwarm\tcold\t5\n")
     exports = {name: f"{CASE}/out{suffix}" for name, suffix in EXPORTS.items()}
+    for arguments in (
+        ("import", str(table), "-o", f"{READY}/imported", *one),
+        ("add", matrix, f"{matrix}-2", "-o", f"{READY}/added", *one),
+        ("extend", vectors, str(more), "-o", f"{READY}/extended", *one),
+        ("plot", "loss", "-o", f"{READY}/loss.png"),
+        ("export", vectors, f"{READY}/v.parquet"),
+    ):
+        warm(arguments)
     verbs = [
         Verb("count", count),
-        Verb("count, spilled", (*count, "--memory", "1MiB", "--columns", "symmetric")),
-        Verb("count --overwrite", (*count, "--overwrite"), prepare(bench, "finished", count)),
+        Verb("count, spilled", (*count, "--memory", "2200KiB", "--columns", "symmetric"), every=3),
+        Verb("count --overwrite", (*count, "--overwrite"), prepare(bench, "finished", count), every=2),
         Verb("import", ("import", str(table), "-o", out, *one)),
         Verb("add", ("add", matrix, f"{matrix}-2", "-o", out, *one)),
         Verb("train", train),
-        Verb("run", ("run", str(text), "-o", out, *small, *one)),
+        Verb("run", ("run", str(text), "-o", out, *small, *one, "--no-report"), every=4),
+        Verb("report", train[:-1], prepare(bench, "trained", train)),
         Verb("extend", ("extend", vectors, str(more), "-o", out, *one)),
         Verb("compare", ("compare", vectors, f"{vectors}-2", "--min-count", "1", "-o", f"{CASE}/moved.tsv")),
         Verb("plot png", ("plot", "loss", "-o", f"{CASE}/loss.png")),
@@ -244,7 +269,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         *(Verb(f"export {name}", ("export", vectors, file, "--format", name)) for name, file in exports.items()),
     ]
     reproduce = ("reproduce", str(text), "-o", out, "--data", str(sets), "--methods", "fast,paper", "--dim", "4", *one)
-    return [*verbs, resumed(bench, train), Verb("reproduce", (*reproduce, "--min-count", "2"))]
+    return [*verbs, resumed(bench, train), Verb("reproduce", (*reproduce, "--min-count", "2"), every=60)]
 
 
 EXPORTS = {
@@ -259,6 +284,13 @@ EXPORTS = {
     "model2vec": "-model2vec",
     "swivel": "-folder",
 }
+
+
+def warm(arguments: tuple[str, ...]) -> None:
+    """Run a command in this process, on this one thread, so that the forks find its kernels compiled and loaded."""
+    from swivel.cli import cli
+
+    cli.main(list(arguments), standalone_mode=False)
 
 
 def must(ended: Ended) -> None:
@@ -279,13 +311,13 @@ def prepare(bench: Bench, name: str, arguments: tuple[str, ...], nth: int = 0, f
 
 def resumed(bench: Bench, train: tuple[str, ...]) -> Verb:
     """Return the training that goes on from checkpoints, which a full disk stopped after the second."""
-    prepare(bench, "trained", train)
+    prepare(bench, "counted", train)
     log = bench.control.log()
     last = max(number for number, call in enumerate(log, 1) if "/checkpoint-" in call.path and call.kind == "write")
     return Verb("train, going on", train, prepare(bench, "stopped", train, last, Fault("once", errno.ENOSPC)))
 
 
-def run_verb(bench: Bench, verb: Verb, every: int, deadline: float) -> dict[str, Any]:
+def run_verb(bench: Bench, verb: Verb, every: int | None, deadline: float) -> dict[str, Any]:
     """Fail each call of a verb in turn; return what was found."""
     lay_out(verb)
     first = bench.run(verb.arguments)
@@ -293,11 +325,9 @@ def run_verb(bench: Bench, verb: Verb, every: int, deadline: float) -> dict[str,
     whole, left = take_picture()
     if left:
         raise SystemExit(f"{verb.name} leaves {left} behind when nothing fails")
-    cases = [
-        (nth, call, fault) for nth, call in enumerate(first.log, 1) for fault in FAULTS[call.kind]
-    ]
+    cases = [(nth, call, fault) for nth, call in enumerate(first.log, 1) for fault in FAULTS[call.kind]]
     wrong, done, kinds, started = [], 0, Counter[str](), time.monotonic()
-    for nth, call, fault in cases[::every]:
+    for nth, call, fault in cases[:: every or verb.every]:
         if time.monotonic() > deadline:
             break
         told = check_case(bench, verb, nth, call, fault, whole)
@@ -314,7 +344,7 @@ def run_verb(bench: Bench, verb: Verb, every: int, deadline: float) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="do only every n-th case")
+    parser.add_argument("--every", type=int, help="do only every n-th case  [default: as each verb says; 1: all]")
     parser.add_argument("--only", help="only verbs whose name begins so; several by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
     parser.add_argument("--name", default="write_failures", help="keep the result under this name")
@@ -324,6 +354,7 @@ def main() -> None:
     HOME.mkdir(parents=True, exist_ok=True)
     control = Control(HOME / "control")
     if "FAULTS_CONTROL" not in os.environ:
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # for forks
         os.execve(sys.executable, [sys.executable, *sys.argv], control.environment(build_library(HOME)))
     import_all()
     bench, deadline = Bench(control), time.monotonic() + options.seconds
@@ -332,6 +363,7 @@ def main() -> None:
     found = {verb.name: run_verb(bench, verb, options.every, deadline) for verb in verbs}
     wrong = [line for each in found.values() for line in each.pop("told")]
     kinds = sum((Counter(each["kinds"]) for each in found.values()), Counter[str]())
+    shutil.rmtree(HOME)
     done, cases = (sum(each[name] for each in found.values()) for name in ("done", "cases"))
     handled = f"{done - len(wrong)} of {done}"
     keep(options.name, {"handled": handled, "all_cases": cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]})
@@ -344,7 +376,9 @@ def import_all() -> None:
 
     from swivel import cli  # noqa: F401
 
-    names = "pipeline making formats describe extending plots.runs reproduce reporting importers.importing vectors drift"
+    names = (
+        "pipeline making formats describe extending plots.runs reproduce reporting importers.importing vectors drift"
+    )
     for name in (*names.split(), "matrix.adding", "matrix.kernels", "counting", "backends.cpu", "corpus", "sample"):
         importlib.import_module(f"swivel.{name}")
     for name in ("torch", "pyarrow.parquet", "safetensors.numpy", "matplotlib.pyplot", "scipy.sparse"):
