@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 OUT ?= work
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types docs setup clean
+.PHONY: run test test-all gpu-test lint types docs setup clean write-failures damage
 
 setup: $(VENV)/ready
 
@@ -46,6 +46,13 @@ test-all: lint types
 # numba and pytest of its own.
 gpu-test:
 	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
+
+# Every write of every verb fails in turn; every file is damaged in every way. Long; each prints one JSON object last.
+write-failures: setup
+	$(BIN)/python benchmarks/write_failures.py
+
+damage: setup
+	$(BIN)/python benchmarks/damage.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -135,7 +135,7 @@ def make_ready() -> list[Place]:
         "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False)))
     )
     for name, text in (("run", "text"), ("other", "other")):
-        swivel.run(HOME / f"{text}.txt", HOME / name, means=Means(threads=1, report=True), **SMALL)
+        swivel.run(HOME / f"{text}.txt", HOME / name, means=Means(threads=1, report=name == "run"), **SMALL)
         make_experiment(HOME / name, HOME / f"experiment-{name}")
         make_training(HOME / f"training-{name}", 4 if name == "run" else 6)
     run, other = HOME / "run", HOME / "other"

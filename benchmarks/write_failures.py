@@ -157,6 +157,8 @@ def find_finished() -> dict[str, tuple[int, int]]:
 
     finished = {}
     for file in CASE.rglob(MANIFEST):
+        if is_old_checkpoint(file):
+            continue
         open_folder(file.parent, read_manifest(file.parent).stage).verify()
         if not file.parent.name.startswith("checkpoint-"):
             status = file.stat()
@@ -317,7 +319,7 @@ def resumed(bench: Bench, train: tuple[str, ...]) -> Verb:
     return Verb("train, going on", train, prepare(bench, "stopped", train, last, Fault("once", errno.ENOSPC)))
 
 
-def run_verb(bench: Bench, verb: Verb, every: int | None, deadline: float) -> dict[str, Any]:
+def run_verb(bench: Bench, verb: Verb, every: int, deadline: float) -> dict[str, Any]:
     """Fail each call of a verb in turn; return what was found."""
     lay_out(verb)
     first = bench.run(verb.arguments)
@@ -327,7 +329,7 @@ def run_verb(bench: Bench, verb: Verb, every: int | None, deadline: float) -> di
         raise SystemExit(f"{verb.name} leaves {left} behind when nothing fails")
     cases = [(nth, call, fault) for nth, call in enumerate(first.log, 1) for fault in FAULTS[call.kind]]
     wrong, done, kinds, started = [], 0, Counter[str](), time.monotonic()
-    for nth, call, fault in cases[:: every or verb.every]:
+    for nth, call, fault in cases[:: max(every, verb.every)]:
         if time.monotonic() > deadline:
             break
         told = check_case(bench, verb, nth, call, fault, whole)
@@ -344,7 +346,7 @@ def run_verb(bench: Bench, verb: Verb, every: int | None, deadline: float) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, help="do only every n-th case  [default: as each verb says; 1: all]")
+    parser.add_argument("--every", type=int, default=1, help="do only every n-th case")
     parser.add_argument("--only", help="only verbs whose name begins so; several by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
     parser.add_argument("--name", default="write_failures", help="keep the result under this name")

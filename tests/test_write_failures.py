@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from swivel.errors import StorageError
+from swivel.matrix import open_matrix
 from swivel.storage import create_array
 
 ROOT = Path(__file__).parent.parent
@@ -32,10 +33,12 @@ import numpy as np
 import safetensors.numpy
 from faults import FAULTS, Control
 from swivel.errors import StorageError
+from swivel.matrix import open_matrix
 from swivel.storage import create_folder, open_folder
 
 home = Path(sys.argv[1])
 control, target = Control(home / "control"), home / "case" / "new"
+target.parent.mkdir()
 
 def write():
     with create_folder(target, "example", overwrite=True) as folder:
@@ -111,6 +114,7 @@ def test_a_folder_that_failed_is_written_again_and_nothing_stays_behind(ended: l
 
 
 @needs_faults
+@pytest.mark.slow
 def test_verbs_end_with_one_line_and_go_on(tmp_path: Path) -> None:
     script = [sys.executable, str(BENCHMARKS / "write_failures.py"), "--every", "23", "--name", str(tmp_path / "found")]
     command = [*script, "--only", "add,import,export npy,export swivel,train"]
@@ -152,8 +156,6 @@ def test_counting_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_di
     assert "Traceback" not in full.stderr
     assert [file.name for file in small_disk.rglob("*") if file.is_file()] == []
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    for out in (small_disk / "out", tmp_path / "out"):
-        assert subprocess.run([*command, str(out)], capture_output=True).returncode == 0
-    names = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert sorted(file.name for file in (small_disk / "out").iterdir()) == names
-    assert all((small_disk / "out" / name).read_bytes() == (tmp_path / "out" / name).read_bytes() for name in names)
+    assert subprocess.run([*command, str(small_disk / "out")], capture_output=True).returncode == 0
+    open_matrix(small_disk / "out").verify()
+    assert not list((small_disk / "out").glob("scratch-*"))
