@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import pickle
 import shutil
 import sys
@@ -32,7 +33,7 @@ from swivel.means import Means
 from swivel.progress import SilentProgress
 from swivel.reproduce.evaluations import EvaluateJob, open_evaluation
 from swivel.reproduce.processes import run_here
-from swivel.reproduce.stages import MEASURES, Stages, read_records
+from swivel.reproduce.stages import Stages
 from swivel.training import train_matrix
 from swivel.vectors import load
 
@@ -118,8 +119,14 @@ def use_run(path: Path) -> tuple[Any, list[str]]:
 
 
 def use_experiment(path: Path) -> tuple[Any, list[str]]:
-    report = open_evaluation(path / "evaluation", read_sets(HOME / "sets", Rules()).sets)
-    return digest(report.to_dict() if hasattr(report, "to_dict") else report, read_records(path / MEASURES)), []
+    sets = read_sets(HOME / "sets", Rules()).sets
+    heard = Heard()
+    job = EvaluateJob(HOME / "run" / "vectors", path / "evaluation", sets, Rules())
+    stages = Stages(path, Means(threads=1, progress=heard), run_here)
+    stages.do("evaluation", job)
+    found = stages.records["evaluation"]
+    # A stage whose record is gone is done again, and has a new record of the same identity.
+    return digest(repr(open_evaluation(path / "evaluation", sets)), found.identity, found.is_finished), heard.lines
 
 
 def make_ready() -> list[Place]:
@@ -140,11 +147,11 @@ def make_ready() -> list[Place]:
         make_training(HOME / f"training-{name}", 4 if name == "run" else 6)
     run, other = HOME / "run", HOME / "other"
     return [
+        Place("experiment", HOME / "experiment-run", HOME / "experiment-other", use_experiment),
         Place("matrix", run / "matrix", other / "matrix", use_matrix),
         Place("vectors", run / "vectors", other / "vectors", use_vectors),
         Place("training", HOME / "training-run", HOME / "training-other", use_training),
         Place("run", run, other, use_run),
-        Place("experiment", HOME / "experiment-run", HOME / "experiment-other", use_experiment),
     ]
 
 
@@ -200,7 +207,7 @@ def check_damage(place: Place, copy: Path, file: str, whole: Any) -> tuple[str, 
     return ("recovered", told) if told else ("harmless", "")
 
 
-def run_place(place: Place, every: int) -> tuple[Counter[str], list[str], dict[str, str]]:
+def run_place(place: Place, every: int, deadline: float = math.inf) -> tuple[Counter[str], list[str], dict[str, str]]:
     """Do all damage to a folder; return how often it ended how, what was missed, and an example for each file."""
     copy = HOME / "copy" / place.path.name
     counts, missed, examples = Counter[str](), [], dict[str, str]()
@@ -212,7 +219,7 @@ def run_place(place: Place, every: int) -> tuple[Counter[str], list[str], dict[s
         data, beside = (place.path / file).read_bytes(), place.other / file
         for name, damaged in list_damage(data, beside.read_bytes() if beside.is_file() else None):
             number += 1
-            if number % every or damaged == data:
+            if number % every or damaged == data or time.monotonic() > deadline:
                 continue
             refresh(place.path, copy)
             (copy / file).unlink()
@@ -234,15 +241,16 @@ def refresh(source: Path, copy: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="do only every n-th damage")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
     parser.add_argument("--only", help="only one folder: matrix, vectors, training, run or experiment")
     parser.add_argument("--name", default="damage", help="keep the result under this name")
     options = parser.parse_args()
-    found, all_missed, shown = {}, [], {}
+    found, all_missed, shown, deadline = {}, [], {}, time.monotonic() + options.seconds
     for place in make_ready():
         if options.only not in (None, place.name):
             continue
         started = time.monotonic()
-        counts, missed, examples = run_place(place, options.every)
+        counts, missed, examples = run_place(place, options.every, deadline)
         found[place.name] = {**counts, "seconds": round(time.monotonic() - started, 1)}
         shown[place.name] = examples
         all_missed += missed

@@ -157,7 +157,7 @@ def find_finished() -> dict[str, tuple[int, int]]:
 
     finished = {}
     for file in CASE.rglob(MANIFEST):
-        if is_old_checkpoint(file):
+        if is_old_checkpoint(file) or LEFTOVER.search(str(file.relative_to(CASE))):
             continue
         open_folder(file.parent, read_manifest(file.parent).stage).verify()
         if not file.parent.name.startswith("checkpoint-"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,6 +211,23 @@ def test_files_are_flushed_as_writers_and_folders_where_they_can_be(
         with pytest.raises(PermissionError):
             flush(tmp_path / "file")
     assert asked == [(tmp_path.name, os.O_RDONLY), ("file", os.O_RDWR), ("file", os.O_RDONLY)]
+
+
+def test_a_folder_whose_entries_cannot_be_flushed_is_an_error_unless_the_system_knows_no_such_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> Callable[[int], None]:
+        def sync(handle: int) -> None:
+            if stat.S_ISDIR(os.fstat(handle).st_mode):
+                raise OSError(number, os.strerror(number))
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", fail(errno.EINVAL))
+    make_folder(tmp_path / "one")
+    monkeypatch.setattr(os, "fsync", fail(errno.EIO))
+    with pytest.raises(StorageError, match="two: Input/output error"):
+        make_folder(tmp_path / "two")
 
 
 def test_manifest_comes_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,8 @@ class Saver:
         if plan is None:
             found = load_checkpoint(self.folder, self.identity)
             plan = dict(found.plan) if found else None
+            if plan:
+                save_plan(self.folder, self.identity, plan)
         if damage:
             taken = "that of a checkpoint is taken" if plan else "there is no checkpoint either, all begins again"
             self.progress.say(f"{damage}: {taken}")
