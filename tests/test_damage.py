@@ -37,6 +37,16 @@ def test_damage_is_found_or_harmless(places: list[damage.Place], name: str) -> N
     assert sum(counts.values()) > 10
 
 
+def test_an_evaluation_whose_record_is_lost_is_not_made_again(places: list[damage.Place], tmp_path: Path) -> None:
+    place = next(each for each in places if each.name == "experiment")
+    shutil.copytree(place.path, tmp_path / "copy")
+    manifest = tmp_path / "copy" / "evaluation" / MANIFEST
+    before = manifest.stat().st_ino
+    (tmp_path / "copy" / "measures.json").unlink()
+    place.use(tmp_path / "copy")
+    assert manifest.stat().st_ino == before
+
+
 def flip(file: Path, place: int) -> None:
     data = bytearray(file.read_bytes())
     data[place] ^= 1
