@@ -12,7 +12,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all fuzz long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all fuzz write-failures damage long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -77,6 +77,13 @@ wheel-test: setup
 
 long-run: setup
 	$(BIN)/python benchmarks/long_run.py
+
+# Every write of every verb fails in turn; every file is damaged in every way. Long; each prints one JSON object last.
+write-failures: setup
+	$(BIN)/python benchmarks/write_failures.py
+
+damage: setup
+	$(BIN)/python benchmarks/damage.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

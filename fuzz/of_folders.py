@@ -133,7 +133,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    save_checkpoint(folder, "x", Place(passes=1), np.zeros((1, 2), bool), arrays)
+    save_checkpoint(folder, "x", Checkpoint(Place(passes=1), np.zeros((1, 2), bool), arrays))
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 

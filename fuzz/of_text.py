@@ -29,7 +29,7 @@ from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, T
 from swivel.importers.settings import ImportConfig
 from swivel.resources import parse_bytes
 from swivel.storage import open_array
-from swivel.vectors.lookup import parse_expression
+from swivel.vectors import parse_expression
 from swivel.vocabulary import Vocabulary
 
 TEXT = (

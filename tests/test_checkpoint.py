@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from swivel.checkpoint import (
     PLAN,
     SLOTS,
+    Checkpoint,
+    Found,
     Place,
+    find_checkpoint,
     load_checkpoint,
     load_plan,
     remove_checkpoints,
@@ -21,7 +25,7 @@ from swivel.checkpoint import (
 )
 from swivel.errors import DamagedFolder, FolderLocked, StorageError
 from swivel.objective import Loss
-from swivel.storage import FolderLock
+from swivel.storage import FolderLock, seal, unseal
 
 
 def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
@@ -32,7 +36,7 @@ DONE = np.array([[True, False], [False, True], [True, True]])
 
 
 def save(folder: Path, identity: str, place: Place, arrays: dict[str, NDArray[np.float32]]) -> None:
-    save_checkpoint(folder, identity, place, DONE, arrays)
+    save_checkpoint(folder, identity, Checkpoint(place, DONE, arrays, {"passes": 9}))
 
 
 def save_two(folder: Path) -> None:
@@ -51,13 +55,14 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     save(tmp_path, "run", place, arrays)
     found = load_checkpoint(tmp_path, "run")
     assert found is not None
+    assert found.plan == {"passes": 9}
     assert found.place == place
     assert found.done.tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
 
 
 def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path / "new", "run") is None
+    assert find_checkpoint(tmp_path / "new", "run") == Found()
     assert load_plan(tmp_path / "new", "run") is None
 
 
@@ -85,8 +90,37 @@ def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str)
     elif damage == "half a manifest":
         manifest.write_bytes(manifest.read_bytes()[:40])
     else:
-        manifest.write_text(manifest.read_text().replace('"passes"', '"turns"'))
+        fields = unseal(manifest.read_bytes())
+        fields["facts"]["turns"] = fields["facts"].pop("passes")
+        manifest.write_bytes(seal(fields))
     assert value_of(tmp_path) == 0
+    assert re.fullmatch(r".*checkpoint-2.*: checkpoint-1 is taken", find_checkpoint(tmp_path, "run").describe())
+
+
+def test_when_both_are_damaged_that_is_said(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    for name in SLOTS:
+        (tmp_path / name / "rows.npy").write_bytes(b"")
+    found = find_checkpoint(tmp_path, "run")
+    assert found.checkpoint is None
+    told = r"\S+-1/rows\.npy: 0 bytes, .*; \S+-2/rows\.npy: .*: no checkpoint is left, all begins again"
+    assert re.fullmatch(told, found.describe())
+
+
+def test_every_changed_byte_of_a_manifest_or_a_plan_is_found(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    save_plan(tmp_path, "run", {"passes": 3})
+    manifest, plan = tmp_path / SLOTS[1] / "manifest.json", tmp_path / PLAN
+    for file, read in ((manifest, lambda: value_of(tmp_path) == 0), (plan, lambda: load_plan(tmp_path, "run"))):
+        data = file.read_bytes()
+        for place in range(0, len(data) - 4, 7):  # The last four are an end of line, a bracket and such.
+            file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            if file is plan:
+                with pytest.raises(DamagedFolder):
+                    read()
+            else:
+                assert read(), place
+        file.write_bytes(data)
 
 
 def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path: Path) -> None:
@@ -99,7 +133,7 @@ def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path
 
 def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
     save_two(tmp_path)
-    assert load_checkpoint(tmp_path, "another") is None
+    assert find_checkpoint(tmp_path, "another") == Found()
     save(tmp_path, "another", Place(saved=0), make_arrays(7))
     assert value_of(tmp_path) == 1
 
@@ -122,7 +156,7 @@ def test_plan_comes_back_for_its_run_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"identity": "run"}', '{"identity": "run", "plan": 5}', "\xff"])
 def test_damaged_plan_is_said_to_be_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_bytes(text.encode("latin-1"))
-    with pytest.raises(DamagedFolder, match=r"plan\.json: not a plan .*; remove .* to start again"):
+    with pytest.raises(DamagedFolder, match=r"plan\.json: not a plan "):
         load_plan(tmp_path, "run")
 
 
@@ -134,7 +168,9 @@ def test_plan_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_plan_is_plain_json(tmp_path: Path) -> None:
     save_plan(tmp_path, "run", {"passes": 3})
-    assert json.loads((tmp_path / PLAN).read_text()) == {"identity": "run", "plan": {"passes": 3}}
+    fields = json.loads((tmp_path / PLAN).read_text())
+    assert len(fields.pop("checksum")) == 64
+    assert fields == {"identity": "run", "plan": {"passes": 3}}
 
 
 def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:

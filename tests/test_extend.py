@@ -22,7 +22,7 @@ from swivel.matrix import MatrixBuilder, MatrixSpec
 from swivel.means import Means
 from swivel.pipeline import run, train
 from swivel.progress import SilentProgress
-from swivel.storage import MANIFEST, read_manifest
+from swivel.storage import MANIFEST, read_manifest, seal, unseal
 from swivel.vectors import Vectors, combine_vectors, load, recover_axes
 from swivel.vocabulary import Vocabulary
 
@@ -274,9 +274,9 @@ def test_settings_of_the_counting_are_the_trainings(tmp_path: Path) -> None:
 def forget_counting(folder: Path, target: Path) -> Path:
     """Return a copy of a folder as it was before counting was recorded."""
     shutil.copytree(folder, target)
-    manifest = json.loads((target / MANIFEST).read_text())
+    manifest = unseal((target / MANIFEST).read_bytes())
     del manifest["facts"]["counted_with"]
-    (target / MANIFEST).write_text(json.dumps(manifest))
+    (target / MANIFEST).write_bytes(seal(manifest))
     return target
 
 
@@ -340,9 +340,9 @@ def test_vectors_that_do_not_say_how_they_were_trained_are_refused(folders: dict
 def test_vectors_without_sums_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     target = tmp_path / "no-sums"
     shutil.copytree(folders["fast"], target)
-    manifest = json.loads((target / MANIFEST).read_text())
+    manifest = unseal((target / MANIFEST).read_bytes())
     del manifest["parts"]["column_sums.npy"]
-    (target / MANIFEST).write_text(json.dumps(manifest))
+    (target / MANIFEST).write_bytes(seal(manifest))
     with pytest.raises(ConfigError, match="no columns, or no sums of rows and columns"):
         extend(target, NEW_TEXT)
 

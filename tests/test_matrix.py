@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import numpy as np
@@ -16,6 +15,7 @@ from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFo
 from swivel.matrix import MatrixBuilder, MatrixSpec, block_count_for, open_matrix
 from swivel.matrix import layout as matrix_layout
 from swivel.matrix.layout import Layout, block_length, choose_layout
+from swivel.storage import seal, unseal
 from swivel.vocabulary import Vocabulary
 
 
@@ -257,8 +257,8 @@ def test_damage_is_told(tmp_path):
 def test_a_manifest_that_does_not_fit_is_told(tmp_path, fact, value, message):
     path = tmp_path / "m"
     build(path, make_dense(5, 6))
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = unseal((path / "manifest.json").read_bytes())
     manifest["facts"][fact] = value
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "manifest.json").write_bytes(seal(manifest))
     with pytest.raises(DamagedFolder, match=message):
         open_matrix(path)

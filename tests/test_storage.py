@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,6 +213,23 @@ def test_files_are_flushed_as_writers_and_folders_where_they_can_be(
     assert asked == [(tmp_path.name, os.O_RDONLY), ("file", os.O_RDWR), ("file", os.O_RDONLY)]
 
 
+def test_a_folder_whose_entries_cannot_be_flushed_is_an_error_unless_the_system_knows_no_such_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> Callable[[int], None]:
+        def sync(handle: int) -> None:
+            if stat.S_ISDIR(os.fstat(handle).st_mode):
+                raise OSError(number, os.strerror(number))
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", fail(errno.EINVAL))
+    make_folder(tmp_path / "one")
+    monkeypatch.setattr(os, "fsync", fail(errno.EIO))
+    with pytest.raises(StorageError, match="two: Input/output error"):
+        make_folder(tmp_path / "two")
+
+
 def test_manifest_comes_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
     monkeypatch.setattr(storage, "flush", lambda path: flushed.append(path.name))
@@ -241,9 +260,9 @@ def damage_fields(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damage_missing, r"words\.txt: missing; make the folder again, or restore the file"),
+        (damage_missing, r"words\.txt: missing; make the folder again with --overwrite, or restore the file"),
         (damage_size, r"words\.txt: 4 bytes, the manifest says 8"),
-        (damage_manifest, r"manifest\.json: not a manifest .*; run the stage that writes it again"),
+        (damage_manifest, r"manifest\.json: not a manifest .*; make the folder again with --overwrite"),
         (damage_list, r"manifest\.json: not a manifest"),
         (damage_fields, r"manifest\.json: not a manifest"),
     ],
@@ -262,7 +281,9 @@ def test_changed_byte_is_found_on_verifying(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
-    (make_folder(tmp_path) / "words.txt").write_bytes(b"\xff\xfe\xfd\n\n\n\n\n")
+    with create_folder(tmp_path, "example") as writer:
+        writer.write_bytes("words.txt", b"\xff\xfe\xfd\n\n\n\n\n")
+        writer.finish(config={}, inputs={}, facts={})
     with pytest.raises(DamagedFolder, match=r"words\.txt: not valid UTF-8"):
         open_folder(tmp_path, "example").lines("words.txt")
 

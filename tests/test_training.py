@@ -21,6 +21,7 @@ from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.planning import MOST_PASSES, Plan, make_plan, wants_sample
 from swivel.progress import SilentProgress, Task
 from swivel.schedule import block_order, block_starts
+from swivel.storage import seal, unseal
 from swivel.training import Trained, train_matrix
 from swivel.vocabulary import Vocabulary
 
@@ -208,9 +209,9 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
 
 def test_plan_of_another_version_is_refused(planted: Matrix, tmp_path: Path) -> None:
     train(planted, replace(CONFIG, passes=1), tmp_path)
-    saved = json.loads((tmp_path / PLAN).read_text())
+    saved = unseal((tmp_path / PLAN).read_bytes())
     saved["plan"]["colour"] = "blue"
-    (tmp_path / PLAN).write_text(json.dumps(saved))
+    (tmp_path / PLAN).write_bytes(seal(saved))
     with pytest.raises(DamagedFolder, match="another version of Swivel began"):
         train(planted, replace(CONFIG, passes=1), tmp_path)
 

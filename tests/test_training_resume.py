@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.checkpoint import SLOTS, load_checkpoint, load_plan, save_plan
+from swivel.checkpoint import PLAN, SLOTS, load_checkpoint, load_plan, save_plan
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.matrix import Matrix
@@ -153,6 +155,30 @@ def test_damaged_newest_checkpoint_costs_an_interval_not_the_run(planted: Matrix
     heard = Signalling(-1)
     trained = train(planted, config, tmp_path, heard)
     assert "going on after 18 of 54 steps" in heard.lines
+    assert any(re.search(rf"{newest.name}/rows\.npy: 0 bytes, .*: checkpoint-. is taken", line) for line in heard.lines)
+    assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed", "changed, and no checkpoint"])
+def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path, damage: str) -> None:
+    config = replace(CONFIG, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(7))
+    plan = (tmp_path / PLAN).read_bytes()
+    if damage == "gone":
+        (tmp_path / PLAN).unlink()
+    else:
+        (tmp_path / PLAN).write_bytes(plan.replace(b'"passes": ', b'"passes": 1'))
+    if damage.endswith("no checkpoint"):
+        for name in SLOTS:
+            shutil.rmtree(tmp_path / name)
+    heard = Signalling(-1)
+    trained = train(planted, config, tmp_path, heard)
+    assert (tmp_path / PLAN).read_bytes() == plan
+    told = [line for line in heard.lines if "plan.json: not a plan" in line]
+    assert len(told) == (damage != "gone")
+    assert all(line.endswith("begins again" if "no" in damage else "that of a checkpoint is taken") for line in told)
+    assert any(line.startswith("going on") for line in heard.lines) == (not damage.endswith("no checkpoint"))
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
 
 

@@ -181,6 +181,7 @@ def test_another_stage_may_write_vectors_with_its_own_manifest(tmp_path: Path) -
     with create_folder(tmp_path, "vectors") as folder:
         facts = write_vectors(folder, make_model())
         folder.finish(config={"dim": 5}, inputs={"matrix": "abc"}, facts={**facts, "loss": 0.1})
+    assert set(facts.pop("tensors")) == {"header", "rows", "columns", "vectors"}
     assert facts == {"rows": 7, "columns": 14, "dim": 5, "shift": 0.25, "columns_per_row": 2}
     assert_same(load(tmp_path), make_model())
 
@@ -212,6 +213,8 @@ def save_with(path: Path, *, facts: dict[str, Any] | None = None, **parts: Any) 
     """Save the model with some parts replaced: bytes, arrays or lines."""
     with create_folder(path, "vectors") as folder:
         real = write_vectors(folder, make_model())
+        if TENSORS in parts:
+            del real["tensors"]  # as older versions wrote it
         for name, value in parts.items():
             if isinstance(value, bytes):
                 folder.write_bytes(name, value)

@@ -1,14 +1,16 @@
 """Save and resume, exactly: parameters, Adagrad's accumulators, and where in the schedule a run is.
 
-Two slots take turns, so that a checkpoint being written never endangers the last good one. The plan of a run (what
-was chosen by measuring) is written before its first step, so that a resumed run never chooses again.
+Two slots take turns, so that a checkpoint being written never endangers the last good one, and a damaged one costs one
+interval. The plan of a run (what was chosen by measuring) is written before its first step, so that a resumed run never
+chooses again; each checkpoint has it, too.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 
 from swivel.errors import DamagedFolder, StorageError
 from swivel.objective import Loss
-from swivel.storage import create_folder, open_folder, remove_tree, write_file
+from swivel.progress import Progress
+from swivel.storage import Folder, create_folder, open_folder, remove_tree, seal, unseal, write_file
 
 STAGE = "checkpoint"
 SLOTS = ("checkpoint-1", "checkpoint-2")
@@ -43,54 +46,91 @@ class Checkpoint:
     place: Place
     done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the pass that is under way
     arrays: Mapping[str, NDArray[np.float32]]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest whole checkpoint of a run, where there is one, and what is wrong with those that are not whole."""
+
+    checkpoint: Checkpoint | None = None
+    slot: str = ""
+    passed_over: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Say which checkpoint is taken and why, for people; nothing where both are whole."""
+        if not self.passed_over:
+            return ""
+        taken = f"{self.slot} is taken" if self.checkpoint else "no checkpoint is left, all begins again"
+        return f"{'; '.join(self.passed_over)}: {taken}"
 
 
 def save_plan(folder: Path, identity: str, plan: Mapping[str, Any]) -> None:
     """Write down what was chosen for a run."""
-    write_file(folder / PLAN, json.dumps({"identity": identity, "plan": dict(plan)}, indent=1).encode())
+    write_file(folder / PLAN, seal({"identity": identity, "plan": dict(plan)}))
 
 
 def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
     """Return what was chosen for the run of that identity, or None where it has not begun."""
     try:
-        saved = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        saved = unseal((folder / PLAN).read_bytes())
+        if saved.keys() != {"identity", "plan"}:
+            raise ValueError(f"fields {', '.join(saved)}")
         return dict(saved["plan"]) if saved["identity"] == identity else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"{folder / PLAN}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFolder(f"{folder / PLAN}: not a plan ({error}); remove {folder} to start again") from error
+        raise DamagedFolder(f"{folder / PLAN}: not a plan ({error})") from error
 
 
-def save_checkpoint(
-    folder: Path, identity: str, place: Place, done: NDArray[np.bool_], arrays: Mapping[str, NDArray[np.float32]]
-) -> None:
+def save_checkpoint(folder: Path, identity: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint over the older of the two."""
-    slot = folder / SLOTS[place.saved % len(SLOTS)]
+    slot = folder / SLOTS[checkpoint.place.saved % len(SLOTS)]
     with create_folder(slot, STAGE, overwrite=True) as writer:
-        for name, array in arrays.items():
+        for name, array in checkpoint.arrays.items():
             writer.write_array(f"{name}.npy", array)
-        writer.write_array(DONE, done)
-        writer.finish(config={}, inputs={"run": identity}, facts=asdict(place))
+        writer.write_array(DONE, checkpoint.done)
+        config = {"plan": dict(checkpoint.plan)}
+        writer.finish(config=config, inputs={"run": identity}, facts=asdict(checkpoint.place))
 
 
 def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
+    """Return the newest whole checkpoint of the run of that identity."""
+    return find_checkpoint(folder, identity).checkpoint
+
+
+def find_checkpoint(folder: Path, identity: str) -> Found:
     """Return the newest whole checkpoint of the run of that identity; a damaged one costs one interval."""
-    found: list[Checkpoint] = []
+    found: list[tuple[int, str, Checkpoint]] = []
+    passed_over: list[str] = []
     for name in SLOTS:
+        if not (folder / name).exists():
+            continue
         try:
             slot = open_folder(folder / name, STAGE)
-            if slot.manifest.inputs.get("run") != identity:
-                continue
-            slot.verify()
-            arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
-            checkpoint = Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays)
-            _check_arrays(checkpoint)
-            found.append(checkpoint)
-        except (StorageError, OSError, KeyError, TypeError, ValueError):  # The last three: not what was written.
-            continue
-    return max(found, key=lambda checkpoint: checkpoint.place.saved, default=None)
+            if slot.manifest.inputs.get("run") == identity:
+                checkpoint = _read_checkpoint(slot)
+                found.append((checkpoint.place.saved, name, checkpoint))
+        except (StorageError, OSError) as error:
+            passed_over.append(str(error).partition(";")[0])  # How to mend it is no matter: there is another.
+    if not found:
+        return Found(passed_over=tuple(passed_over))
+    _, name, checkpoint = max(found, key=lambda each: each[0])
+    return Found(checkpoint, name, tuple(passed_over))
+
+
+def _read_checkpoint(slot: Folder) -> Checkpoint:
+    slot.verify()
+    arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
+    try:
+        plan = slot.manifest.config.get("plan", {})
+        checkpoint = Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays, plan)
+        _check_arrays(checkpoint)
+    except (KeyError, TypeError, ValueError) as error:  # of an older version, or written by hand
+        raise DamagedFolder(f"{slot.path}: does not say how far the run was ({error})") from error
+    return checkpoint
 
 
 def place_from(facts: Mapping[str, Any]) -> Place:
@@ -118,3 +158,55 @@ def remove_checkpoints(folder: Path) -> None:
     """Remove the plan and both checkpoints of a run that has ended."""
     for name in (*SLOTS, PLAN):
         remove_tree(folder / name)
+
+
+@dataclass(slots=True)
+class Saver:
+    """Saves the state of a run at intervals."""
+
+    folder: Path
+    identity: str
+    minutes: float
+    progress: Progress
+    last: float = 0.0
+
+    def find_plan(self) -> dict[str, Any] | None:
+        """Return the plan of the run; where its file is damaged or gone, that of a checkpoint."""
+        damage = ""
+        try:
+            plan = load_plan(self.folder, self.identity)
+        except DamagedFolder as error:
+            plan, damage = None, str(error)
+        if plan is None:
+            found = load_checkpoint(self.folder, self.identity)
+            plan = dict(found.plan) if found else None
+            if plan:
+                save_plan(self.folder, self.identity, plan)
+        if damage:
+            taken = "that of a checkpoint is taken" if plan else "there is no checkpoint either, all begins again"
+            self.progress.say(f"{damage}: {taken}")
+        return plan or None
+
+    def keep_plan(self, plan: Mapping[str, Any]) -> None:
+        """Write a plan down, where it is not yet."""
+        with contextlib.suppress(DamagedFolder):  # It is written anew.
+            if load_plan(self.folder, self.identity) == plan:
+                return
+        save_plan(self.folder, self.identity, plan)
+
+    def is_due(self) -> bool:
+        """Return whether an interval has passed."""
+        return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
+
+    def save(self, checkpoint: Checkpoint) -> Place:
+        """Write a checkpoint; return the place from which the run goes on."""
+        save_checkpoint(self.folder, self.identity, checkpoint)
+        self.last = time.monotonic()
+        return replace(checkpoint.place, saved=checkpoint.place.saved + 1)
+
+    def load(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint, and say which that is where one is not whole."""
+        found = find_checkpoint(self.folder, self.identity)
+        if found.passed_over:
+            self.progress.say(found.describe())
+        return found.checkpoint

@@ -11,8 +11,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from swivel.npy import read_array_header
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+REMEDY = "make the folder again with --overwrite, or restore the file"
+_LONGEST_EMPTY = 128  # bytes of an .npy file without values
+_NO_ARRAY = (ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)  # what numpy makes of any bytes
+_SEAL = ',\n "checksum": "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,27 @@ def one_line(value: object) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def seal(fields: Mapping[str, Any]) -> bytes:
+    """Return a JSON object as text whose last field is the checksum of all bytes before it.
+
+    >>> unseal(seal({"passes": 3}))
+    {'passes': 3}
+    """
+    body = json.dumps(fields, indent=1).removesuffix("\n}")
+    return f'{body}{_SEAL}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """Return the fields of a sealed object, or raise ValueError; one without a checksum is an older version's."""
+    fields = json.loads(data.decode("utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError("no JSON object")
+    said, body = fields.pop("checksum", None), data.rpartition(_SEAL.encode())[0]
+    if said is not None and said != hashlib.sha256(body).hexdigest():
+        raise ValueError("its checksum differs from the one in it")
+    return fields
+
+
 @contextlib.contextmanager
 def told_apart(path: Path) -> Iterator[None]:
     """Turn the operating system's errors into one clear line."""
@@ -97,7 +123,7 @@ def open_array(path: Path) -> NDArray[Any]:
                 return np.empty(header.shape, header.dtype)
             return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
     except ValueError as error:
-        raise DamagedFolder(f"{path}: not an array file ({error})") from error
+        raise DamagedFolder(f"{path}: not an array file ({error}); {REMEDY}") from error
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -111,8 +137,9 @@ def read_manifest(path: Path) -> Manifest:
             raise StorageError(f"{path}: the folder of a run; name {' or '.join(inside)}")
         raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-        _check_format(file, fields)  # first: a later format may have other fields
+        data = file.read_bytes()
+        _check_format(file, json.loads(data.decode("utf-8")))  # first: a later format may have other fields
+        fields = unseal(data)
         parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
         manifest = Manifest(parts=parts, **fields)
         _check_fields(manifest)
@@ -120,9 +147,7 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise StorageError(f"{file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedFolder(
-            f"{file}: not a manifest ({one_line(error)}); run the stage that writes it again"
-        ) from error
+        raise DamagedFolder(f"{file}: not a manifest ({one_line(error)}); {REMEDY}") from error
 
 
 def _read_part(name: str, part: Mapping[str, Any]) -> Part:
@@ -144,47 +169,62 @@ def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
         raise StorageError(
             f"{file}: format {one_line(fields['format'])}, this version of Swivel reads {FORMAT_VERSION}; "
-            f"it was written by {one_line(fields.get('library', 'another version'))}"
+            f"it was written by {one_line(fields.get('library', 'another version'))}: take that one, or {REMEDY}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A finished folder, open for reading."""
+    """A finished folder, open for reading. A part's checksum is compared once, before it is first read."""
 
     path: Path
     manifest: Manifest
+    _checked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def array(self, name: str) -> NDArray[Any]:
         """Return an array part, mapped read-only."""
+        self.check(name)
+        return self.mapped(name)
+
+    def mapped(self, name: str) -> NDArray[Any]:
+        """Return an array part that is not read yet, mapped: whoever reads it calls `check` first."""
         return open_array(self._part(name))
 
     def text(self, name: str) -> str:
         """Return a text part as it is."""
+        self.check(name)
         try:
             return self._part(name).read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DamagedFolder(f"{self.path / name}: not valid UTF-8; restore the file") from error
+            raise DamagedFolder(f"{self.path / name}: not valid UTF-8; {REMEDY}") from error
 
     def lines(self, name: str) -> list[str]:
         """Return a text part's lines."""
         return self.text(name).split("\n")[:-1]
 
+    def check(self, *names: str) -> None:
+        """Raise DamagedFolder for the first of these parts whose checksum is not the manifest's; read each once."""
+        files = {name: self._part(name) for name in names if name not in self._checked}
+        if not files:
+            return
+        with told_apart(self.path), ThreadPoolExecutor(VERIFIERS) as pool:
+            digests = list(pool.map(checksum, files.values()))
+        for name, digest in zip(files, digests, strict=True):
+            if digest != self.manifest.parts[name].sha256:
+                raise DamagedFolder(f"{self.path / name}: checksum differs from the manifest's; {REMEDY}")
+            self._checked.add(name)
+
     def verify(self) -> None:
         """Raise DamagedFolder for the first part whose checksum is not the manifest's."""
-        parts = self.manifest.parts
-        with ThreadPoolExecutor(VERIFIERS) as pool:
-            found = list(pool.map(checksum, [self._part(name) for name in parts]))
-        for (name, part), digest in zip(parts.items(), found, strict=True):
-            if digest != part.sha256:
-                raise DamagedFolder(
-                    f"{self.path / name}: checksum differs from the manifest's; make the folder again, "
-                    "or restore the file"
-                )
+        self.check(*self.manifest.parts)
+
+    def trust(self) -> None:
+        """Take all parts as checked: another process has done it."""
+        self._checked.update(self.manifest.parts)
 
     def _part(self, name: str) -> Path:
         if name not in self.manifest.parts:
-            raise DamagedFolder(f"{self.path / MANIFEST}: names no part {name}; make the folder again")
+            raise DamagedFolder(f"{self.path / MANIFEST}: names no part {name}; make the folder again with --overwrite")
         return self.path / name
 
 
@@ -197,10 +237,7 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     for name, part in manifest.parts.items():
         file = path / name
         if not file.exists():
-            raise DamagedFolder(f"{file}: missing; make the folder again, or restore the file")
+            raise DamagedFolder(f"{file}: missing; {REMEDY}")
         if file.stat().st_size != part.bytes:
-            raise DamagedFolder(
-                f"{file}: {file.stat().st_size:,} bytes, the manifest says {part.bytes:,}; "
-                "make the folder again, or restore the file"
-            )
+            raise DamagedFolder(f"{file}: {file.stat().st_size:,} bytes, the manifest says {part.bytes:,}; {REMEDY}")
     return Folder(path, manifest)

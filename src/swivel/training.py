@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.backends import Side
-from swivel.checkpoint import Place, load_checkpoint, load_plan, place_from, save_checkpoint, save_plan
+from swivel.checkpoint import Checkpoint, Place, Saver, place_from
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.initial import Start, fewer_passes, make_arrays
@@ -80,7 +80,7 @@ def train_matrix(
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
     made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
     identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
-    saver = _Saver(folder, identity, config.checkpoint_minutes)
+    saver = Saver(folder, identity, config.checkpoint_minutes, progress)
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
@@ -89,22 +89,22 @@ def train_matrix(
         plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
         if plan is not None:
             estimate_needs(matrix, config, plan, threads).announce(folder, progress)
-            saver.keep_plan(plan)
+            saver.keep_plan(asdict(plan))
         plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
         run = _Run(Job(matrix, config, plan), team, saver, should_stop)
         return run.train(Here(scratch, threads, progress), start)
 
 
-def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: _Saver, team: Workers, start: Start | None) -> Plan:
+def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: Saver, team: Workers, start: Start | None) -> Plan:
     """Return the plan that was written down, or make one."""
-    saved = load_plan(saver.folder, saver.identity)
+    saved = saver.find_plan()
     if saved is None:
         plan = _make_plan(matrix, config, start, team.smallest_block)
         plan = replace(plan, ranks=config.ranks or team.ranks)
     else:
         plan = read_plan(saved, saver.folder)
         check_plan(plan, config, saver.folder)
-        if team.ranks > 1 and plan.ranks != team.ranks:  # One process can keep any order; ranks want their own.
+        if config.ranks is None and team.ranks > 1:  # One process can keep any order; ranks want their own.
             plan = replace(plan, ranks=team.ranks)
     return plan
 
@@ -115,33 +115,10 @@ def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None, 
     return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 
 
-@dataclass(slots=True)
-class _Saver:
-    """Saves the state of a run at intervals."""
-
-    folder: Path
-    identity: str
-    minutes: float
-    last: float = 0.0
-
-    def keep_plan(self, plan: Plan) -> None:
-        """Write a plan down, where it is not yet."""
-        if load_plan(self.folder, self.identity) != asdict(plan):
-            save_plan(self.folder, self.identity, asdict(plan))
-
-    def is_due(self) -> bool:
-        return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
-
-    def save(self, place: Place, done: NDArray[np.bool_], arrays: dict[str, Array]) -> Place:
-        save_checkpoint(self.folder, self.identity, place, done, arrays)
-        self.last = time.monotonic()
-        return replace(place, saved=place.saved + 1)
-
-
 class _Run:
     """One training run, from the first step or from a checkpoint to the end."""
 
-    def __init__(self, job: Job, workers: Workers, saver: _Saver, should_stop: StopRequest) -> None:
+    def __init__(self, job: Job, workers: Workers, saver: Saver, should_stop: StopRequest) -> None:
         self.job, self.workers, self.saver, self.should_stop = job, workers, saver, should_stop
         self.matrix, self.config, self.plan = job.matrix, job.config, job.plan
         self.objective = Objective.from_config(job.config)
@@ -187,8 +164,10 @@ class _Run:
         return make_arrays(sums, orders, self.config, start=start, threads=threads)
 
     def _restore(self) -> dict[str, Array] | None:
-        saved = load_checkpoint(self.saver.folder, self.saver.identity)
-        if saved is None:
+        saved = self.saver.load()
+        if (
+            saved is None or saved.done.shape != self.done.shape
+        ):  # of other blocks: its plan was lost with an old version
             return None
         self.place = replace(saved.place, saved=saved.place.saved + 1)
         self.done = saved.done
@@ -345,7 +324,7 @@ class _Run:
         self._refuse_growth()  # before it takes the place of a better one
         arrays = self._fetch()
         if arrays is not None:
-            self.place = self.saver.save(self.place, self.done, arrays)
+            self.place = self.saver.save(Checkpoint(self.place, self.done, arrays, asdict(self.plan)))
         self.saver.last = time.monotonic()
 
     def _finish(self) -> Trained | None:

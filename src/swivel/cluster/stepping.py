@@ -136,6 +136,7 @@ def open_stepper(order: Order) -> Iterator[Stepper]:
     matrix = open_matrix(order.path)
     if matrix.fingerprint != order.fingerprint:
         raise ClusterError(f"{order.path}: a worker sees another matrix there than the command; share the folder")
+    matrix.trust()  # The command has read it all; a worker reads what it needs.
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
         job = Job(matrix, order.config, order.plan)
         if order.plan.backend != "triton":  # which lays blocks out on the device

@@ -24,13 +24,16 @@ from numpy.typing import NDArray
 from swivel.errors import DamagedFolder, VocabularyError
 from swivel.matrix.layout import Layout, block_length
 from swivel.matrix.shards import CellArrays
-from swivel.storage import Folder, fingerprint, open_folder
+from swivel.storage import REMEDY, Folder, fingerprint, open_folder
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import scipy.sparse
 
 _KINDS = {"offsets": "<i8", "positions": "<u4", "counts": "<u4", "large_cells": "<i8", "large_counts": "<i8"}
+
+
+LARGE = ("positions.npy", "counts.npy")  # not read on opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,13 @@ class Matrix:
         self.column_parts: tuple[str, ...] = tuple(facts["column_parts"])
         self.facts = facts
         self._folder = folder
-        self._arrays = arrays
+        self._mapped = arrays
+
+    @cached_property
+    def _arrays(self) -> CellArrays:
+        """The cells, whose checksums are compared when the first is asked for."""
+        self._folder.check(*LARGE)
+        return self._mapped
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -133,11 +142,11 @@ class Matrix:
     @cached_property
     def cell_count(self) -> int:
         """Observed cells of the whole matrix, both mirrors."""
-        stored = len(self._arrays.counts)
+        stored = len(self._mapped.counts)
         if not self.is_symmetric:
             return stored
         diagonal = np.arange(self.row_blocks) * (self.column_blocks + 1)
-        offsets = self._arrays.offsets[0]
+        offsets = self._mapped.offsets[0]
         return 2 * stored - int((offsets[diagonal + 1] - offsets[diagonal]).sum())
 
     @cached_property
@@ -197,6 +206,10 @@ class Matrix:
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum is not the manifest's."""
         self._folder.verify()
+
+    def trust(self) -> None:
+        """Take the files as they are: another process has compared their checksums."""
+        self._folder.trust()
 
     def block_rows(self, block: int) -> int:
         """Return the number of rows in a row block."""
@@ -281,12 +294,13 @@ def open_matrix(path: str | Path) -> Matrix:
     try:
         layout = _read_layout(folder.manifest.facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); count again") from error
+        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); {REMEDY}") from error
     # Plain views of the mapped files: slicing a numpy.memmap costs several times as much.
     parts = {name: np.asarray(_read_numbers(folder, f"{name}.npy", kind)) for name, kind in _KINDS.items()}
     arrays = CellArrays(parts.pop("offsets").reshape(1, -1), **parts)
     if not _fit_together(layout, arrays):
-        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; count again")
+        folder.verify()  # which names the file that is not as it was written
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; {REMEDY}")
     return Matrix(folder, layout, arrays)
 
 
@@ -304,14 +318,14 @@ def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
     try:
         return Vocabulary.from_lines(folder.lines(name))
     except VocabularyError as error:
-        raise DamagedFolder(f"{folder.path / name}: {error}; count again") from error
+        raise DamagedFolder(f"{folder.path / name}: {error}; {REMEDY}") from error
 
 
 def _read_numbers(folder: Folder, name: str, kind: str) -> NDArray[Any]:
     """Return a part that is a list of numbers of this kind."""
-    array = folder.array(name)
+    array = folder.mapped(name) if name in LARGE else folder.array(name)
     if array.ndim != 1 or array.dtype != np.dtype(kind):
-        raise DamagedFolder(f"{folder.path / name}: {array.dtype} of {array.ndim} dimensions; count again")
+        raise DamagedFolder(f"{folder.path / name}: {array.dtype} of {array.ndim} dimensions; {REMEDY}")
     return array
 
 

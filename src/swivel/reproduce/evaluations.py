@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from swivel.errors import DamagedFolder
+from swivel.errors import DamagedFolder, StorageError
 from swivel.evaluation import (
     AnalogyResult,
     AnalogySet,
@@ -54,7 +54,9 @@ class EvaluateJob:
         return {"config": asdict(self.rules), "inputs": inputs}
 
     def run(self, means: Means) -> None:
-        """Score every set."""
+        """Score every set, unless that is done: the record of it may not have been written any more."""
+        if not means.overwrite and self._is_done():
+            return
         vectors = open_vectors(self.vectors)
         results = score_sets(vectors, self.sets, self.rules, progress=means.progress)
         with create_folder(self.out, STAGE, overwrite=True) as folder:
@@ -62,6 +64,13 @@ class EvaluateJob:
             for result in results:
                 folder.write_array(f"{result.name}.npy", _items_of(result))
             folder.finish(**self.made_from(), facts={"words": len(vectors), "dim": vectors.dim})
+
+    def _is_done(self) -> bool:
+        try:
+            manifest = open_folder(self.out, STAGE).manifest
+        except StorageError:
+            return False  # not there, or damaged: it is made again
+        return fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(self.made_from())
 
 
 def is_known(test_set: TestSet, vocabulary: Vocabulary) -> bool:

@@ -6,7 +6,6 @@ from the same things; otherwise its job runs, and goes on where it was if it can
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from swivel.errors import DamagedFolder, StorageError
 from swivel.means import Means
 from swivel.reproduce.processes import Job, Measure, Runner
-from swivel.storage import MANIFEST, fingerprint, one_line, write_file
+from swivel.storage import MANIFEST, fingerprint, one_line, seal, unseal, write_file
 
 MEASURES = "measures.json"
 
@@ -95,7 +94,7 @@ class Stages:
     def _keep(self, name: str, record: Record) -> None:
         self.records[name] = record
         plain = {"stages": {key: asdict(value) for key, value in self.records.items()}}
-        write_file(self.path / MEASURES, json.dumps(plain, indent=1).encode() + b"\n")
+        write_file(self.path / MEASURES, seal(plain))
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -110,7 +109,10 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 def read_records(file: Path) -> dict[str, Record]:
     """Return what is known of each stage; nothing where there is no file yet."""
     try:
-        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        fields = unseal(file.read_bytes())
+        stages = fields.pop("stages")
+        if fields:
+            raise ValueError(f"unknown {', '.join(fields)}")
         return {name: Record(**fields) for name, fields in stages.items()}
     except FileNotFoundError:
         return {}

@@ -8,6 +8,7 @@ without a manifest is unfinished. `docs/file-formats.md` is the specification.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.folders import (
     FORMAT_VERSION,
     MANIFEST,
+    REMEDY,
     Folder,
     Manifest,
     Part,
@@ -35,7 +37,9 @@ from swivel.folders import (
     open_array,
     open_folder,
     read_manifest,
+    seal,
     told_apart,
+    unseal,
 )
 from swivel.locks import lock_file, process_is_alive, unlock_file
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
@@ -44,6 +48,7 @@ __all__ = [
     "FORMAT_VERSION",
     "LOCK",
     "MANIFEST",
+    "REMEDY",
     "ArrayAppender",
     "Folder",
     "FolderLock",
@@ -65,6 +70,8 @@ __all__ = [
     "remove_file",
     "remove_tree",
     "scratch_folder",
+    "seal",
+    "unseal",
     "write_arrays",
     "write_file",
 ]
@@ -77,13 +84,26 @@ _LOCK_TRIES = 100  # each ends with another process giving the lock back
 def flush(path: Path) -> None:
     """Wait until a file is on the disk; for a folder's entries, where the system can be asked."""
     if path.is_dir():
-        with contextlib.suppress(OSError):  # Windows opens no folders.
-            _sync(path, os.O_RDONLY)
+        _sync_folder(path)
         return
     try:
         _sync(path, os.O_RDWR)  # Windows flushes only what could be written.
     except PermissionError:
         _sync(path, os.O_RDONLY)
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return  # Windows opens no folders.
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # file systems that cannot
+            raise
+    finally:
+        os.close(handle)
 
 
 def _sync(path: Path, flags: int) -> None:
@@ -341,9 +361,10 @@ class FolderWriter:
         plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
         manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
         self._clear_finished()
-        flush(self.path)
-        write_file(self.path / MANIFEST, json.dumps(asdict(manifest), indent=1).encode() + b"\n")
-        flush(self.path)
+        with told_apart(self.path):
+            flush(self.path)
+            write_file(self.path / MANIFEST, seal(asdict(manifest)))
+            flush(self.path)
 
 
 @contextlib.contextmanager

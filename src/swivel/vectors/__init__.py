@@ -7,8 +7,9 @@ heavier than numpy.
 
 from swivel.vectors.aligning import find_rotation, shared_words
 from swivel.vectors.combine import combine_vectors, recover_axes
+from swivel.vectors.expressions import Expression, parse_expression
 from swivel.vectors.files import Side
-from swivel.vectors.lookup import Expression, Neighbour, Vectors, load, parse_expression, write_vectors
+from swivel.vectors.lookup import Neighbour, Vectors, load, write_vectors
 
 __all__ = [
     "Expression",

@@ -4,15 +4,18 @@ Receives the sides of a trained model and hands on a folder's parts, and the oth
 with numpy alone. Parts: `vectors.safetensors` (float32 tensors `rows` (m, d), `columns` (n, d) where there are any,
 `vectors` (m, dim) where they are not the rows themselves), `rows.txt` and `columns.txt` (the vocabularies),
 `row_sums.npy` and `column_sums.npy` (float64, where known). Facts in the manifest: `rows` m, `columns` n (0: none),
-`dim`, `shift` and `columns_per_row` (0: rows and columns are different things).
+`dim`, `shift`, `columns_per_row` (0: rows and columns are different things) and `tensors` (a checksum for each, and
+for the header: a tensor is compared with its own before it is first used, the others need not be read).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
-from swivel.storage import Folder, FolderWriter, open_folder
+from swivel.storage import REMEDY, Folder, FolderWriter, open_folder
 from swivel.vectors.search import Floats
 from swivel.vocabulary import Vocabulary
 
 STAGE = "vectors"
 TENSORS = "vectors.safetensors"
+HEADER = "header"  # among the tensors' checksums: what comes before them
+_LONGEST_HEADER = 1 << 20  # bytes; three tensors take 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,24 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
+        "tensors": _digest_tensors(folder.path / TENSORS),
     }
+
+
+def _digest_tensors(file: Path) -> dict[str, str]:
+    """Return the checksum of each tensor, and of what comes before them."""
+    header = hashlib.sha256(_read_header(file)).hexdigest()
+    return {HEADER: header} | {name: _digest(values) for name, values in map_tensors(file).items()}
+
+
+def _digest(values: Floats) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def _read_header(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        length = opened.read(8)
+        return length + opened.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
 
 
 def _write_labels(folder: FolderWriter, name: str, side: Side) -> None:
@@ -102,22 +124,60 @@ def _write_labels(folder: FolderWriter, name: str, side: Side) -> None:
         folder.write_array(f"{name}_sums.npy", np.asarray(side.sums, np.float64))
 
 
-def read_contents(path: str | Path) -> Contents:
-    """Return what a finished folder of vectors holds, arrays mapped read-only."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a folder of vectors holds, mapped, and for each tensor what compares its checksum."""
+
+    contents: Contents
+    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+
+
+def read_contents(path: str | Path) -> Opened:
+    """Return what a finished folder of vectors holds, tensors mapped read-only and not read yet."""
     folder = open_folder(path, STAGE)
     if TENSORS not in folder.manifest.parts:
-        raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; train again")
+        raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; {REMEDY}")
+    checker = _Checker(folder)
+    checker.check_header()
     tensors = map_tensors(folder.path / TENSORS)
     try:
         rows = _read_side(folder, "row", tensors["rows"])
         columns = _read_side(folder, "column", tensors["columns"]) if "columns" in tensors else None
         facts = folder.manifest.facts
         vectors = tensors.get("vectors", rows.values)
-        return Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
+        contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
     except KeyError as error:
-        raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; train again, or restore it") from error
+        raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
-        raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}") from error
+        raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}; {REMEDY}") from error
+    return Opened(contents, {name: partial(checker.check, name, values) for name, values in tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """Compares tensors with their checksums; a folder of an older version has one for all."""
+
+    folder: Folder
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.folder.manifest.facts.get("tensors", {})
+        return found
+
+    def check_header(self) -> None:
+        if HEADER in self.digests:
+            self._compare(HEADER, hashlib.sha256(_read_header(self.folder.path / TENSORS)).hexdigest())
+
+    def check(self, name: str, values: Floats) -> None:
+        if name in self.digests:
+            self._compare(name, _digest(values))
+        else:
+            self.folder.check(TENSORS)
+
+    def _compare(self, name: str, digest: str) -> None:
+        if digest != self.digests[name]:
+            file = self.folder.path / TENSORS
+            raise DamagedFolder(f"{file}: checksum of {name} differs from the manifest's; {REMEDY}")
 
 
 def _read_side(folder: Folder, name: str, values: Floats) -> Side:
@@ -145,7 +205,7 @@ def map_tensors(file: Path) -> dict[str, Floats]:
         header = json.loads(data[8:start].tobytes())
         return {name: _view_tensor(data[start:], entry) for name, entry in header.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); restore it") from error
+        raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
 
 
 def _view_tensor(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> Floats:

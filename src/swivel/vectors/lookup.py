@@ -5,8 +5,7 @@ Receives a trained model's sides, hands on vectors, neighbours, analogies and sc
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,29 +30,6 @@ class Neighbour(NamedTuple):
 
     token: str
     similarity: float
-
-
-class Expression(NamedTuple):
-    """Arithmetic on words: the tokens added, and those taken away."""
-
-    plus: tuple[str, ...]
-    minus: tuple[str, ...]
-
-
-def parse_expression(text: str) -> Expression:
-    """Read `king - man + woman`; signs stand between spaces, so tokens may hold hyphens and spaces of their own.
-
-    >>> parse_expression("vice-president - man + woman")
-    Expression(plus=('vice-president', 'woman'), minus=('man',))
-    """
-    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())  # In linear time, however long the spaces are.
-    signs, tokens = pieces[::2], [token.strip() for token in pieces[1::2]]
-    if first or not signs:  # An expression may begin with a sign.
-        signs, tokens = ["+", *signs], [first.strip(), *tokens]
-    if "" in tokens:
-        raise ConfigError(f"{text!r} is no expression: write tokens with + or - between spaces, as king - man + woman")
-    chosen = {sign: tuple(token for mark, token in zip(signs, tokens, strict=True) if mark == sign) for sign in "+-"}
-    return Expression(chosen["+"], chosen["-"])
 
 
 class Vectors:
@@ -91,22 +67,51 @@ class Vectors:
         rows = _freeze_side(rows)
         columns = None if columns is None else _freeze_side(columns)
         combined = rows.values if vectors is None or is_rows else _freeze(vectors)
-        self.contents = Contents(rows, columns, combined, float(shift), int(columns_per_row))
-        self.rows: Floats = rows.values
-        self.columns: Floats | None = None if columns is None else columns.values
-        self.vectors: Floats = combined
+        self._contents = Contents(rows, columns, combined, float(shift), int(columns_per_row))
+        self._checks: dict[str, Callable[[], None]] = {}  # of tensors that were not read yet
         self.vocabulary: Vocabulary = rows.vocabulary
         self.column_vocabulary: Vocabulary | None = None if columns is None else columns.vocabulary
         self.row_sums = rows.sums
         self.column_sums = None if columns is None else columns.sums
-        self.shift = self.contents.shift
-        self.columns_per_row = self.contents.columns_per_row
+        self.shift = self._contents.shift
+        self.columns_per_row = self._contents.columns_per_row
         self.path: Path | None = None  # the folder that they were loaded from
+
+    def _check(self, *tensors: str) -> None:
+        """Compare tensors' checksums before they are first used; raise DamagedFolder where one differs."""
+        for name in tensors:
+            if name in self._checks:
+                self._checks[name]()
+                self._checks.pop(name, None)  # Another thread may have checked it, too.
+
+    @property
+    def contents(self) -> Contents:
+        """All that a folder of vectors holds."""
+        self._check("rows", "columns", "vectors")
+        return self._contents
+
+    @property
+    def rows(self) -> Floats:
+        """The trained rows, w."""
+        self._check("rows")
+        return self._contents.rows.values
+
+    @property
+    def columns(self) -> Floats | None:
+        """The trained columns, c, where there are any."""
+        self._check("columns")
+        return None if self._contents.columns is None else self._contents.columns.values
+
+    @property
+    def vectors(self) -> Floats:
+        """What users get: one vector a token."""
+        self._check("rows" if self._contents.vectors is self._contents.rows.values else "vectors")
+        return self._contents.vectors
 
     @property
     def dim(self) -> int:
         """Dimensions of a vector."""
-        return int(self.vectors.shape[1])
+        return int(self._contents.vectors.shape[1])
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -122,7 +127,8 @@ class Vectors:
         return np.asarray(self.vectors[self.vocabulary.id(token)])
 
     def __repr__(self) -> str:
-        columns = "no columns" if self.columns is None else f"{len(self.columns):,} columns"
+        vocabulary = self.column_vocabulary
+        columns = "no columns" if vocabulary is None else f"{len(vocabulary):,} columns"
         return f"<Vectors of {len(self):,} tokens, {self.dim} dimensions, {columns}>"
 
     @cached_property
@@ -269,10 +275,12 @@ class Vectors:
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors, memory-mapped."""
-        read = read_contents(path)
+        opened = read_contents(path)
+        read = opened.contents
         vectors = None if read.vectors is read.rows.values else read.vectors
         loaded = cls(read.rows, read.columns, vectors=vectors, shift=read.shift, columns_per_row=read.columns_per_row)
         loaded.path = Path(path)
+        loaded._checks = dict(opened.checks)
         return loaded
 
     def _check_vector(self, query: Query) -> Floats:
@@ -321,12 +329,13 @@ class Vectors:
         return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
 
     def _need_columns(self) -> Side:
-        if self.contents.columns is None:
+        if self._contents.columns is None:
             raise ConfigError(
                 "these vectors have no columns, so no scores: open the folder that training wrote "
                 "(objective glove has none)"
             )
-        return self.contents.columns
+        self._check("columns")
+        return self._contents.columns
 
 
 def load(path: str | Path) -> Vectors:
