@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from swivel import locks, storage
+from swivel import locks
 from swivel.errors import FolderLocked, StorageError
-from swivel.storage import LOCK, FolderLock, create_folder
+from swivel.storage import LOCK, FolderLock, create_folder, locking
 
 HOLDER = """
 import sys
@@ -114,7 +114,7 @@ def test_file_that_goes_between_opening_and_locking_is_not_taken_for_the_lock(
         locked.append(handle)
         return locks.lock_file(handle)
 
-    monkeypatch.setattr(storage, "lock_file", lock_late)
+    monkeypatch.setattr(locking, "lock_file", lock_late)
     take(tmp_path)
     assert len(locked) == 3
 

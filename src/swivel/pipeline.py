@@ -30,7 +30,7 @@ from swivel.means import Means
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
 from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
-from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -151,9 +151,10 @@ def count(
         is_repeatable = "iterable" not in inputs and "-" not in inputs
         if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
-        _refuse_finished(home.path, means)
-        warn_of_paths(texts, means.progress)
-        return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
+        with hold_folder(home.path):
+            _refuse_finished(home.path, means)
+            warn_of_paths(texts, means.progress)
+            return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
 
 def _refuse_ranks() -> None:
@@ -332,7 +333,7 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
-    with reported(path, means or Means()) as timed:
+    with hold_folder(path), reported(path, means or Means()) as timed:
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=timed, **to_count)
         return train(matrix, path / "vectors", recipe=recipe, init=init, means=timed, **to_train)
 

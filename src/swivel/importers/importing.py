@@ -30,7 +30,7 @@ from swivel.importers.spill import CellSpill
 from swivel.matrix import Matrix, open_matrix
 from swivel.means import Means
 from swivel.progress import track
-from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
 
@@ -82,7 +82,8 @@ def import_counts(
         target = Target(path, {"import": result_settings(config)}, inputs)
         if out is not None and _is_done(target, means):
             return open_matrix(path)
-        matrix = _import(found, config, named, target, means)
+        with hold_folder(path):
+            matrix = _import(found, config, named, target, means)
     if out is None:
         weakref.finalize(matrix, remove_tree, path)
     return matrix

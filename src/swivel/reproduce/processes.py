@@ -74,7 +74,6 @@ def run_in_process(job: Job, means: Means) -> Measure:
             if process.is_alive() and not _ends_soon(process):
                 process.kill()
             process.join()
-    should_stop.raise_if_set()
     if measure is None:
         raise _died(process.exitcode)
     return measure
