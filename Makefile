@@ -9,7 +9,7 @@ BIN = $(VENV)/bin
 OUT ?= work
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all gpu-test lint types docs setup clean
+.PHONY: run test test-all gpu-test lint types docs setup clean crashes
 
 setup: $(VENV)/ready
 
@@ -46,6 +46,10 @@ test-all: lint types
 # numba and pytest of its own.
 gpu-test:
 	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
+
+# Commands killed 300 times at random moments, and started again; CRASHES="--count 30 --seed 2" for a short look.
+crashes: setup
+	$(BIN)/python benchmarks/crashes.py $(CRASHES)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

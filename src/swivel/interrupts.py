@@ -151,10 +151,11 @@ def _leave_after_signal(wakes: socket.socket, farewell: Callable[[int], None], s
         number = next((heard[0] for heard in iter(lambda: wakes.recv(1), b"") if heard[0] in HEARD), None)
     if number is None:
         return
-    left = seconds
-    while left > 0:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
-        left = seconds if _is_saving() else left - _POLL_SECONDS
+        if _is_saving():
+            until = time.monotonic() + seconds
     try:
         farewell(number)
     finally:

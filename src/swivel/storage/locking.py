@@ -29,7 +29,7 @@ def hold_folder(path: str | Path) -> Iterator[None]:
     For stages that read for long before they write: a second one is refused at once, not when it has read all.
     """
     place = Path(path).resolve()
-    with lock_folder(Path(path)):
+    with _locked(Path(path)):
         _HELD.set((*_HELD.get(), place))
         try:
             yield
@@ -37,12 +37,14 @@ def hold_folder(path: str | Path) -> Iterator[None]:
             _HELD.set(tuple(held for held in _HELD.get() if held != place))
 
 
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Lock a folder for the length of a block, unless the caller holds it."""
+    return contextlib.nullcontext() if path.resolve() in _HELD.get() else _locked(path)
+
+
 @contextlib.contextmanager
-def lock_folder(path: Path) -> Iterator[None]:
-    """Lock a folder while the block runs, unless its caller holds it; one that was made for that and is empty goes."""
-    if path.resolve() in _HELD.get():
-        yield
-        return
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a folder while the block runs; one that was made for that and is empty in the end is gone."""
     with told_apart(path):
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
