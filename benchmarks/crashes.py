@@ -12,6 +12,7 @@ import argparse
 import random
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from crash_runs import Broken, Case, Outcome, differing, digest_output, make_world, run_to_end, run_undisturbed
 
 SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10, "reproduce": 7}
+MOST_BROKEN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +41,55 @@ class Expected:
 
 @dataclass(slots=True)
 class Tally:
-    """What all runs came to."""
+    """What all runs came to, and which is the next."""
 
+    each: int  # kills in a run, at most
+    goals: dict[str, int]  # kills by case
+    until: float  # when no more runs are begun
+    begun: Counter[str] = field(default_factory=Counter)  # runs by case
     runs: list[tuple[str, Outcome]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     unlike: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def kills_of(self, name: str) -> int:
-        return sum(len(outcome.kills) for case, outcome in self.runs if case == name)
+    def choose(self) -> tuple[str, int, int] | None:
+        """Return the case that is farthest behind, the number of its run and its kills; None where all is done."""
+        with self.lock:
+            planned = {name: goal - self._kills(name) for name, goal in self.goals.items()}
+            left = {name: kills for name, kills in planned.items() if kills > 0}
+            if not left or len(self.broken) >= MOST_BROKEN or time.monotonic() > self.until:
+                return None
+            name = max(left, key=lambda each: left[each] / self.goals[each])
+            self.begun[name] += 1
+            return name, self.begun[name], min(self.each, left[name])
+
+    def _kills(self, name: str) -> int:
+        """Return the kills of a case, those that runs which are under way may still get among them."""
+        ended = [len(outcome.kills) for case, outcome in self.runs if case == name]
+        return sum(ended) + self.each * (self.begun[name] - len(ended))
 
 
-def kill_case(folder: Path, expected: Expected, kills: int, each: int, rng: random.Random, tally: Tally) -> None:
-    """Run one case until it was killed so often."""
-    case, number = expected.case, 0
-    while tally.kills_of(case.name) < kills and len(tally.broken) < 5:
-        number += 1
-        out = folder / f"{case.name.replace(' ', '-')}-{number}"
-        most = min(each, kills - tally.kills_of(case.name))
+def kill_runs(folder: Path, expected: dict[str, Expected], seed: int, tally: Tally) -> None:
+    """Run cases until enough were killed."""
+    while (chosen := tally.choose()) is not None:
+        name, number, kills = chosen
+        out = folder / f"{name.replace(' ', '-')}-{number}"
+        rng, known = random.Random(f"{seed} {out.name}"), expected[name]
         try:
-            outcome = run_to_end(case, out, expected.seconds, most, rng)
+            outcome = run_to_end(known.case, out, known.seconds, kills, rng)
         except Broken as error:
-            tally.broken.append(str(error))
-            print("BROKEN", error, flush=True)
+            tally.broken.append(f"{out.name}: {error}")
+            print("BROKEN", tally.broken[-1], flush=True)
             continue
-        tally.runs.append((case.name, outcome))
-        found = list(differing(digest_output(out), expected.files))
+        found = list(differing(digest_output(out), known.files))
+        with tally.lock:
+            tally.runs.append((name, outcome))
         if found:
             tally.unlike.append(f"{out.name}: {', '.join(found)}")
             print("UNLIKE", tally.unlike[-1], flush=True)
         else:
             shutil.rmtree(out)
-        print(case.name, tally.kills_of(case.name), "of", kills, outcome.kills, flush=True)
+        print(out.name, outcome.kills, flush=True)
 
 
 def summarize(tally: Tally, calm: dict[str, float]) -> dict[str, Any]:
@@ -97,8 +117,11 @@ def summarize(tally: Tally, calm: dict[str, float]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="kills in all")
-    parser.add_argument("--each", type=int, default=4, help="kills in a run, at most")
+    parser.add_argument("--each", type=int, default=6, help="kills in a run, at most")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="begin no run after that; there are fewer kills then"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="commands at a time")
     parser.add_argument("--only", help="the cases of which the name begins so")
     parser.add_argument("--name", help="keep the result under this name")
@@ -106,22 +129,20 @@ def main() -> None:
     started, folder = time.monotonic(), WORK / f"crashes-{options.seed}"
     shutil.rmtree(folder, ignore_errors=True)
     cases = [case for case in make_world(folder) if case.name.startswith(options.only or "")]
-    expected = []
+    expected = {}
     for case in cases:
         out = folder / f"{case.name.replace(' ', '-')}-calm"
         seconds = run_undisturbed(case, out)
-        expected.append(Expected(case, seconds, digest_output(out)))
+        expected[case.name] = Expected(case, seconds, digest_output(out))
         print(case.name, f"{seconds:.1f} s undisturbed", flush=True)
-    tally, shares = Tally(), sum(SHARES[case.name] for case in cases)
+    shares = sum(SHARES[case.name] for case in cases)
+    goals = {case.name: -(-options.count * SHARES[case.name] // shares) for case in cases}
+    tally = Tally(options.each, goals, started + 60 * options.minutes)
     with ThreadPoolExecutor(options.jobs) as pool:
-        waiting = []
-        for each in reversed(expected):  # the longest first
-            kills = -(-options.count * SHARES[each.case.name] // shares)
-            rng = random.Random(f"{options.seed} {each.case.name}")
-            waiting.append(pool.submit(kill_case, folder, each, kills, options.each, rng, tally))
+        waiting = [pool.submit(kill_runs, folder, expected, options.seed, tally) for _ in range(options.jobs)]
         for future in waiting:
             future.result()
-    calm = {each.case.name: round(each.seconds, 1) for each in expected}
+    calm = {name: round(each.seconds, 1) for name, each in expected.items()}
     keep(options.name or "crashes", summarize(tally, calm) | {"seconds": round(time.monotonic() - started)})
     if tally.broken or tally.unlike:
         sys.exit(1)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from swivel import locks
+from swivel import locks, storage
 from swivel.errors import FolderLocked, StorageError
 from swivel.storage import LOCK, FolderLock, create_folder, hold_folder, locking, open_folder
 
@@ -135,7 +135,7 @@ def test_file_that_goes_between_opening_and_locking_is_not_taken_for_the_lock(
 
     monkeypatch.setattr(locking, "lock_file", lock_late)
     take(tmp_path)
-    assert len(locked) == 3
+    assert len(locked) == 4  # the last time to see whether the lock holds
 
 
 def test_lock_that_always_goes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,3 +210,29 @@ def test_folder_that_was_made_to_be_held_is_gone_when_nothing_is_in_it(tmp_path:
     with pytest.raises(ValueError, match="oops"), hold_folder(tmp_path / "new"):
         raise ValueError("oops")
     assert not (tmp_path / "new").exists()
+
+
+SCRATCHES = [f"scratch-{storage.fingerprint(socket.gethostname())[:8]}-{os.getpid()}-x", "scratch-00000000-1-y"]
+
+
+def leave_scratch(folder: Path) -> None:
+    for name in SCRATCHES:  # a process whose number somebody else has now; one of a host that may be gone
+        (folder / name).mkdir()
+        (folder / name / "runs").write_text("x")
+
+
+def test_scratch_of_the_dead_goes_whoever_has_their_number_now(tmp_path: Path) -> None:
+    leave_scratch(tmp_path)
+    with hold_folder(tmp_path), storage.scratch_folder(tmp_path) as mine, create_folder(tmp_path, "example"):
+        assert {file.name for file in tmp_path.iterdir()} == {LOCK, mine.name}
+
+
+def test_scratch_stays_where_a_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_scratch(tmp_path)
+
+    def refuse(handle: int, is_held: bool) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locks, "_set_lock", refuse)
+    with hold_folder(tmp_path):
+        assert {file.name for file in tmp_path.iterdir()} == {LOCK, *SCRATCHES}

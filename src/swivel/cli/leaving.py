@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -42,6 +44,20 @@ def say_goodbye(number: int) -> None:
     kept = describe_kept(sys.argv[1:])
     with contextlib.suppress(OSError):
         click.echo(f"{why}; {kept}" if kept else why, err=True)
+
+
+@contextlib.contextmanager
+def leave_at_once() -> Iterator[None]:
+    """End the process when the block leaves because of a signal: libraries take long to unload, threads to compute."""
+    try:
+        yield
+    except SystemExit as leave:
+        if leave.code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            raise
+        atexit._run_exitfuncs()  # temporary folders
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(leave.code))
 
 
 def describe_kept(arguments: Sequence[str]) -> str:

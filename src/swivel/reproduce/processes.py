@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swivel.errors import TrainingError
-from swivel.interrupts import StopRequest, stop_on_signals
+from swivel.interrupts import StopRequest, leave_in_time, stop_on_signals
 from swivel.means import Means
 from swivel.progress import Progress, Task
 
@@ -184,7 +184,8 @@ def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
     reports = _Reports(connection)
     started = time.perf_counter()
     try:
-        job.run(Means(**allowed, progress=reports))
+        with leave_in_time(lambda number: None):
+            job.run(Means(**allowed, progress=reports))
         reports.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:
         pass  # The parent is gone, and with it whoever wanted this.

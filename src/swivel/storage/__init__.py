@@ -38,7 +38,7 @@ from swivel.folders import (
 )
 from swivel.locks import process_is_alive
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
-from swivel.storage.locking import LOCK, FolderLock, hold_folder, lock_folder
+from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder
 
 __all__ = [
     "FORMAT_VERSION",
@@ -179,7 +179,7 @@ def remove_tree(path: Path) -> None:
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Yield a folder inside `parent` that is gone when the block ends; those of killed processes go first."""
-    mine = f"scratch-{fingerprint(socket.gethostname())[:8]}-"
+    mine = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
     with told_apart(parent):
         parent.mkdir(parents=True, exist_ok=True)
         for other in parent.glob(f"{mine}*"):

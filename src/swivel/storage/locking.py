@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from swivel.folders import told_apart
 from swivel.locks import lock_file, unlock_file
 
 LOCK = "lock"
+SCRATCH = "scratch-"  # how folders begin that last as long as a block of who holds the lock
 _LOCK_TRIES = 100  # each ends with another process giving the lock back
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())  # by who called the code that runs here
 
@@ -51,6 +53,9 @@ def _locked(path: Path) -> Iterator[None]:
         lock = FolderLock(path)
         lock.acquire()
     try:
+        if lock.keeps_out():  # Whoever made these is dead, whatever process or host has its number or name by now.
+            for left in path.glob(f"{SCRATCH}*"):
+                shutil.rmtree(left, ignore_errors=True)
         yield
     finally:
         lock.release()
@@ -106,6 +111,14 @@ class FolderLock:
             return f"process {int(holder['pid'])} on {holder['host']}"
         except (OSError, ValueError, KeyError, TypeError):  # It has not signed yet, or is just going.
             return "another process"
+
+    def keeps_out(self) -> bool:
+        """Return whether the file system has locks: whether a second handle is refused."""
+        handle = os.open(self.path, os.O_RDWR)
+        try:
+            return not lock_file(handle)
+        finally:
+            os.close(handle)
 
     def release(self) -> None:
         """Give the lock back. A second call does nothing."""
