@@ -241,9 +241,10 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Me
     with folder_or_temporary(out) as home:
         if is_done(home.path, "matrix", {"config": config, "inputs": inputs}, means):
             return open_matrix(home.path)
-        for matrix in opened:
-            matrix.verify()
-        return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
+        with hold_folder(home.path):
+            for matrix in opened:
+                matrix.verify()
+            return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
 
 
 def train(
