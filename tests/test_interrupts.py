@@ -160,8 +160,11 @@ def ask_deaf(kind: str, number: int) -> tuple[int, str, float]:
         time.sleep(0.05)
         asked = time.monotonic()
         os.kill(process.pid, number)
-        said = process.stdout.read()
-        return process.wait(30), said, time.monotonic() - asked
+        try:
+            said, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        return process.returncode, said, time.monotonic() - asked
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
