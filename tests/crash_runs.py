@@ -119,13 +119,19 @@ class Life:
 
     def stage(self) -> str:
         """Return what the command was at, from what it said."""
-        stage = "working" if (self.out / "lock").exists() else "starting"
+        stage = "working" if self._has_lock() else "starting"
         for line in self.text().splitlines():
             for pattern, name in SAID.items():
                 found = re.search(pattern, line)
                 if found:
                     stage = name or found[1]
         return stage
+
+    def _has_lock(self) -> bool:
+        try:
+            return bool(json.loads((self.out / "lock").read_text())["pid"] == self.process.pid)
+        except (OSError, ValueError):
+            return False
 
     def send(self, number: int) -> None:
         """Send a signal: Ctrl-C goes to all processes of the terminal, the others to the command alone."""

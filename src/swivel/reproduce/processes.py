@@ -193,6 +193,8 @@ def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
         error.add_note(traceback.format_exc())
         with contextlib.suppress(BrokenPipeError):
             _send_error(reports, error)
+        if isinstance(error, SystemExit):  # Asked to leave: libraries take long to unload, and somebody waits.
+            os._exit(128 + signal.SIGTERM)
 
 
 def _end_with_parent() -> None:
