@@ -16,7 +16,8 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,20 +70,26 @@ class Tally:
         return sum(ended) + self.each * (self.begun[name] - len(ended))
 
 
+def look_at_calm(folder: Path, case: Case) -> Expected:
+    """Run a case undisturbed."""
+    out = folder / f"{case.name.replace(' ', '-')}-calm"
+    seconds = run_undisturbed(case, out)
+    print(case.name, f"{seconds:.1f} s undisturbed", flush=True)
+    return Expected(case, seconds, digest_output(out))
+
+
 def kill_runs(folder: Path, expected: dict[str, Expected], seed: int, tally: Tally) -> None:
     """Run cases until enough were killed."""
     while (chosen := tally.choose()) is not None:
         name, number, kills = chosen
         out = folder / f"{name.replace(' ', '-')}-{number}"
-        rng, known, began = random.Random(f"{seed} {out.name}"), expected[name], time.monotonic()
+        rng, known = random.Random(f"{seed} {out.name}"), expected[name]
         try:
             outcome = run_to_end(known.case, out, known.seconds, kills, rng)
         except Broken as error:
             tally.broken.append(f"{out.name}: {error}")
             print("BROKEN", tally.broken[-1], flush=True)
             continue
-        if outcome.lives == 1:  # Undisturbed, on a machine that is less busy now than it was then.
-            expected[name] = replace(known, seconds=min(known.seconds, time.monotonic() - began))
         found = list(differing(digest_output(out), known.files))
         with tally.lock:
             tally.runs.append((name, outcome))
@@ -131,12 +138,8 @@ def main() -> None:
     started, folder = time.monotonic(), WORK / f"crashes-{options.seed}"
     shutil.rmtree(folder, ignore_errors=True)
     cases = [case for case in make_world(folder) if case.name.startswith(options.only or "")]
-    expected = {}
-    for case in cases:
-        out = folder / f"{case.name.replace(' ', '-')}-calm"
-        seconds = run_undisturbed(case, out)
-        expected[case.name] = Expected(case, seconds, digest_output(out))
-        print(case.name, f"{seconds:.1f} s undisturbed", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:  # as many at a time as later: moments are drawn from these durations
+        expected = {each.case.name: each for each in pool.map(partial(look_at_calm, folder), cases)}
     shares = sum(SHARES[case.name] for case in cases)
     goals = {case.name: -(-options.count * SHARES[case.name] // shares) for case in cases}
     tally = Tally(options.each, goals, started + 60 * options.minutes)
