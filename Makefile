@@ -12,7 +12,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
 
-.PHONY: run test test-all fuzz write-failures damage long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all crashes write-failures damage fuzz long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -84,6 +84,10 @@ write-failures: setup
 
 damage: setup
 	$(BIN)/python benchmarks/damage.py
+
+# Commands killed 300 times at random moments, and started again; CRASHES="--count 30 --seed 2" for a short look.
+crashes: setup
+	$(BIN)/python benchmarks/crashes.py $(CRASHES)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -76,10 +76,11 @@ def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text:
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
 
 
-def test_terminated_run_leaves_quietly(text: Path, tmp_path: Path) -> None:
+def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_path: Path) -> None:
     process = start_long_training(text, tmp_path / "out", passes=1_000_000)
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60) == ("", "")
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("", "terminated; the same command goes on from what was saved\n")
     assert process.returncode == 143
 
 

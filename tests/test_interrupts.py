@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -75,3 +79,101 @@ def test_request_can_be_made_by_hand() -> None:
     assert request()
     with pytest.raises(KeyboardInterrupt):
         request.raise_if_set()
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_request_that_nobody_saw_leaves_as_the_signal_would_have(number: int, error: type[BaseException]) -> None:
+    ended = False
+    with pytest.raises(error), stop_on_signals():
+        signal.raise_signal(number)
+        ended = True
+    assert ended
+
+
+def test_request_that_nobody_saw_goes_to_the_block_outside() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as outer:
+        with stop_on_signals() as inner:
+            signal.raise_signal(signal.SIGINT)
+            assert not outer()
+        assert (inner(), outer()) == (True, True)
+
+
+def test_request_that_was_heeded_is_not_made_again_outside() -> None:
+    with stop_on_signals() as outer:
+        with pytest.raises(KeyboardInterrupt), stop_on_signals() as inner:
+            signal.raise_signal(signal.SIGINT)
+            inner.raise_if_set()
+        assert not outer()
+
+
+def test_second_interrupt_acts_at_once_in_a_block_inside_a_block() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stop_on_signals(), stop_on_signals():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("first")
+        signal.raise_signal(signal.SIGINT)
+        reached.append("second")
+    assert reached == ["first"]
+
+
+def test_interrupt_acts_at_once_where_there_is_nothing_to_save() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop, should_stop.acting_at_once():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("went on")
+    assert not reached
+
+
+def test_earlier_interrupt_is_heeded_before_work_that_saves_nothing() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop:
+        signal.raise_signal(signal.SIGINT)
+        with should_stop.acting_at_once():
+            reached.append("began")
+    assert not reached
+
+
+DEAF = """
+import hashlib, sys
+from swivel.interrupts import leave_in_time, stop_on_signals
+
+def work(rounds):
+    print("working", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)  # one call of a library: no handler runs meanwhile
+
+with leave_in_time(lambda number: print("farewell", number, flush=True), seconds=0.2):
+    if sys.argv[1] == "saving":
+        with stop_on_signals() as should_stop:
+            work(2_500_000)
+            print("saved", should_stop(), flush=True)
+    else:
+        work(2_000_000_000)
+"""
+
+
+def ask_deaf(kind: str, number: int) -> tuple[int, str, float]:
+    """Start work that hears nothing, send it a signal, and return how it left and after how long."""
+    command = [sys.executable, "-c", DEAF, kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        time.sleep(0.05)
+        asked = time.monotonic()
+        os.kill(process.pid, number)
+        try:
+            said, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        return process.returncode, said, time.monotonic() - asked
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_work_that_hears_nothing_is_left_in_time(number: int, status: int) -> None:
+    code, said, seconds = ask_deaf("deaf", number)
+    assert (code, said) == (status, f"farewell {int(number)}\n")
+    assert 0.2 <= seconds < 5
+
+
+def test_work_that_saves_is_not_hurried() -> None:
+    code, said, _ = ask_deaf("saving", signal.SIGTERM)
+    assert (code, said) == (143, "saved True\n")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 from swivel import locks, storage
 from swivel.errors import FolderLocked, StorageError
-from swivel.storage import LOCK, FolderLock, create_folder
+from swivel.storage import LOCK, FolderLock, create_folder, hold_folder, locking, open_folder
 
 HOLDER = """
 import sys
@@ -81,8 +82,26 @@ def test_lock_object_that_is_held_cannot_be_taken_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", '{"pid": 1}', json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), "x" * 10_000],
-    ids=["nothing", "half", "list", "no host", "a process of the same number", "long"],
+    [
+        "",
+        "{",
+        "[]",
+        '{"pid": 1}',
+        json.dumps({"pid": os.getpid(), "host": socket.gethostname()}),
+        json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}),
+        json.dumps({"pid": os.getpid(), "host": "another.example"}),
+        "x" * 10_000,
+    ],
+    ids=[
+        "nothing",
+        "half",
+        "list",
+        "no host",
+        "a process of the same number",
+        "a dead process",
+        "another host",
+        "long",
+    ],
 )
 def test_file_that_was_left_behind_does_not_count_whatever_it_says(tmp_path: Path, content: str) -> None:
     (tmp_path / LOCK).write_text(content)
@@ -114,9 +133,9 @@ def test_file_that_goes_between_opening_and_locking_is_not_taken_for_the_lock(
         locked.append(handle)
         return locks.lock_file(handle)
 
-    monkeypatch.setattr(storage, "lock_file", lock_late)
+    monkeypatch.setattr(locking, "lock_file", lock_late)
     take(tmp_path)
-    assert len(locked) == 3
+    assert len(locked) == 4  # the last time to see whether the lock holds
 
 
 def test_lock_that_always_goes_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +170,69 @@ def test_lock_that_fails_for_another_reason_is_one_clear_line(tmp_path: Path, mo
     monkeypatch.setattr(locks, "_set_lock", fail)
     with pytest.raises(StorageError, match="Input/output error"):
         take(tmp_path)
+
+
+def test_who_holds_a_folder_may_create_it(tmp_path: Path) -> None:
+    with hold_folder(tmp_path):
+        with create_folder(tmp_path, "example") as writer:
+            writer.finish(config={}, inputs={}, facts={})
+        assert (tmp_path / LOCK).exists()
+    assert not (tmp_path / LOCK).exists()
+    assert open_folder(tmp_path, "example").manifest.stage == "example"
+
+
+def test_folder_that_is_held_refuses_everybody_else(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def intrude() -> None:
+        for enter in (hold_folder(tmp_path), create_folder(tmp_path, "example")):
+            with pytest.raises(FolderLocked) as caught, enter:
+                pass
+            refused.append(str(caught.value))
+
+    with hold_folder(tmp_path):
+        with pytest.raises(FolderLocked), hold_folder(tmp_path):
+            pass
+        thread = threading.Thread(target=intrude)  # of this process, and not called by who holds it
+        thread.start()
+        thread.join()
+    assert refused == [f"{tmp_path}: process {os.getpid()} on {socket.gethostname()} is writing it; wait for it"] * 2
+
+
+def test_folder_that_was_held_is_locked_by_whoever_creates_it_next(tmp_path: Path) -> None:
+    with hold_folder(tmp_path):
+        pass
+    with create_folder(tmp_path, "example"), pytest.raises(FolderLocked):
+        take(tmp_path)
+
+
+def test_folder_that_was_made_to_be_held_is_gone_when_nothing_is_in_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="oops"), hold_folder(tmp_path / "new"):
+        raise ValueError("oops")
+    assert not (tmp_path / "new").exists()
+
+
+SCRATCHES = [f"scratch-{storage.fingerprint(socket.gethostname())[:8]}-{os.getpid()}-x", "scratch-00000000-1-y"]
+
+
+def leave_scratch(folder: Path) -> None:
+    for name in SCRATCHES:  # a process whose number somebody else has now; one of a host that may be gone
+        (folder / name).mkdir()
+        (folder / name / "runs").write_text("x")
+
+
+def test_scratch_of_the_dead_goes_whoever_has_their_number_now(tmp_path: Path) -> None:
+    leave_scratch(tmp_path)
+    with hold_folder(tmp_path), storage.scratch_folder(tmp_path) as mine, create_folder(tmp_path, "example"):
+        assert {file.name for file in tmp_path.iterdir()} == {LOCK, mine.name}
+
+
+def test_scratch_stays_where_a_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_scratch(tmp_path)
+
+    def refuse(handle: int, is_held: bool) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locks, "_set_lock", refuse)
+    with hold_folder(tmp_path):
+        assert {file.name for file in tmp_path.iterdir()} == {LOCK, *SCRATCHES}

@@ -113,7 +113,6 @@ def train_word2vec(
         model = make_model(**settings)
         with stop_on_signals() as should_stop, _without_warnings():
             _train(model, _Units(ids, vocabulary, should_stop), config.passes, f"training {method}", means)
-        should_stop.raise_if_set()
     return Vectors(Side(vocabulary, _in_vocabulary_order(model, vocabulary)))
 
 

@@ -62,22 +62,21 @@ def make_vectors(job: TrainJob, path: Path, means: Means) -> Vectors:
 
 def _follow(job: TrainJob, means: Means, workers: Workers) -> None:
     """Train with a process that leads, and write nothing."""
-    with tempfile.TemporaryDirectory(prefix="swivel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
         train_matrix(job.matrix, job.config, folder=Path(folder), threads=means.thread_count, workers=workers)
 
 
 def _lead(job: TrainJob, path: Path, means: Means, workers: Workers) -> None:
-    job.matrix.verify()
-    how: dict[str, Any] = {"threads": means.thread_count, "progress": means.progress, "start": _join(job, means)}
     with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
-        trained = train_matrix(job.matrix, job.config, folder=path, workers=workers, **how)
-        assert trained is not None
-        with stop_on_signals() as should_stop:  # A few seconds: what was trained is written before anyone leaves.
+        job.matrix.verify()
+        how: dict[str, Any] = {"threads": means.thread_count, "progress": means.progress, "start": _join(job, means)}
+        with stop_on_signals():  # Asked after the last step: what was trained is written before anyone leaves.
+            trained = train_matrix(job.matrix, job.config, folder=path, workers=workers, **how)
+            assert trained is not None
             result = _combine(job, trained)
             facts = {**vectors.write_vectors(folder, result), **_training_facts(job.matrix, trained)}
             folder.finish(**job.made_from(), facts=facts)
             remove_checkpoints(path)
-    should_stop.raise_if_set()
 
 
 def _join(job: TrainJob, means: Means) -> Start | None:

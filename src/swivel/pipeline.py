@@ -31,7 +31,7 @@ from swivel.needs import check_libraries
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
 from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
-from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -152,10 +152,11 @@ def count(
         is_repeatable = "iterable" not in inputs and "-" not in inputs
         if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
             return open_matrix(home.path)
-        _refuse_finished(home.path, means)
-        check_libraries("counting")
-        warn_of_paths(texts, means.progress)
-        return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
+        with hold_folder(home.path):
+            _refuse_finished(home.path, means)
+            check_libraries("counting")
+            warn_of_paths(texts, means.progress)
+            return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
 
 
 def _refuse_ranks() -> None:
@@ -242,9 +243,10 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Me
     with folder_or_temporary(out) as home:
         if is_done(home.path, "matrix", {"config": config, "inputs": inputs}, means):
             return open_matrix(home.path)
-        for matrix in opened:
-            matrix.verify()
-        return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
+        with hold_folder(home.path):
+            for matrix in opened:
+                matrix.verify()
+            return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
 
 
 def train(
@@ -335,7 +337,7 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
-    with reported(path, means or Means()) as timed:
+    with hold_folder(path), reported(path, means or Means()) as timed:
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=timed, **to_count)
         return train(matrix, path / "vectors", recipe=recipe, init=init, means=timed, **to_train)
 

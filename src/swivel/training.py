@@ -86,13 +86,16 @@ def train_matrix(
         stop_on_signals() as should_stop,
         contextlib.closing(workers or Alone()) as team,
     ):
-        plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
-        if plan is not None:
-            estimate_needs(matrix, config, plan, threads).announce(folder, progress)
-            saver.keep_plan(asdict(plan))
-        plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
-        run = _Run(Job(matrix, config, plan), team, saver, should_stop)
-        return run.train(Here(scratch, threads, progress), start)
+        # Nothing is trained yet; of several processes none leaves alone, while others wait for it.
+        with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
+            plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
+            if plan is not None:
+                estimate_needs(matrix, config, plan, threads).announce(folder, progress)
+                saver.keep_plan(asdict(plan))
+            plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
+            run = _Run(Job(matrix, config, plan), team, saver, should_stop)
+            run.prepare(Here(scratch, threads, progress), start)
+        return run.train(progress)
 
 
 def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: Saver, team: Workers, start: Start | None) -> Plan:
@@ -130,7 +133,8 @@ class _Run:
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
 
-    def train(self, here: Here, start: Start | None) -> Trained | None:
+    def prepare(self, here: Here, start: Start | None) -> None:
+        """Make ready for the first step, or for the one after the last that was saved."""
         plan, (rows, columns) = self.plan, self.matrix.shape
         self.workers.begin(self.job, here)
         self.workers.hold(self._agree_on_start(here, start))
@@ -140,8 +144,11 @@ class _Run:
             f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
             f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
         )
+
+    def train(self, progress: Progress) -> Trained | None:
+        """Run all passes that are left."""
         self.saver.last = time.monotonic()
-        self._run_passes(here.progress)
+        self._run_passes(progress)
         return self._finish()
 
     def _why_not_cuda(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 
 from swivel._version import __version__
 from swivel.cli.drawing import draw_demo, draw_evaluation, draw_facts, draw_neighbours, name_program, next_command, show
+from swivel.cli.leaving import say_goodbye
 from swivel.cli.options import (
     Command,
     cluster_options,
@@ -25,6 +27,7 @@ from swivel.cli.options import (
 )
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, MissingExtra, SwivelError
+from swivel.interrupts import leave_in_time
 from swivel.means import ClusterConfig
 
 if TYPE_CHECKING:
@@ -352,35 +355,41 @@ def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) ->
 
 def main() -> None:
     """Run the command line; every error is one line and an exit status."""
-    wants_traceback = "--traceback" in sys.argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # A word that the terminal cannot show is no reason to fail.
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        cli.main(standalone_mode=False, prog_name="swivel")
-    except click.exceptions.Exit as leave:
-        sys.exit(leave.exit_code)
-    except click.ClickException as error:
+    with leave_in_time(say_goodbye):
+        try:
+            cli.main(standalone_mode=False, prog_name="swivel")
+        except (KeyboardInterrupt, click.Abort):
+            say_goodbye(signal.SIGINT)
+            sys.exit(128 + signal.SIGINT)
+        except SystemExit as leave:
+            if leave.code == 128 + signal.SIGTERM:
+                say_goodbye(signal.SIGTERM)
+            raise
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except Exception as error:
+            sys.exit(_tell_error(error))
+
+
+def _tell_error(error: Exception) -> int:
+    """Print an error as one line and return the exit status."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
         error.show()
-        sys.exit(error.exit_code)
-    except SwivelError as error:
-        if wants_traceback:
-            traceback.print_exc()
+        return error.exit_code
+    if "--traceback" in sys.argv:
+        traceback.print_exception(error)
+    if isinstance(error, SwivelError):
         click.echo(f"{type(error).__name__}: {error}", err=True)
-        sys.exit(error.exit_status)
-    except (KeyboardInterrupt, click.Abort):
-        is_kept = any(argument.startswith(("-o", "--output")) for argument in sys.argv)
-        click.echo("interrupted" + "; the same command goes on from what was saved" * is_kept, err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except MemoryError:
+        return error.exit_status
+    if isinstance(error, MemoryError):
         click.echo("MemoryError: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
-        sys.exit(1)
-    except Exception as error:
-        if wants_traceback:
-            traceback.print_exc()
-        line = str(error).strip().split("\n")[0]
-        hint = "" if isinstance(error, OSError) else " (unexpected; --traceback shows where)"
-        click.echo(f"{type(error).__name__}: {line}{hint}", err=True)
-        sys.exit(1)
+        return 1
+    line = str(error).strip().split("\n")[0]
+    hint = "" if isinstance(error, OSError) else " (unexpected; --traceback shows where)"
+    click.echo(f"{type(error).__name__}: {line}{hint}", err=True)
+    return 1

@@ -31,7 +31,7 @@ from swivel.matrix import Matrix, open_matrix
 from swivel.means import Means
 from swivel.needs import Needs, check_libraries
 from swivel.progress import track
-from swivel.storage import MANIFEST, fingerprint, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
 
 # A line of triples is 12 bytes or more; its cell takes 16 in the scratch folder and 8 in the matrix. Packed files take
 # more: what they need is known when they are read.
@@ -90,8 +90,9 @@ def import_counts(
         target = Target(path, {"import": result_settings(config)}, inputs)
         if out is not None and _is_done(target, means):
             return open_matrix(path)
-        check_libraries("importing")
-        matrix = _import(found, config, named, target, means)
+        with hold_folder(path):
+            check_libraries("importing")
+            matrix = _import(found, config, named, target, means)
     if out is None:
         weakref.finalize(matrix, remove_tree, path)
     return matrix

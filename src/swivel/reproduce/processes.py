@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swivel.errors import TrainingError
-from swivel.interrupts import StopRequest, stop_on_signals
+from swivel.interrupts import StopRequest, leave_in_time, stop_on_signals
 from swivel.means import Means
 from swivel.progress import Progress, Task
 
@@ -74,7 +74,6 @@ def run_in_process(job: Job, means: Means) -> Measure:
             if process.is_alive() and not _ends_soon(process):
                 process.kill()
             process.join()
-    should_stop.raise_if_set()
     if measure is None:
         raise _died(process.exitcode)
     return measure
@@ -185,7 +184,8 @@ def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
     reports = _Reports(connection)
     started = time.perf_counter()
     try:
-        job.run(Means(**allowed, progress=reports))
+        with leave_in_time(lambda number: None):
+            job.run(Means(**allowed, progress=reports))
         reports.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:
         pass  # The parent is gone, and with it whoever wanted this.
@@ -193,6 +193,8 @@ def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
         error.add_note(traceback.format_exc())
         with contextlib.suppress(BrokenPipeError):
             _send_error(reports, error)
+        if isinstance(error, SystemExit):  # Asked to leave: libraries take long to unload, and somebody waits.
+            os._exit(128 + signal.SIGTERM)
 
 
 def _end_with_parent() -> None:

@@ -27,6 +27,7 @@ from swivel.reproduce.results import Results
 from swivel.reproduce.slices import TEXT, SliceJob
 from swivel.reproduce.stages import Stages
 from swivel.reproduce.writing import write_report
+from swivel.storage import hold_folder
 from swivel.vocabulary import Vocabulary
 
 
@@ -54,8 +55,10 @@ def reproduce(
     """
     config, means = config or ReproduceConfig(), means or Means()
     split_settings("default", settings, CorpusConfig, VocabularyConfig)  # A slip is told now.
-    experiment = _Experiment(Path(out), config, means, dict(settings), Stages(Path(out), means, runner))
-    return experiment.run(_list_texts(texts))
+    files = _list_texts(texts)
+    with hold_folder(out):
+        experiment = _Experiment(Path(out), config, means, dict(settings), Stages(Path(out), means, runner))
+        return experiment.run(files)
 
 
 def _list_texts(texts: str | Path | Iterable[str | Path]) -> tuple[Path, ...]:

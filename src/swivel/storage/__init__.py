@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -23,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import FolderExists, FolderLocked, StorageError
+from swivel.errors import FolderExists, StorageError
 from swivel.folders import (
     FORMAT_VERSION,
     MANIFEST,
@@ -41,8 +40,9 @@ from swivel.folders import (
     told_apart,
     unseal,
 )
-from swivel.locks import lock_file, process_is_alive, unlock_file
+from swivel.locks import process_is_alive
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
+from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder
 
 __all__ = [
     "FORMAT_VERSION",
@@ -62,6 +62,7 @@ __all__ = [
     "create_folder",
     "fingerprint",
     "flush",
+    "hold_folder",
     "one_line",
     "open_array",
     "open_folder",
@@ -76,9 +77,7 @@ __all__ = [
     "write_file",
 ]
 
-LOCK = "lock"
 _TEMPORARY = ".part"
-_LOCK_TRIES = 100  # each ends with another process giving the lock back
 
 
 def flush(path: Path) -> None:
@@ -201,7 +200,7 @@ def remove_tree(path: Path) -> None:
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Yield a folder inside `parent` that is gone when the block ends; those of killed processes go first."""
-    mine = f"scratch-{fingerprint(socket.gethostname())[:8]}-"
+    mine = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
     with told_apart(parent):
         parent.mkdir(parents=True, exist_ok=True)
         for other in parent.glob(f"{mine}*"):
@@ -213,67 +212,6 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         remove_tree(path)
-
-
-class FolderLock:
-    """Keeps a second writer, of this process or another, out of a folder.
-
-    The system holds the lock, on the open file, and takes it back when the process ends, however it does: a file that
-    was left behind locks nobody out. What stands in it is for the message only. On a file system that has no locks
-    (some of the network's) the folder is written without one, rather than not at all.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
-        self._handle: int | None = None
-
-    def acquire(self) -> None:
-        """Take the lock, or raise FolderLocked with the holder's process id and host."""
-        for _ in range(_LOCK_TRIES):
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                if self._take(handle):
-                    self._handle = handle
-                    return
-            finally:
-                if self._handle != handle:
-                    os.close(handle)
-        raise FolderLocked(f"{self.path.parent}: other processes keep taking its lock; try again")
-
-    def _take(self, handle: int) -> bool:
-        """Lock an open file and sign it; False where its holder removed it between our opening and locking it."""
-        if not lock_file(handle):
-            raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing it; wait for it")
-        if not self._is_at_path(handle):
-            return False
-        os.ftruncate(handle, 0)
-        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        return True
-
-    def _is_at_path(self, handle: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(handle), self.path.stat())
-        except FileNotFoundError:
-            return False
-
-    def _name_holder(self) -> str:
-        try:
-            holder = json.loads(self.path.read_text())
-            return f"process {int(holder['pid'])} on {holder['host']}"
-        except (OSError, ValueError, KeyError, TypeError):  # It has not signed yet, or is just going.
-            return "another process"
-
-    def release(self) -> None:
-        """Give the lock back. A second call does nothing."""
-        if self._handle is None:
-            return
-        handle, self._handle = self._handle, None
-        if self._is_at_path(handle):
-            remove_file(self.path)  # before unlocking: who has the file open then sees that it is not the lock any more
-        unlock_file(handle)  # Closing is not enough where a forked child has the file open, too.
-        os.close(handle)
-        if os.name == "nt":
-            remove_file(self.path)  # Windows removes no file that is open, nor one that the next holder has opened.
 
 
 @dataclass(slots=True)
@@ -375,19 +313,11 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
     that are not parts of it are left alone. What was begun and not ended is gone when the block ends, however it does.
     """
     path = Path(path)
-    with told_apart(path):
-        is_new = not path.exists()
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path)
-        lock.acquire()
     writer = FolderWriter(path, stage)
-    try:
-        if not overwrite and (path / MANIFEST).exists():
-            raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
-        yield writer
-    finally:
-        writer.discard_temporaries()
-        lock.release()
-        if is_new:
-            with contextlib.suppress(OSError):  # It holds something: a result, or what a later call goes on from.
-                path.rmdir()
+    with lock_folder(path):
+        try:
+            if not overwrite and (path / MANIFEST).exists():
+                raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
+            yield writer
+        finally:
+            writer.discard_temporaries()
