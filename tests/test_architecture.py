@@ -124,7 +124,7 @@ KNOWN_TO = {
     "click": {"cli"},
     "rich": {"cli"},
     # Who may use the network at all; names of machines are asked for through `socket`, too.
-    "socket": {"cluster", "explorer", "locks", "storage"},
+    "socket": {"cluster", "explorer", "interrupts", "locks", "storage"},
     **{name: set() for name in ("ftplib", "http", "httpx", "huggingface_hub", "requests", "smtplib", "urllib")},
 }
 HEAVY = ("ray", "torch", "numba", "llvmlite", "scipy", "click", "rich", "safetensors", "matplotlib", "fastapi", "umap")

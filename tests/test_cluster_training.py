@@ -114,7 +114,8 @@ def test_a_matrix_that_workers_cannot_open_ends_the_run_with_the_reason(
 ) -> None:
     shutil.copytree(planted.path, tmp_path / "matrix")
     matrix = open_matrix(tmp_path / "matrix")
-    assert matrix.row_sums.sum() == matrix.column_sums.sum() == matrix.total  # The command has read what it needs.
+    assert matrix.row_sums.sum() == matrix.column_sums.sum() == matrix.total  # The command has read what it needs,
+    assert len(matrix.cells(0, 0).counts)  # and compared what it will not read.
     shutil.move(tmp_path / "matrix", tmp_path / "moved")
     with pytest.raises(StorageError, match="no such folder"):
         train_matrix(

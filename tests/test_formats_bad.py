@@ -163,9 +163,9 @@ ONE = npy("(1, 1)", "<f4", np.float32(1).tobytes())
     [
         (
             npz(vectors=npy("(1000000000000, 300)"), words=WORDS_A),
-            r"vectors\.npy claims 1,200,000,000,000,000 bytes, and",
+            r"'vectors\.npy' claims 1,200,000,000,000,000 bytes, and",
         ),
-        (npz(vectors=ONE, words=npy("(1000000000000,)", "<U9")), r"words\.npy claims 36,000,000,000,000 bytes"),
+        (npz(vectors=ONE, words=npy("(1000000000000,)", "<U9")), r"'words\.npy' claims 36,000,000,000,000 bytes"),
         (npz(vectors=ONE, words=npy("(1000000000000,)", "<U0")), "not an npz file"),
         (npz(vectors=ONE), "no array called 'words'; there are 'vectors'"),
         (npz(words=WORDS_A), "no array called 'vectors'; there are 'words'"),

@@ -180,7 +180,7 @@ def save_npz(path: Path, **arrays: Any) -> Path:
 BAD_NPZ: dict[str, dict[str, Any]] = {
     "a matrix of kind 'dia'; save it as csr": {"format": np.array(b"dia")},
     "array 'format' is no short text": {"format": np.array(3)},
-    "of Python objects": {"data": np.array([None, {}], object)},
+    "holds Python objects": {"data": np.array([None, {}], object)},
     "array 'data' is <U1 of 1 dimensions": {"data": ["a", "b"]},
     "no array 'indptr'": {"indptr": None},
     "pointers do not rise": {"indptr": [0, 2, 1]},

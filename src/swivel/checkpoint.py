@@ -150,8 +150,8 @@ def place_from(facts: Mapping[str, Any]) -> Place:
 def _check_arrays(checkpoint: Checkpoint) -> None:
     if checkpoint.done.dtype != np.bool_ or checkpoint.done.ndim != 2:
         raise ValueError(f"blocks that are done as {checkpoint.done.dtype} of {checkpoint.done.ndim} dimensions")
-    if not all(array.dtype == np.float32 for array in checkpoint.arrays.values()):
-        raise ValueError("parameters that are not float32")
+    if not all(array.dtype in (np.float32, np.float64) for array in checkpoint.arrays.values()):
+        raise ValueError("parameters that are neither float32 nor float64")
 
 
 def remove_checkpoints(folder: Path) -> None:

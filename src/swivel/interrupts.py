@@ -147,10 +147,10 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_after_signal(wakes: socket.socket, farewell: Callable[[int], None], seconds: float) -> None:
-    with wakes:
-        number = next((heard[0] for heard in iter(lambda: wakes.recv(1), b"") if heard[0] in HEARD), None)
+    number = next((heard[0] for heard in iter(lambda: wakes.recv(1), b"") if heard[0] in HEARD), None)
     if number is None:
-        return
+        wakes.close()
+        return  # After a signal it stays open: Python complains where it cannot tell us of the next one.
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(_POLL_SECONDS)

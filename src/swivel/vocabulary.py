@@ -19,7 +19,7 @@ from swivel.errors import UnknownToken, VocabularyError
 # Labels are free text; these three characters would break a line of `token TAB count`.
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPES = {escape[1]: char for char, escape in _ESCAPES.items()}
-_MOST_DIGITS = 18  # of a count, which has 64 bits
+_MOST_DIGITS = 19  # of a count, which has 64 bits
 _LONG_TEXT = 1 << 16  # characters; below, splitting takes 5 ms
 
 

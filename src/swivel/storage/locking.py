@@ -53,7 +53,9 @@ def _locked(path: Path) -> Iterator[None]:
         lock = FolderLock(path)
         lock.acquire()
     try:
-        if lock.keeps_out():  # Whoever made these is dead, whatever process or host has its number or name by now.
+        with told_apart(path):
+            is_alone = lock.keeps_out()
+        if is_alone:  # Whoever made these is dead, whatever process or host has its number or name by now.
             for left in path.glob(f"{SCRATCH}*"):
                 shutil.rmtree(left, ignore_errors=True)
         yield
