@@ -28,7 +28,7 @@ from swivel.means import ClusterConfig
 from swivel.storage import MANIFEST
 from swivel.training import train_matrix
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.xdist_group("faults")  # a cluster of its own, beside that of "ray"
 PASSES, BLOCKS = 16, 6
 SETTINGS = {"dim": 12, "block_size": 11, "passes": PASSES, "backend": "cpu", "checkpoint_minutes": 0}
 CONFIG = TrainConfig(**SETTINGS)  # type: ignore[arg-type]
