@@ -10,6 +10,7 @@ none here to measure: bandwidth and latency are what the tables vary.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -156,24 +157,28 @@ def measure_constants(block: int, dim: int, plain: dict[str, float]) -> Machine:
                 return os.getpid()
 
         holder = ray.remote(Holder).options(num_cpus=0).remote()
-        pids = [os.getpid(), ray.get(holder.nothing.remote(), timeout=60)]
+        ray.get(holder.nothing.remote(), timeout=60)
         latency = median_seconds(lambda: ray.get(holder.nothing.remote(), timeout=60), 200)
         for _ in range(3):
             ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
-        before, started, times = cpu_seconds(pids), time.perf_counter(), 20
+        before, started, times = cpu_seconds(), time.perf_counter(), 20
         for _ in range(times):
             ray.get(holder.push.remote(ray.get(holder.fetch.remote(), timeout=60)), timeout=60)
-        seconds, busy = time.perf_counter() - started, cpu_seconds(pids) - before
+        seconds, busy = time.perf_counter() - started, cpu_seconds() - before
     moved = 2 * times * block_of.nbytes
     return Machine(plain["cells_per_second"], 0.0, moved / seconds, latency, busy / moved, os.cpu_count())
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """Return the processor's seconds that processes have had."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks += int(fields[11]) + int(fields[12])
+def cpu_seconds() -> float:
+    """Return the processor's seconds that this process and all below it have had: Ray's store and scheduler, too."""
+    fields: dict[int, list[str]] = {}
+    found = {os.getpid()}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields[int(folder.name)] = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+    while more := {pid for pid, stat in fields.items() if int(stat[1]) in found} - found:
+        found |= more
+    ticks = sum(int(fields[pid][11]) + int(fields[pid][12]) for pid in found)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
