@@ -128,7 +128,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
         assert type(place.passes) is int and type(place.saved) is int
         assert all(type(value) in (int, float) for value in asdict(place.loss).values())
         assert found.done.dtype == np.bool_ and found.done.ndim == 2
-        assert all(array.dtype == np.float32 for array in found.arrays.values())
+        assert all(array.dtype in (np.float32, np.float64) for array in found.arrays.values())
 
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:

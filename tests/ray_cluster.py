@@ -1,7 +1,7 @@
 """A real cluster of two nodes on this machine, for the tests that need Ray: started once a session.
 
-Files of tests that use it say `pytestmark = pytest.mark.xdist_group("ray")`, so that one process has them all; those that
-break it have a group, and a cluster, of their own.
+Files of tests that use it say `pytestmark = pytest.mark.xdist_group("ray")`, so that one process has them all; those
+that break it have a group, and a cluster, of their own.
 """
 
 from __future__ import annotations

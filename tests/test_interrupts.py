@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from swivel.interrupts import StopRequest, stop_on_signals
+from swivel.interrupts import StopRequest, deferring, stop_on_signals
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -177,3 +177,37 @@ def test_work_that_hears_nothing_is_left_in_time(number: int, status: int) -> No
 def test_work_that_saves_is_not_hurried() -> None:
     code, said, _ = ask_deaf("saving", signal.SIGTERM)
     assert (code, said) == (143, "saved True\n")
+
+
+def test_a_signal_waits_until_a_library_is_loaded() -> None:
+    loaded = []
+    with pytest.raises(KeyboardInterrupt), deferring():
+        os.kill(os.getpid(), signal.SIGINT)
+        loaded.append("all of it")
+    assert loaded == ["all of it"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LOST = """
+import os, signal, sys, time, weakref
+from swivel.interrupts import leave_in_time, stop_on_signals
+
+class Thing: pass
+
+def act(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)  # the handler runs in here, and what it raises is lost
+
+with leave_in_time(lambda number: None):
+    thing = Thing()
+    seen = weakref.ref(thing, act)
+    del thing
+    with stop_on_signals() as should_stop:
+        print("asked", should_stop(), flush=True)
+"""
+
+
+def test_a_request_that_was_lost_in_a_callback_is_seen_by_the_next_job() -> None:
+    ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "asked True\n"
+    assert ended.returncode == 143

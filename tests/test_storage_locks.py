@@ -18,7 +18,16 @@ import pytest
 
 from swivel import locks, storage
 from swivel.errors import FolderLocked, StorageError
-from swivel.storage import LOCK, FolderLock, create_folder, hold_folder, locking, open_folder
+from swivel.storage import (
+    LOCK,
+    FolderLock,
+    create_folder,
+    hold_folder,
+    locking,
+    open_folder,
+    scratch_folder,
+    sweep_folder,
+)
 
 HOLDER = """
 import sys
@@ -236,3 +245,20 @@ def test_scratch_stays_where_a_file_system_has_no_locks(tmp_path: Path, monkeypa
     monkeypatch.setattr(locks, "_set_lock", refuse)
     with hold_folder(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, *SCRATCHES}
+
+
+def test_what_a_killed_process_left_in_a_finished_folder_goes(tmp_path: Path) -> None:
+    with create_folder(tmp_path / "done", "example") as folder:
+        folder.finish(config={}, inputs={}, facts={})
+    (tmp_path / "done" / "scratch-1-2-x").mkdir()
+    (tmp_path / "done" / "lock").write_text("{}")
+    sweep_folder(tmp_path / "done")
+    assert [file.name for file in (tmp_path / "done").iterdir()] == ["manifest.json"]
+
+
+def test_what_somebody_is_writing_is_not_swept(tmp_path: Path) -> None:
+    with hold_folder(tmp_path), scratch_folder(tmp_path) as scratch:
+        thread = threading.Thread(target=sweep_folder, args=(tmp_path,))  # another, as far as the lock goes
+        thread.start()
+        thread.join(30)
+        assert scratch.exists()

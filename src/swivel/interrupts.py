@@ -20,6 +20,7 @@ HEARD = (signal.SIGINT, signal.SIGTERM)
 LEAVE_SECONDS = 3.5  # from the signal to leaving without having been heard
 _POLL_SECONDS = 0.05
 
+_heard: list[int] = []  # what `leave_in_time` has seen: an exception of a handler is lost in some callbacks of Python's
 _saving: list[StopRequest] = []  # requests of blocks that run: their work ends by itself, when it has saved
 
 
@@ -76,6 +77,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
         yield request
         return
     asking = _Asking(request)
+    if _heard:  # And still we are here.
+        request.set(_heard[0])
     try:
         yield request
     finally:
@@ -120,6 +123,25 @@ class _Asking:
 
 
 @contextmanager
+def deferring() -> Iterator[None]:
+    """Have SIGINT and SIGTERM wait until the block ends: a library may die of an exception while it loads."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    before = {number: signal.getsignal(number) for number in HEARD}
+    for number in HEARD:
+        signal.signal(number, lambda heard, frame: waiting.append(heard))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if waiting:
+        signal.raise_signal(waiting[0])
+
+
+@contextmanager
 def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECONDS) -> Iterator[None]:
     """End the process `seconds` after a SIGINT or SIGTERM that it did not hear, `farewell` said; SIGTERM is an exit.
 
@@ -133,16 +155,19 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
     theirs.setblocking(False)
     watch = threading.Thread(target=_leave_after_signal, args=(ours, farewell, seconds), daemon=True)
     watch.start()
+    _heard.clear()
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False), signal.signal(signal.SIGTERM, _exit)
     try:
         yield
     finally:
+        _heard.clear()
         signal.set_wakeup_fd(before[0])
         signal.signal(signal.SIGTERM, before[1])
         theirs.close()  # A watch that has seen a signal goes on: threads may still keep the process.
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    _heard.append(number)
     raise SystemExit(128 + number)
 
 
@@ -151,6 +176,7 @@ def _leave_after_signal(wakes: socket.socket, farewell: Callable[[int], None], s
     if number is None:
         wakes.close()
         return  # After a signal it stays open: Python complains where it cannot tell us of the next one.
+    _heard.append(number)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(_POLL_SECONDS)

@@ -26,12 +26,13 @@ from swivel.config import (
     stage_config,
 )
 from swivel.errors import ConfigError, FolderExists, StorageError
+from swivel.interrupts import deferring
 from swivel.means import Means
 from swivel.needs import check_libraries
 from swivel.numbering import list_tokens, number_tokens, warn_of_paths
 from swivel.progress import Stopwatch
 from swivel.resources import find_rank, parse_bytes
-from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
 from swivel.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: Means) 
     if manifest.stage != stage:
         raise FolderExists(f"{path}: holds {manifest.stage} already; choose another folder or pass --overwrite")
     if {"config": manifest.config, "inputs": manifest.inputs} == made_from:
+        sweep_folder(path)
         means.progress.say(f"{path}: finished already, nothing to do")
         return True
     differing = [
@@ -274,11 +276,12 @@ def train(
         Fields of TrainConfig and VectorsConfig.
     """
     check_libraries("training")
-    from swivel import vectors
-    from swivel.formats import open_vectors
-    from swivel.making import make_job, make_vectors
-    from swivel.matrix import open_matrix
-    from swivel.reporting import leave_report
+    with deferring():
+        from swivel import vectors
+        from swivel.formats import open_vectors
+        from swivel.making import make_job, make_vectors
+        from swivel.matrix import open_matrix
+        from swivel.reporting import leave_report
 
     means = means or Means()
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix

@@ -31,7 +31,7 @@ from swivel.matrix import Matrix, open_matrix
 from swivel.means import Means
 from swivel.needs import Needs, check_libraries
 from swivel.progress import track
-from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder
+from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
 
 # A line of triples is 12 bytes or more; its cell takes 16 in the scratch folder and 8 in the matrix. Packed files take
 # more: what they need is known when they are read.
@@ -149,6 +149,7 @@ def _is_done(target: Target, means: Means) -> bool:
             f"{target.path}: finished already, from other counts or with other settings; "
             "choose another folder or pass --overwrite"
         )
+    sweep_folder(target.path)
     means.progress.say(f"{target.path}: finished already, nothing to do")
     return True
 

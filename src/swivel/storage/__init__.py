@@ -42,7 +42,7 @@ from swivel.folders import (
 )
 from swivel.locks import process_is_alive
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
-from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder
+from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder, sweep_folder
 
 __all__ = [
     "FORMAT_VERSION",
@@ -72,6 +72,7 @@ __all__ = [
     "remove_tree",
     "scratch_folder",
     "seal",
+    "sweep_folder",
     "unseal",
     "write_arrays",
     "write_file",

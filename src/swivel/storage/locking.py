@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from swivel.errors import FolderLocked
+from swivel.errors import FolderLocked, StorageError
 from swivel.folders import told_apart
 from swivel.locks import lock_file, unlock_file
 
@@ -37,6 +37,14 @@ def hold_folder(path: str | Path) -> Iterator[None]:
             yield
         finally:
             _HELD.set(tuple(held for held in _HELD.get() if held != place))
+
+
+def sweep_folder(path: Path) -> None:
+    """Remove what a process that was killed has left in a folder that it had finished."""
+    if (path / LOCK).exists() or any(path.glob(f"{SCRATCH}*")):
+        # Somebody has it, or it may not be written: then it stays as it is.
+        with contextlib.suppress(StorageError), lock_folder(path):
+            pass
 
 
 def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
