@@ -1,7 +1,7 @@
 # `make run`: set up and run the demonstration, or CORPUS=path: text to vectors.
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
-# `make fuzz`: ten million hostile inputs to everything that reads, half an hour on two cores; EXECUTIONS=, PROCESSES=.
+# `make fuzz`: ten million hostile inputs to everything that reads, an hour or two on two cores; EXECUTIONS=, PROCESSES=.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
