@@ -8,10 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from swivel.interrupts import StopRequest, deferring, stop_on_signals
+
+
+@pytest.fixture(autouse=True)
+def python_s_own_handlers() -> Iterator[None]:
+    """Handlers as Python sets them: other tests of this process leave some of libraries', such as Ray's."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
