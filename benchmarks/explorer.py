@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100, help="of each kind")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--without-map", action="store_true", help="do not compute UMAP, which takes minutes")
     arguments = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=WORK) as folder:
@@ -57,7 +58,8 @@ def main() -> None:
         result = measure(arguments, started)
         process.terminate()
         process.join()
-        result["umap_seconds"] = time_umap(path)
+        if not arguments.without_map:
+            result["umap_seconds"] = time_umap(path)
     keep("explorer", {"words": started["words"], "dim": started["dim"], **result})
 
 
