@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,37 +28,12 @@ from import_sources import (
 )
 from import_sources import example as serialised
 from swivel.errors import SwivelError
-from swivel.importers.baskets import Baskets
-from swivel.importers.labels import LabelTable
 from swivel.importers.protobuf import WireError, parse_example
-from swivel.importers.reading import Reading
-from swivel.importers.settings import ImportConfig
-from swivel.importers.sources import find_source
-from swivel.importers.spill import refuse_bad_counts
-from swivel.progress import SILENT
 
-MEMORY = 1 << 22
+sys.path.insert(0, str(Path(__file__).parent.parent))  # `fuzz` is beside the package, not in it
+from fuzz.of_importers import drain
+
 FUZZ = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-def drain(file: Path, **given: str | bool | int) -> int:
-    """Read a source to its end, holding every chunk against what readers promise; return its cells."""
-    config, cells = ImportConfig(**given), 0  # type: ignore[arg-type]
-    source = find_source(file, config)
-    reading = Reading(config, config.sides or source.default_sides, MEMORY, SILENT.begin("", None, ""))
-    for chunk in source.read(reading):
-        if isinstance(chunk, Baskets):
-            assert chunk.lengths.sum() == chunk.items.size
-            continue
-        counts = np.ones(chunk.rows.size) if chunk.counts is None else chunk.counts
-        assert chunk.rows.size == chunk.columns.size == counts.size
-        refuse_bad_counts(counts, chunk.place)
-        for ids, side in ((chunk.rows, reading.row_side), (chunk.columns, reading.column_side)):
-            assert ids.min(initial=0) >= 0
-            assert not isinstance(side, LabelTable) or not side or ids.max(initial=0) < len(side)
-        cells += counts.size
-    reading.settle(cells)
-    return cells
 
 
 def check(file: Path, **given: str | bool | int) -> None:

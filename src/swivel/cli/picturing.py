@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,7 @@ def passes(vectors: str, output: str, **rest: Any) -> None:
     """The mean losses of RUN, the folder of `swivel run` or of `swivel train`: all cells, observed, unobserved."""
     from swivel import plots, reporting
 
-    plots.style.check_format(Path(output))
-    figure = plots.plot_passes(reporting.find_passes(_manifest_of(vectors)))
-    plots.save_figure(figure, output)
-    report_figure(output, rest)
+    _draw(lambda: plots.plot_passes(reporting.find_passes(_manifest_of(vectors))), output, rest)
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
@@ -41,10 +39,7 @@ def norms(vectors: str, output: str, **rest: Any) -> None:
     """How long the vectors of RUN are against how often their words were seen."""
     from swivel import plots, reporting
 
-    plots.style.check_format(Path(output))
-    figure = plots.plot_norms(reporting.find_norms(open_vectors(vectors)))
-    plots.save_figure(figure, output)
-    report_figure(output, rest)
+    _draw(lambda: plots.plot_norms(reporting.find_norms(open_vectors(vectors))), output, rest)
 
 
 @plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
@@ -57,12 +52,20 @@ def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
     from swivel import plots, reporting
     from swivel.reporting.looking import read_objective
 
+    def make() -> Any:
+        manifest = _manifest_of(vectors)
+        counts = _matrix_of(vectors, matrix, manifest)
+        return plots.plot_fit(reporting.find_fit(open_vectors(vectors), counts, read_objective(manifest)))
+
+    _draw(make, output, rest)
+
+
+def _draw(make: Callable[[], Any], output: str, rest: dict[str, Any]) -> None:
+    """Draw into a file, whose name is looked at before anything is computed."""
+    from swivel import plots
+
     plots.style.check_format(Path(output))
-    manifest = _manifest_of(vectors)
-    figure = plots.plot_fit(
-        reporting.find_fit(open_vectors(vectors), _matrix_of(vectors, matrix, manifest), read_objective(manifest))
-    )
-    plots.save_figure(figure, output)
+    plots.save_figure(make(), output)
     report_figure(output, rest)
 
 
@@ -83,7 +86,10 @@ def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
 
     found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
     recorded = manifest.inputs.get("matrix")
-    words = open_vectors(vectors).vocabulary.tokens
-    if found.fingerprint != recorded if recorded else found.rows.tokens != words:
+    if recorded:
+        is_same = found.fingerprint == recorded
+    else:  # Vectors that were saved again have no record: their words must do.
+        is_same = found.rows.tokens == open_vectors(vectors).vocabulary.tokens
+    if not is_same:
         raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")
     return found
