@@ -22,6 +22,7 @@ from swivel.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
     save_plan,
+    saved_bytes,
 )
 from swivel.errors import DamagedFolder, FolderLocked, StorageError
 from swivel.objective import Loss
@@ -180,3 +181,9 @@ def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:
     remove_checkpoints(tmp_path)
     remove_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_what_checkpoints_take_is_known(tmp_path: Path) -> None:
+    assert saved_bytes(tmp_path) == 0
+    save_checkpoint(tmp_path, "x", Checkpoint(Place(), np.zeros((1, 2), bool), {"rows": np.ones((30, 20), np.float32)}))
+    assert saved_bytes(tmp_path) >= 30 * 20 * 4

@@ -96,6 +96,11 @@ def save_checkpoint(folder: Path, identity: str, checkpoint: Checkpoint) -> None
         writer.finish(config=config, inputs={"run": identity}, facts=asdict(checkpoint.place))
 
 
+def saved_bytes(folder: Path) -> int:
+    """Return what both checkpoints take already: they are written over."""
+    return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
+
+
 def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
     """Return the newest whole checkpoint of the run of that identity."""
     return find_checkpoint(folder, identity).checkpoint

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ from swivel.npy import read_array_header
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 REMEDY = "make the folder again with --overwrite, or restore the file"
-_LONGEST_EMPTY = 128  # bytes of an .npy file without values
-_NO_ARRAY = (ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError)  # what numpy makes of any bytes
 _SEAL = ',\n "checksum": "'
 
 

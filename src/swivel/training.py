@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.backends import Side
-from swivel.checkpoint import Checkpoint, Place, Saver, place_from
+from swivel.checkpoint import Checkpoint, Place, Saver, place_from, saved_bytes
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.initial import Start, fewer_passes, make_arrays
@@ -90,7 +90,9 @@ def train_matrix(
         with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
             plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
             if plan is not None:
-                estimate_needs(matrix, config, plan, threads).announce(folder, progress)
+                needs = estimate_needs(matrix, config, plan, threads)
+                left = max(needs.disk_bytes - saved_bytes(folder), 0)
+                replace(needs, disk_bytes=left).announce(folder, progress)
                 saver.keep_plan(asdict(plan))
             plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
             run = _Run(Job(matrix, config, plan), team, saver, should_stop)
@@ -172,9 +174,7 @@ class _Run:
 
     def _restore(self) -> dict[str, Array] | None:
         saved = self.saver.load()
-        if (
-            saved is None or saved.done.shape != self.done.shape
-        ):  # of other blocks: its plan was lost with an old version
+        if saved is None or saved.done.shape != self.done.shape:  # of other blocks, whose plan an old version lost
             return None
         self.place = replace(saved.place, saved=saved.place.saved + 1)
         self.done = saved.done
