@@ -15,7 +15,7 @@ from swivel.backends import Side, Step, StepSettings, Zeros
 from swivel.backends.base import Load
 from swivel.backends.triton.backend import DeviceMeans, TritonBackend, measure_needs
 from swivel.backends.triton.plan import Places, Shapes
-from swivel.backends.triton.residence import Needs
+from swivel.backends.triton.residence import DeviceNeeds
 from swivel.backends.triton.steps import Batch, CellArrays, Parameters
 from swivel.objective import Loss, Objective
 from swivel.schedule import block_starts, rounds_in_groups
@@ -92,7 +92,7 @@ def make_load(kind: str, zeros: Zeros) -> Load:
     return Load(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
 
 
-def make_needs(kind: str, zeros: Zeros) -> Needs:
+def make_needs(kind: str, zeros: Zeros) -> DeviceNeeds:
     return measure_needs(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
 
 

@@ -33,6 +33,7 @@ LAYERS: list[tuple[str, dict[str, set[str]]]] = [
             "needs": {"errors", "progress", "resources"},
             "interrupts": set(),
             "npy": set(),
+            "tensors": set(),
             "folders": {"errors", "npy", "_version"},
             "locks": set(),
             "ordered": set(),

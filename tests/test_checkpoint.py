@@ -62,6 +62,15 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
 
 
+def test_a_checkpoint_of_other_blocks_is_passed_over_and_said(tmp_path: Path) -> None:
+    save(tmp_path, "run", Place(saved=0), make_arrays(0))
+    other = Checkpoint(Place(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1))
+    save_checkpoint(tmp_path, "run", other)
+    found = find_checkpoint(tmp_path, "run", DONE.shape)
+    assert found.slot == SLOTS[0]
+    assert re.fullmatch(r"\S+checkpoint-2: of \(9, 9\) blocks, .* \(3, 2\): checkpoint-1 is taken", found.describe())
+
+
 def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path / "new", "run") == Found()
     assert load_plan(tmp_path / "new", "run") is None

@@ -198,7 +198,7 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch)
     (tmp_path / "in" / "secret").write_text("x")
 
     def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied", str(tmp_path / "in"))
+        raise PermissionError(13, "Permission denied", *map(str, args[:1]))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)

@@ -106,7 +106,7 @@ def npy(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
         (npy("(-1, 300)"), "not an npy file .its header is not that of an array of numbers or texts"),
         (npy("(2, 1)", "<f4000"), "not an npy file"),
         (npy("(2, 1)", "<f0"), "not an npy file"),
-        (npy("(2,)"), r"expected a matrix of floats, got float32 of shape \(2,\)"),
+        (npy("(2,)", data=bytes(8)), r"expected a matrix of floats, got float32 of shape \(2,\)"),
         (npy("(1, 1)", "<i4", b"1234"), r"expected a matrix of floats, got int32"),
         (npy("(1, 1)", "|O", b"12345678"), "it holds Python objects, and no pickle is loaded"),
         (npy("(0, 3)"), "v.npy: 2 words, but 0 vectors"),

@@ -153,6 +153,7 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     monkeypatch.setattr("swivel.needs.free_address_space", lambda: 7 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, 7\.0 GiB are left .* less text"):
         needs.check(tmp_path)
+    monkeypatch.setattr("swivel.needs.free_address_space", lambda: None)
     monkeypatch.setattr(resources, "_free_of_machine", lambda: 3 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, 3\.0 GiB of memory are free"):
         needs.check(tmp_path)

@@ -29,7 +29,7 @@ from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, mak
 from swivel.backends.triton import backend as triton_backend
 from swivel.backends.triton.backend import measure_needs
 from swivel.backends.triton.plan import Tile
-from swivel.backends.triton.residence import Banks, Needs, arrange, choose_order
+from swivel.backends.triton.residence import Banks, DeviceNeeds, arrange, choose_order
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
@@ -110,7 +110,7 @@ def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: 
 @settings(deadline=None, max_examples=40)
 def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
-    needs = Needs(Load(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), Tile(), 2)
+    needs = DeviceNeeds(Load(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), Tile(), 2)
     memory = int(share * needs.least(needs.banks(None, (1, 1)), needs.most(None)))
     smallest = needs.least(needs.banks((1, 1), (1, 1)), 1)
     if memory < smallest:
@@ -124,7 +124,7 @@ def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: boo
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
     starts = block_starts(97 * 4096, 97)
-    needs = Needs(Load((starts, starts), 300, Zeros(), 10**9, is_halved=True), Tile(), 2)
+    needs = DeviceNeeds(Load((starts, starts), 300, Zeros(), 10**9, is_halved=True), Tile(), 2)
     whole = needs.least(needs.banks(None, (1, 1)), needs.most(None))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None

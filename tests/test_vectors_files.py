@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
+from swivel.formats.tensors import read_tensors
 from swivel.storage import create_folder
+from swivel.tensors import map_tensors
 from swivel.vectors import Side, Vectors, combine_vectors, load, write_vectors
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.files import TENSORS, map_tensors
+from swivel.vectors.files import TENSORS
 from swivel.vectors.search import scale_to_unit
 from swivel.vocabulary import Vocabulary
 
@@ -142,7 +144,7 @@ def test_vectors_without_columns_are_stored_once(tmp_path: Path) -> None:
     w, _ = make_sides()
     vectors = Vectors(Side(Vocabulary("abcdefg"), w), vectors=w)
     vectors.save(tmp_path)
-    assert list(map_tensors(tmp_path / TENSORS)) == ["rows"]
+    assert list(map_tensors(tmp_path / TENSORS).matrices) == ["rows"]
     loaded = load(tmp_path)
     assert_same(loaded, vectors)
     assert loaded.vectors is loaded.rows
@@ -262,7 +264,6 @@ def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> di
         tensor_file([1]),
         tensor_file({"rows": 3}),
         tensor_file(entry(dtype="F16")),
-        tensor_file(entry(shape=[6])),
         tensor_file(entry(shape=[-2, -3])),
         tensor_file(entry(shape=None)),
         tensor_file(entry(offsets=[0, 20])),
@@ -277,8 +278,9 @@ def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
         load(tmp_path)
 
 
-def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
-    save_with(tmp_path, **{TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
+@pytest.mark.parametrize("header", [{"__metadata__": {"a": "b"}}, entry(shape=[6]), entry(dtype="I32")])
+def test_a_tensor_file_without_a_matrix_of_rows_is_damage(tmp_path: Path, header: object) -> None:
+    save_with(tmp_path, **{TENSORS: tensor_file(header)})
     with pytest.raises(DamagedFolder, match="'rows' is missing"):
         load(tmp_path)
 
@@ -288,13 +290,13 @@ def test_tensors_at_odd_addresses_are_read_too(tmp_path: Path, padding: int) -> 
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     header = json.dumps(entry()).encode() + b" " * padding
     (tmp_path / "file").write_bytes(tensor_file(header, values.tobytes()))
-    rows = map_tensors(tmp_path / "file")["rows"]
+    rows = map_tensors(tmp_path / "file").matrices["rows"]
     assert rows.flags.aligned and np.array_equal(rows, values)
 
 
 def test_a_tensor_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file"):
-        map_tensors(tmp_path / "none")
+    with pytest.raises(StorageError, match="none: No such file"):
+        read_tensors(tmp_path / "none")
 
 
 def test_tensors_that_cannot_be_written_are_told(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ chooses again; each checkpoint has it, too.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import DamagedFolder, StorageError
+from swivel.errors import DamagedFolder, StorageError, clear_errors
 from swivel.objective import Loss
 from swivel.progress import Progress
 from swivel.storage import Folder, create_folder, open_folder, remove_tree, seal, unseal, write_file
@@ -72,17 +71,18 @@ def save_plan(folder: Path, identity: str, plan: Mapping[str, Any]) -> None:
 
 def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
     """Return what was chosen for the run of that identity, or None where it has not begun."""
+    file = folder / PLAN
+    if not file.exists():
+        return None
+    with clear_errors(file):
+        data = file.read_bytes()
     try:
-        saved = unseal((folder / PLAN).read_bytes())
+        saved = unseal(data)
         if saved.keys() != {"identity", "plan"}:
             raise ValueError(f"fields {', '.join(saved)}")
         return dict(saved["plan"]) if saved["identity"] == identity else None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{folder / PLAN}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFolder(f"{folder / PLAN}: not a plan ({error})") from error
+        raise DamagedFolder(f"{file}: not a plan ({error})") from error
 
 
 def save_checkpoint(folder: Path, identity: str, checkpoint: Checkpoint) -> None:
@@ -106,9 +106,33 @@ def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
     return find_checkpoint(folder, identity).checkpoint
 
 
-def find_checkpoint(folder: Path, identity: str) -> Found:
-    """Return the newest whole checkpoint of the run of that identity; a damaged one costs one interval."""
-    found: list[tuple[int, str, Checkpoint]] = []
+def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None = None) -> Found:
+    """Return the newest whole checkpoint of the run of that identity, of so many blocks where that is said.
+
+    A damaged one costs one interval.
+    """
+    slots, passed_over = _open_slots(folder, identity)
+    for _, slot in slots:
+        try:
+            checkpoint = _read_checkpoint(slot)
+            if blocks is not None and checkpoint.done.shape != blocks:
+                raise DamagedFolder(f"{slot.path}: of {checkpoint.done.shape} blocks, and the run has {blocks}")
+            return Found(checkpoint, slot.path.name, tuple(passed_over))
+        except (StorageError, OSError) as error:
+            passed_over.append(_without_remedy(error))
+    return Found(passed_over=tuple(passed_over))
+
+
+def _find_plan(folder: Path, identity: str) -> dict[str, Any] | None:
+    """Return the plan that the newest checkpoint of a run has; its arrays are not read."""
+    slots, _ = _open_slots(folder, identity)
+    plans = [slot.manifest.config.get("plan") for _, slot in slots]
+    return next((plan for plan in plans if isinstance(plan, dict) and plan), None)
+
+
+def _open_slots(folder: Path, identity: str) -> tuple[list[tuple[Place, Folder]], list[str]]:
+    """Return the checkpoints of a run that have a manifest, the newest first, and what is wrong with the others."""
+    found: list[tuple[Place, Folder]] = []
     passed_over: list[str] = []
     for name in SLOTS:
         if not (folder / name).exists():
@@ -116,25 +140,31 @@ def find_checkpoint(folder: Path, identity: str) -> Found:
         try:
             slot = open_folder(folder / name, STAGE)
             if slot.manifest.inputs.get("run") == identity:
-                checkpoint = _read_checkpoint(slot)
-                found.append((checkpoint.place.saved, name, checkpoint))
+                found.append((_read_place(slot), slot))
         except (StorageError, OSError) as error:
-            passed_over.append(str(error).partition(";")[0])  # How to mend it is no matter: there is another.
-    if not found:
-        return Found(passed_over=tuple(passed_over))
-    _, name, checkpoint = max(found, key=lambda each: each[0])
-    return Found(checkpoint, name, tuple(passed_over))
+            passed_over.append(_without_remedy(error))
+    return sorted(found, key=lambda each: -each[0].saved), passed_over
+
+
+def _without_remedy(error: Exception) -> str:
+    return str(error).partition(";")[0]  # How to mend it is no matter: there is another.
+
+
+def _read_place(slot: Folder) -> Place:
+    try:
+        return place_from(slot.manifest.facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # of an older version, or written by hand
+        raise DamagedFolder(f"{slot.path}: does not say how far the run was ({error})") from error
 
 
 def _read_checkpoint(slot: Folder) -> Checkpoint:
     slot.verify()
     arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
+    checkpoint = Checkpoint(_read_place(slot), np.array(slot.array(DONE)), arrays, slot.manifest.config.get("plan", {}))
     try:
-        plan = slot.manifest.config.get("plan", {})
-        checkpoint = Checkpoint(place_from(slot.manifest.facts), np.array(slot.array(DONE)), arrays, plan)
         _check_arrays(checkpoint)
-    except (KeyError, TypeError, ValueError) as error:  # of an older version, or written by hand
-        raise DamagedFolder(f"{slot.path}: does not say how far the run was ({error})") from error
+    except ValueError as error:
+        raise DamagedFolder(f"{slot.path}: {error}") from error
     return checkpoint
 
 
@@ -183,20 +213,14 @@ class Saver:
         except DamagedFolder as error:
             plan, damage = None, str(error)
         if plan is None:
-            found = load_checkpoint(self.folder, self.identity)
-            plan = dict(found.plan) if found else None
-            if plan:
-                save_plan(self.folder, self.identity, plan)
+            plan = _find_plan(self.folder, self.identity)
         if damage:
             taken = "that of a checkpoint is taken" if plan else "there is no checkpoint either, all begins again"
             self.progress.say(f"{damage}: {taken}")
         return plan or None
 
     def keep_plan(self, plan: Mapping[str, Any]) -> None:
-        """Write a plan down, where it is not yet."""
-        with contextlib.suppress(DamagedFolder):  # It is written anew.
-            if load_plan(self.folder, self.identity) == plan:
-                return
+        """Write a plan down."""
         save_plan(self.folder, self.identity, plan)
 
     def is_due(self) -> bool:
@@ -209,9 +233,9 @@ class Saver:
         self.last = time.monotonic()
         return replace(checkpoint.place, saved=checkpoint.place.saved + 1)
 
-    def load(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint, and say which that is where one is not whole."""
-        found = find_checkpoint(self.folder, self.identity)
+    def load(self, blocks: tuple[int, ...]) -> Checkpoint | None:
+        """Return the newest whole checkpoint of so many blocks, and say which that is where one was passed over."""
+        found = find_checkpoint(self.folder, self.identity, blocks)
         if found.passed_over:
             self.progress.say(found.describe())
         return found.checkpoint

@@ -21,6 +21,12 @@ Each message says what is wrong with which value, where, and what to do::
     └── MissingExtra         an optional library is not installed
 """
 
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
 
 class SwivelError(Exception):
     """Base of all errors that Swivel raises on purpose."""
@@ -105,3 +111,19 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
     "plots need matplotlib: pip install 'swivel-embeddings[plot]'"
     """
     return MissingExtra(f"{what} need {library}: pip install 'swivel-embeddings[{extra}]'")
+
+
+@contextlib.contextmanager
+def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterator[None]:
+    """Turn the operating system's errors into one line of ours, which names the file.
+
+    >>> with clear_errors("counts"):
+    ...     open("no/such/file")
+    Traceback (most recent call last):
+    swivel.errors.StorageError: no/such/file: No such file or directory
+    """
+    try:
+        yield
+    except OSError as error:
+        place = name if error.filename is None or isinstance(error.filename, int) else os.fsdecode(error.filename)
+        raise kind(f"{place}: {error.strerror or error}") from error

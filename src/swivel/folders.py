@@ -6,25 +6,24 @@ writes: that is `storage`, through which everyone uses this.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from swivel._version import __version__
-from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder
-from swivel.npy import read_array_header
+from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
+from swivel.npy import map_array
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 REMEDY = "make the folder again with --overwrite, or restore the file"
+_VERIFIERS = 4  # files that are read at a time: most of a matrix is in two
 _SEAL = ',\n "checksum": "'
 
 
@@ -47,9 +46,6 @@ class Manifest:
     parts: Mapping[str, Part]
     format: int = FORMAT_VERSION
     library: str = __version__
-
-
-VERIFIERS = 4  # files that are read at a time: most of a matrix is in two
 
 
 def checksum(path: Path) -> str:
@@ -99,26 +95,11 @@ def unseal(data: bytes) -> dict[str, Any]:
     return fields
 
 
-@contextlib.contextmanager
-def told_apart(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into one clear line."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
-
-
 def open_array(path: Path) -> NDArray[Any]:
     """Return the array in a `.npy` file, mapped read-only."""
     try:
-        with told_apart(path), path.open("rb") as file:
-            header = read_array_header(file)
-            start, size = file.tell(), path.stat().st_size
-            if header.nbytes > size - start:
-                raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
-            if not header.size:  # An empty array cannot be mapped.
-                return np.empty(header.shape, header.dtype)
-            return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
+        with clear_errors(path):
+            return map_array(path)
     except ValueError as error:
         raise DamagedFolder(f"{path}: not an array file ({error}); {REMEDY}") from error
 
@@ -133,16 +114,15 @@ def read_manifest(path: Path) -> Manifest:
         if inside:
             raise StorageError(f"{path}: the folder of a run; name {' or '.join(inside)}")
         raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
-    try:
+    with clear_errors(file):
         data = file.read_bytes()
+    try:
         _check_format(file, json.loads(data.decode("utf-8")))  # first: a later format may have other fields
         fields = unseal(data)
         parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
         manifest = Manifest(parts=parts, **fields)
         _check_fields(manifest)
         return manifest
-    except OSError as error:
-        raise StorageError(f"{file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a manifest ({one_line(error)}); {REMEDY}") from error
 
@@ -204,8 +184,12 @@ class Folder:
         files = {name: self._part(name) for name in names if name not in self._checked}
         if not files:
             return
-        with told_apart(self.path), ThreadPoolExecutor(VERIFIERS) as pool:
-            digests = list(pool.map(checksum, files.values()))
+        with clear_errors(self.path):
+            if len(files) == 1:
+                digests = [checksum(file) for file in files.values()]
+            else:
+                with ThreadPoolExecutor(_VERIFIERS) as pool:
+                    digests = list(pool.map(checksum, files.values()))
         for name, digest in zip(files, digests, strict=True):
             if digest != self.manifest.parts[name].sha256:
                 raise DamagedFolder(f"{self.path / name}: checksum differs from the manifest's; {REMEDY}")

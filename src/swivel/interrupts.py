@@ -156,7 +156,7 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
     watch = threading.Thread(target=_leave_after_signal, args=(ours, farewell, seconds), daemon=True)
     watch.start()
     _heard.clear()
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False), signal.signal(signal.SIGTERM, _exit)
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False), signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     finally:
@@ -166,7 +166,7 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
         theirs.close()  # A watch that has seen a signal goes on: threads may still keep the process.
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
     _heard.append(number)
     raise SystemExit(128 + number)
 

@@ -45,15 +45,15 @@ class Needs:
                 f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, {format_bytes(free)} are "
                 f"free; choose another disk, or {self.advice}"
             )
-        free = free_memory()
-        if self.memory_bytes * ENOUGH > free:
-            raise MemoryBudgetError(f"{self.what} needs {self}, {format_bytes(free)} of memory are free; {self.advice}")
         space = free_address_space()
         if space is not None and self.memory_bytes + self.mapped_bytes > space:
             raise MemoryBudgetError(
                 f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, "
-                f"{format_bytes(space)} are left of this process's limit (ulimit -v); raise it, or {self.advice}"
+                f"{format_bytes(space)} are left of this process's limit (ulimit -v, -d); raise it, or {self.advice}"
             )
+        free = free_memory()
+        if self.memory_bytes * ENOUGH > free:
+            raise MemoryBudgetError(f"{self.what} needs {self}, {format_bytes(free)} of memory are free; {self.advice}")
 
 
 def check_libraries(what: str) -> None:
@@ -65,5 +65,5 @@ def check_libraries(what: str) -> None:
     if limit is not None and limit < needed:
         raise MemoryBudgetError(
             f"{what} needs {format_bytes(needed)} of address space or more, libraries included, and this process may "
-            f"have {format_bytes(limit)}; raise the limit (ulimit -v)"
+            f"have {format_bytes(limit)}; raise the limit (ulimit -v, -d)"
         )

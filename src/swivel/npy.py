@@ -1,16 +1,18 @@
 """The beginning of numpy's array files, read strictly.
 
-Receives an open file, hands on shape, order and dtype, and leaves the file at the first value. Not by numpy, which
-evaluates the header as Python and fails in many ways where it is damaged. It reads no values.
+Receives an open file, hands on shape, order and dtype, and leaves the file at the first value; of a path, the array,
+mapped. Not by numpy, which evaluates the header as Python and fails in many ways where it is damaged. No value is read.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 _LONGEST_HEADER = 10_000
 _HEADER = re.compile(
@@ -74,3 +76,15 @@ def read_array_header(file: IO[bytes]) -> ArrayHeader:
     if not dtype.itemsize:
         raise ValueError(f"{dtype} of shape {shape}")
     return ArrayHeader(shape, found["fortran"] == b"True", dtype)
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Return the array of a file, mapped read-only, or raise ValueError."""
+    with path.open("rb") as file:
+        header = read_array_header(file)
+        start, size = file.tell(), path.stat().st_size
+        if header.nbytes > size - start:
+            raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
+        if not header.size:  # An empty array cannot be mapped.
+            return np.empty(header.shape, header.dtype)
+        return np.memmap(file, header.dtype, "r", start, header.shape, header.order)

@@ -1,4 +1,4 @@
-"""What the machine has: cores and memory that this process may use."""
+"""What the machine has: cores, memory, address space and disk that this process may use."""
 
 from __future__ import annotations
 

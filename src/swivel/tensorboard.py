@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from swivel.errors import missing_extra
-from swivel.folders import told_apart
+from swivel.errors import clear_errors, missing_extra
 from swivel.progress import SILENT, PassedOn, Progress, Task
 
 
@@ -49,7 +48,7 @@ class TensorboardProgress(PassedOn):
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Write the points of a step."""
-        with told_apart(self.folder):
+        with clear_errors(self.folder):
             if self._writer is None:
                 self._writer = self._make_writer(log_dir=str(self.folder))
             for name, value in values.items():
@@ -59,7 +58,7 @@ class TensorboardProgress(PassedOn):
     def end(self, task: Task) -> None:
         """Close the file with the job that was measured."""
         if self._writer is not None:
-            with told_apart(self.folder):
+            with clear_errors(self.folder):
                 self._writer.close()
             self._writer = None
         super().end(task)

@@ -130,7 +130,6 @@ class _Run:
         self.place = Place()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks of the pass that is under way
         self._clock = 0.0
-        self._meter = Meter(SILENT, self.done.size)
         self._orders: dict[int, list[list[Block]]] = {}
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
@@ -150,6 +149,7 @@ class _Run:
     def train(self, progress: Progress) -> Trained | None:
         """Run all passes that are left."""
         self.saver.last = time.monotonic()
+        self._meter = Meter(progress, self.done.size)
         self._run_passes(progress)
         return self._finish()
 
@@ -173,8 +173,8 @@ class _Run:
         return make_arrays(sums, orders, self.config, start=start, threads=threads)
 
     def _restore(self) -> dict[str, Array] | None:
-        saved = self.saver.load()
-        if saved is None or saved.done.shape != self.done.shape:  # of other blocks, whose plan an old version lost
+        saved = self.saver.load(self.done.shape)
+        if saved is None:
             return None
         self.place = replace(saved.place, saved=saved.place.saved + 1)
         self.done = saved.done
@@ -226,7 +226,6 @@ class _Run:
         with track(progress, "training", self._all_steps() * self._cells_per_step, "cells") as task:
             task.advance(self._done_steps() * self._cells_per_step)
             self._clock = time.perf_counter()
-            self._meter = Meter(progress, self.done.size)
             while self.place.passes < self.plan.passes and not self._has_converged():
                 self._run_pass(task)
 
@@ -293,7 +292,8 @@ class _Run:
         self._clock = now
         task.advance(len(done.blocks) * self._cells_per_step, self._note() + done.note)
         step = self._done_steps()
-        self._meter.add(lost, len(done.blocks), self._cells_per_step, self._rate(step), step)
+        rate = self._rate(step - len(done.blocks))  # that they were taken at
+        self._meter.add(lost, len(done.blocks), self._cells_per_step, rate, step)
 
     def _diverged(self, what: str) -> Diverged:
         config = self.config

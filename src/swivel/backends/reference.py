@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.backends.base import (
-    Band,
-    Finished,
-    Gradients,
-    HeldSides,
-    ObservedCells,
-    Side,
-    Step,
-    StepSettings,
-    run_in_turn,
-)
-from swivel.backends.recovering import recover_gradients
+from swivel.backends.base import Band, ObservedCells, Side, StepSettings
+from swivel.backends.plain import PlainBackend
 from swivel.objective import Loss, adagrad, loss_and_gradient
 
 
-class ReferenceBackend(HeldSides):
+class ReferenceBackend(PlainBackend):
     """Computes every cell densely in float64."""
 
     name = "reference"
@@ -46,27 +36,17 @@ class ReferenceBackend(HeldSides):
     def close(self) -> None:
         """Hold nothing."""
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
-        """Run steps one after the other."""
-        return run_in_turn(self._run_step, steps, should_stop)
+    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss of a block and its gradients, by the oracle."""
+        return block_gradients(cells, rows, columns, self.settings, seed)
 
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
-        """Return the gradients of a step, read off the step itself."""
-        return recover_gradients(self, step, rows, columns)
-
-    def _run_step(self, step: Step) -> Loss:
-        cells, rows, columns = self.open_step(step)
-        loss, row_gradient, column_gradient = block_gradients(cells, rows, columns, self.settings, step.seed)
-        decay = self.settings.decay
-        row_gradient = row_gradient / len(columns.vectors) + decay * rows.vectors
-        column_gradient = column_gradient / len(rows.vectors) + decay * columns.vectors
-        adagrad(rows.vectors, rows.accumulators, row_gradient, step.rate)
-        adagrad(columns.vectors, columns.accumulators, column_gradient, step.rate)
-        return loss
+    def update(self, side: Side, gradient: Any, rate: float) -> None:
+        """Take an Adagrad step, by the oracle."""
+        adagrad(side.vectors, side.accumulators, gradient, rate)
 
 
 def block_gradients(
-    cells: ObservedCells, rows: Side, columns: Side, settings: StepSettings, seed: tuple[int, ...]
+    cells: ObservedCells, rows: Side, columns: Side, settings: StepSettings, seed: Sequence[int]
 ) -> tuple[Loss, NDArray[np.float64], NDArray[np.float64]]:
     """Return the loss of a block and its gradients with respect to both sides' vectors."""
     W, C = np.asarray(rows.vectors, np.float64), np.asarray(columns.vectors, np.float64)

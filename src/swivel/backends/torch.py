@@ -6,31 +6,21 @@ no faster backend, and a second opinion for those that have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends.base import (
-    Band,
-    Finished,
-    Gradients,
-    HeldSides,
-    ObservedCells,
-    Side,
-    Step,
-    StepSettings,
-    run_in_turn,
-)
-from swivel.backends.recovering import recover_gradients
+from swivel.backends.base import Band, ObservedCells, Side, StepSettings
+from swivel.backends.plain import PlainBackend
 from swivel.objective import Loss
 
 Tensor = torch.Tensor
 
 
-class TorchBackend(HeldSides):
+class TorchBackend(PlainBackend):
     """Computes blocks one after the other on `device`, with operands of the products in `dtype`."""
 
     name = "torch"
@@ -62,39 +52,29 @@ class TorchBackend(HeldSides):
         """Give torch its own number of threads back."""
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
-        """Run steps one after the other."""
-        return run_in_turn(self._run_step, steps, should_stop)
-
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
-        """Return the gradients of a step, read off the step itself."""
-        return recover_gradients(self, step, rows, columns)
-
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()
 
     @torch.no_grad()
-    def _run_step(self, step: Step) -> Loss:
-        cells, rows, columns = self.open_step(step)
+    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss of a block and its gradients, as tensors."""
         dW, dC = torch.zeros_like(rows.vectors), torch.zeros_like(columns.vectors)
         observed = self._put_cells(cells)
         loss = Loss()
-        for band in self.settings.zeros.bands(len(dW), len(dC), step.seed):
+        for band in self.settings.zeros.bands(len(dW), len(dC), seed):
             loss += self._run_band(band, observed, (rows, columns), (dW, dC))
-        self._update(rows, dW / len(dC), step.rate)
-        self._update(columns, dC / len(dW), step.rate)
-        return loss
+        return loss, dW, dC
+
+    def update(self, side: Side, gradient: Any, rate: float) -> None:
+        """Take an Adagrad step, in place."""
+        side.accumulators.addcmul_(gradient, gradient)
+        side.vectors.sub_(rate * gradient * side.accumulators.rsqrt())
 
     def _put_cells(self, cells: ObservedCells) -> tuple[Tensor, Tensor, Tensor]:
         positions = cells.positions.astype(np.int64)
         arrays = positions >> 16, positions & 0xFFFF, np.array(cells.counts, np.float32)
         i, j, x = (torch.from_numpy(array).to(self.device) for array in arrays)
         return i, j, x
-
-    def _update(self, side: Side, gradient: Tensor, rate: float) -> None:
-        gradient.add_(side.vectors, alpha=self.settings.decay)
-        side.accumulators.addcmul_(gradient, gradient)
-        side.vectors.sub_(rate * gradient * side.accumulators.rsqrt())
 
     def _run_band(
         self, band: Band, observed: tuple[Tensor, Tensor, Tensor], sides: tuple[Side, Side], out: tuple[Tensor, Tensor]

@@ -26,7 +26,7 @@ from swivel.cli.options import (
     watching_options,
 )
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import ConfigError, MissingExtra, SwivelError
+from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors
 from swivel.interrupts import leave_in_time
 from swivel.means import ClusterConfig
 
@@ -64,9 +64,8 @@ def read_tokens(file: str | None) -> list[str] | None:
     if file is None:
         return None
     try:
-        lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
+        with clear_errors(file, ConfigError):
+            lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not valid UTF-8") from error
     tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]

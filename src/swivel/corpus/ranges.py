@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from swivel.config import CorpusConfig
-from swivel.corpus.remote import told_apart
+from swivel.corpus.remote import clear_remote_errors
 from swivel.corpus.sources import (
     BLOCK_BYTES,
     PACKED_SUFFIXES,
@@ -107,7 +107,7 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
 
 
 def _read_between(part: FileRange, marks: tuple[bytes, ...]) -> Iterator[Block]:
-    with open_file(part.file) as raw, told_apart(str(part.file)):
+    with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
         first: int | None = 0
         if part.start:
             first = _find_cut(raw, part.start, part.stop, marks)

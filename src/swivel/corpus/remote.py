@@ -45,13 +45,13 @@ class RemoteFile:
 
     def size(self) -> int | None:
         """Return its bytes, where the file system can say."""
-        with told_apart(str(self)):
+        with clear_remote_errors(str(self)):
             size = self.system.size(self.path)
         return None if size is None else int(size)
 
     def version(self) -> str:
         """Return what changes when the file does: all that its file system says of it but where it lies."""
-        with told_apart(str(self)):
+        with clear_remote_errors(str(self)):
             facts = self.system.info(self.path)
         return fingerprint(
             sorted((key, str(value)) for key, value in facts.items() if isinstance(value, _SAID) and key not in _PLACES)
@@ -59,7 +59,7 @@ class RemoteFile:
 
     def open(self) -> IO[bytes]:
         """Open the file for reading."""
-        with told_apart(str(self)):
+        with clear_remote_errors(str(self)):
             return self.system.open(self.path, "rb")  # type: ignore[no-any-return]
 
 
@@ -79,7 +79,7 @@ def list_url(url: str) -> list[Path] | list[RemoteFile]:
     """
     if _LOCAL.match(url) and "::" not in url:
         return [Path(_LOCAL.sub("", url))]
-    with told_apart(url):
+    with clear_remote_errors(url):
         import fsspec
 
         system, path = fsspec.core.url_to_fs(url)
@@ -98,7 +98,7 @@ def _is_hidden(file: str, folder: str) -> bool:
 
 
 @contextmanager
-def told_apart(name: str) -> Iterator[None]:
+def clear_remote_errors(name: str) -> Iterator[None]:
     """Turn what file systems raise, each in its own way, into one clear line."""
     try:
         yield

@@ -19,14 +19,14 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
 from swivel.corpus.remote import RemoteFile, is_url, list_url
-from swivel.errors import ConfigError, CorpusError, missing_extra
+from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
 from swivel.storage import fingerprint
 
 TextFile: TypeAlias = "Path | RemoteFile"
@@ -142,7 +142,7 @@ def _fingerprint_file(file: TextFile, config: CorpusConfig) -> str:
         return fingerprint([file.size(), file.version(), fingerprint(config)])
     if file == STDIN:
         return "standard input"
-    with _told_apart(str(file)):
+    with clear_errors(file, CorpusError):
         status = file.stat()
     return fingerprint([status.st_size, status.st_mtime_ns, fingerprint(config)])
 
@@ -179,14 +179,6 @@ def find_codec(encoding: str) -> codecs.CodecInfo:
     return codec
 
 
-@contextmanager
-def _told_apart(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CorpusError(f"{name}: {error.strerror or error}") from error
-
-
 def size_of(file: TextFile) -> int | None:
     """Return the bytes of a file; None of what has no size: standard input, a pipe."""
     if isinstance(file, RemoteFile):
@@ -203,7 +195,7 @@ def open_file(file: TextFile) -> IO[bytes]:
     """Open a file's bytes for reading."""
     if isinstance(file, RemoteFile):
         return file.open()
-    with _told_apart(str(file)):
+    with clear_errors(file, CorpusError):
         return file.open("rb", buffering=0)
 
 
@@ -229,7 +221,7 @@ def _read_file(file: TextFile, name: str) -> Iterator[Block]:
 
 def _read_plain(raw: IO[bytes], name: str) -> Iterator[Block]:
     while True:
-        with _told_apart(name):
+        with clear_errors(name, CorpusError):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from swivel.errors import EvaluationError
+from swivel.errors import EvaluationError, clear_errors
 from swivel.evaluation.sources import PAPER_ORDER, name_set, published_sections
 
 SUFFIXES = (".tsv", ".txt")
@@ -184,10 +184,8 @@ def _list_files(path: Path) -> list[Path]:
 
 
 def _open_reader(path: Path, lowercase: bool) -> _Reader:
-    try:
+    with clear_errors(path, EvaluationError):
         data = path.read_bytes()
-    except OSError as error:
-        raise EvaluationError(f"{path}: {error.strerror or error}") from error
     reader = _Reader(path, lowercase=lowercase)
     try:
         text = data.decode("utf-8-sig")

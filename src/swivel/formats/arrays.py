@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import StorageError, VocabularyError
+from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.formats.labels import FREE, is_text, make_vectors, shown
-from swivel.npy import read_array_header
+from swivel.npy import map_array, read_array_header
 from swivel.storage import create_file, write_arrays
 from swivel.vectors import Vectors
 from swivel.vocabulary import escape, unescape
@@ -47,26 +47,19 @@ def write_npy(vectors: Vectors, path: Path) -> None:
 def read_npy(path: str | Path) -> Vectors:
     """Read a matrix and the words beside it: `NAME.vocabulary.txt`, one a line, with a tab and a count or without."""
     path = Path(path)
-    values = _map_array(path)
+    values = _map_matrix(path)
     words, counts = _read_words(words_beside(path))
     return make_vectors(path, words, values, counts)
 
 
-def _map_array(path: Path) -> NDArray[Any]:
+def _map_matrix(path: Path) -> NDArray[Any]:
     try:
-        with path.open("rb") as file:
-            header = read_array_header(file)
-            start, size = file.tell(), path.stat().st_size
-        _check_matrix(path, header.shape, header.dtype)
-        if start + header.nbytes > size:
-            raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
-        if not header.size:  # has no map
-            return np.empty(header.shape, header.dtype)
-        return np.memmap(path, header.dtype, "r", start, header.shape, header.order)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, TypeError) as error:
+        with clear_errors(path):
+            values = map_array(path)
+    except ValueError as error:
         raise StorageError(f"{path}: not an npy file ({error}); it is damaged, or something else") from error
+    _check_matrix(path, values.shape, values.dtype)
+    return values
 
 
 def _read_words(path: Path) -> tuple[list[str], NDArray[np.int64] | None]:
@@ -119,7 +112,7 @@ def read_npz(path: str | Path) -> Vectors:
     """Read `vectors`, `words` and, where they are there, `counts`."""
     path = Path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with clear_errors(path), zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             for name in ("vectors", "words"):
                 if name not in members:
@@ -128,8 +121,6 @@ def read_npz(path: str | Path) -> Vectors:
                     )
             wanted: list[str] = [name for name in ("vectors", "words", "counts") if name in members]
             found = {name: _read_member(path, archive, members[name]) for name in wanted}
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, RuntimeError, MemoryError) as error:
         raise StorageError(f"{path}: not an npz file ({error}); it is damaged, or something else") from error
     _check_matrix(path, found["vectors"].shape, found["vectors"].dtype)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import StorageError
+from swivel.errors import StorageError, clear_errors
 from swivel.formats.labels import check_words, first_not_finite, refuse_labels, shown, tell_not_finite
 from swivel.formats.text import WHITE, read_sizes
 from swivel.resources import count_cores
@@ -71,12 +71,10 @@ def read_binary(path: str | Path) -> Vectors:
 
 def _map_file(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
+        with clear_errors(path), path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError:
         raise StorageError(f"{path}: the file is empty") from None
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
 
 
 def _read_header(path: Path, data: mmap.mmap) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swivel.errors import StorageError
+from swivel.errors import StorageError, clear_errors
 from swivel.formats.exporting import check_format
 from swivel.formats.projector import VECTORS
 from swivel.formats.static import NESTED, TOKENIZER
@@ -69,11 +69,8 @@ def recognise(path: Path) -> str:
     """Return the name of the format that a path is in; where it is no other, that of our folders, or of text."""
     if path.is_dir():
         return _recognise_folder(path)
-    try:
-        with path.open("rb") as file:
-            start = file.read(_LOOKED_AT)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
+    with clear_errors(path), path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
     for magic, reason in _REFUSED.items():
         if start.startswith(magic):
             raise StorageError(f"{path}: {reason}")

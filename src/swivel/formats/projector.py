@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.errors import StorageError
+from swivel.errors import StorageError, clear_errors
 from swivel.formats.digits import join_digits
 from swivel.formats.labels import make_vectors, refuse_labels, shown
 from swivel.storage import build_folder, create_file, write_file
@@ -82,12 +82,10 @@ def _read_values(path: Path) -> Floats:
 def _lines(path: Path) -> Iterator[str]:
     number = 0
     try:
-        with path.open("rb") as file:
+        with clear_errors(path), path.open("rb") as file:
             for line in file:
                 number += 1
                 yield line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         where = shown(error.object[: error.start].decode("utf-8", "replace"))
         raise StorageError(f"{path}, line {number:,}: not valid UTF-8 after {where}") from error
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error

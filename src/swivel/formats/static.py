@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from swivel._version import __version__
-from swivel.errors import StorageError
+from swivel.errors import StorageError, clear_errors
 from swivel.formats.labels import make_vectors
 from swivel.formats.tensors import read_tensors, write_matrix
 from swivel.formats.tokenizer import describe_tokenizer, read_tokens
@@ -91,9 +91,8 @@ def read_static(path: str | Path) -> Vectors:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
+        with clear_errors(path):
+            found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path}: not JSON ({error})") from error
     if not isinstance(found, dict):

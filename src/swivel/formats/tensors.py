@@ -1,39 +1,28 @@
-"""safetensors files: the header's length (8 bytes, little-endian), the header (JSON), the tensors' bytes.
+"""Vectors as one safetensors file, with their words in its metadata.
 
 Receives a path, hands on `Vectors`, and the other way round: a tensor `vectors` (words, dimensions) of float32, and in
-the header's metadata `words` and `counts`, each a list as JSON. Values are mapped, not read. numpy is all it needs.
+the header's metadata `words` and `counts`, each a list as JSON. Values are mapped, not read.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from swivel.errors import StorageError, VocabularyError
+from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.formats.labels import make_vectors
 from swivel.storage import create_file
+from swivel.tensors import Tensors, map_tensors
 from swivel.vectors import Vectors
 from swivel.vectors.search import Floats
 
 TENSOR = "vectors"
-_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _LONGEST_HEADER = 100_000_000  # what the library reads
 _ALIGNMENT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Tensors:
-    """What a file holds: matrices by name, mapped, and the header's metadata."""
-
-    matrices: Mapping[str, NDArray[Any]]
-    metadata: Mapping[str, str]
 
 
 def write_vectors_tensors(vectors: Vectors, path: Path) -> None:
@@ -92,33 +81,7 @@ def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -
 def read_tensors(path: Path) -> Tensors:
     """Return the float matrices of a safetensors file, mapped read-only; tensors of other kinds are left out."""
     try:
-        data = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}") from error
-    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    try:
-        if not 8 < start <= len(data):
-            raise ValueError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
-        header = json.loads(data[8:start].tobytes())
-        metadata = header.pop("__metadata__", {})
-        if not all(isinstance(value, str) for value in metadata.values()):
-            raise ValueError("metadata that is not text")
-        matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        with clear_errors(path):
+            return map_tensors(path)
+    except ValueError as error:
         raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged, or something else") from error
-    return Tensors(matrices, metadata)
-
-
-def _is_matrix(entry: Mapping[str, Any]) -> bool:
-    return entry["dtype"] in _DTYPES and len(entry["shape"]) == 2
-
-
-def _view(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
-    dtype = np.dtype(_DTYPES[entry["dtype"]])
-    rows, columns = (int(size) for size in entry["shape"])
-    start, stop = (int(offset) for offset in entry["data_offsets"])
-    is_inside = min(rows, columns) >= 0 and 0 <= start <= stop <= len(data)
-    if not is_inside or stop - start != dtype.itemsize * math.prod((rows, columns)):
-        raise ValueError(f"shape ({rows}, {columns}) at bytes {start} to {stop} of {len(data)}")
-    view = np.asarray(data[start:stop]).view(dtype).reshape(rows, columns)
-    return view if view.flags.aligned else view.copy()

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from swivel.errors import StorageError, VocabularyError
+from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.formats.digits import join_digits
 from swivel.formats.labels import refuse_labels, shown
 from swivel.storage import create_file
@@ -112,15 +112,13 @@ def read_text(path: str | Path) -> Vectors:
 
 def _lines(reader: _Reader) -> Iterator[str]:
     try:
-        with reader.path.open("rb") as file:
+        with clear_errors(reader.path), reader.path.open("rb") as file:
             for data in file:  # by \n alone: words may hold U+0085 and its like
                 reader.line += 1
                 text = data.decode("utf-8").rstrip("\r\n").replace("\t", " ").rstrip(" ")
                 yield text.removeprefix("\ufeff") if reader.line == 1 else text
     except UnicodeDecodeError as error:
         reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x})")
-    except OSError as error:
-        raise StorageError(f"{reader.path}: {error.strerror or error}") from error
 
 
 def is_number(text: str) -> bool:

@@ -39,7 +39,7 @@ def load_pyarrow(what: str) -> Any:
 
 
 @contextlib.contextmanager
-def _told_apart(pa: Any, name: str) -> Iterator[None]:
+def _clear_errors(pa: Any, name: str) -> Iterator[None]:
     """Turn whatever pyarrow says into one line with the file's name."""
     try:
         yield
@@ -57,7 +57,7 @@ def read_parquet(file: Path, reading: Reading) -> Iterator[Chunk]:
     pa = load_pyarrow(f"{file}: Parquet files")
     import pyarrow.parquet as parquet
 
-    with _told_apart(pa, str(file)), parquet.ParquetFile(file) as opened:
+    with _clear_errors(pa, str(file)), parquet.ParquetFile(file) as opened:
         schema = opened.schema_arrow
         picks = pick_fields(reading.config, schema.names, len(schema.names), str(file))
         names = _check_names([schema.names[pick] for pick in picks], schema.names, str(file))
@@ -76,7 +76,7 @@ def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
 def read_arrow(file: Path, reading: Reading) -> Iterator[Chunk]:
     """Yield the cells of an Arrow file or stream, or of a Feather file (version 2), batch by batch."""
     pa = load_pyarrow(f"{file}: Arrow files")
-    with _told_apart(pa, str(file)), pa.memory_map(str(file)) as mapped:
+    with _clear_errors(pa, str(file)), pa.memory_map(str(file)) as mapped:
         size = file.stat().st_size
         if mapped.read(6) == b"ARROW1":
             opened = pa.ipc.open_file(mapped)
@@ -96,7 +96,7 @@ def read_table(table: Any, reading: Reading) -> Iterator[Chunk]:
     batches = (
         [table] if isinstance(table, pa.RecordBatch) else table.to_batches() if hasattr(table, "to_batches") else table
     )
-    with _told_apart(pa, name):
+    with _clear_errors(pa, name):
         yield from _read_batches(pa, _select(iter(batches), table.schema, reading, name), name, reading, 1)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from swivel.config import result_settings
-from swivel.errors import ConfigError, CountsError, FolderExists, StorageError
+from swivel.errors import ConfigError, CountsError, FolderExists, StorageError, clear_errors
 from swivel.importers.baskets import BasketSpill, check_basket_sides
 from swivel.importers.building import Target, build_matrix
 from swivel.importers.glove import read_label_file
@@ -121,7 +120,7 @@ def _read_labels(labels: Labels) -> list[str] | None:
         return as_labels(np.array(list(labels), object))
     if not Path(labels).is_file():
         raise StorageError(f"{labels}: no such file of labels")
-    with _told_apart():
+    with clear_errors(labels):
         return read_label_file(Path(labels))
 
 
@@ -183,18 +182,11 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
 
 def _read(found: Source, spill: Any, config: ImportConfig, sides: str, named: _Named, means: Means) -> Reading:
     """Read the whole source into the spill."""
-    with _told_apart(), track(means.progress, "reading", found.size, "bytes" if found.files else "rows") as task:
+    with (
+        clear_errors("the source"),
+        track(means.progress, "reading", found.size, "bytes" if found.files else "rows") as task,
+    ):
         reading = Reading(config, sides, means.memory_bytes, task, named.rows, named.columns)
         for chunk in found.read(reading):
             spill.add(chunk)
     return reading
-
-
-@contextlib.contextmanager
-def _told_apart() -> Iterator[None]:
-    """Turn the operating system's errors into one clear line."""
-    try:
-        yield
-    except OSError as error:
-        name = os.fsdecode(error.filename) if error.filename else "the source"
-        raise StorageError(f"{name}: {error.strerror or error}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, knob, one_of
 from swivel.errors import ConfigError
+from swivel.folders import one_line
 
 FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove", "tensorflow")
 SIDES = ("apart", "same", "mirrored", "undirected")
@@ -101,11 +102,6 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
     return tuple(_find_field(name, names, width, where) for name in config.field_names)
 
 
-def _shown(name: str) -> str:
-    """Return a name as it stands in a message, which is one line."""
-    return name if name.isprintable() else repr(name)
-
-
 def _find_field(name: str, names: list[str] | None, width: int, where: str) -> int:
     if names is not None and name in names:
         return names.index(name)
@@ -113,5 +109,5 @@ def _find_field(name: str, names: list[str] | None, width: int, where: str) -> i
         return int(name) - 1
     has = f"{width} fields without names (a header is taken with --header)"
     if names is not None:
-        has = ", ".join(map(_shown, names))
+        has = ", ".join(map(one_line, names))
     raise ConfigError(f"{where}: no field {name!r}; it has {has}")

@@ -81,7 +81,7 @@ def _check_range(ids: NDArray[np.int64], size: int, kind: str, place: Place) -> 
 
 
 @contextlib.contextmanager
-def _told_apart(name: str) -> Iterator[None]:
+def _clear_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -146,7 +146,7 @@ class _Archive:
 
 def read_npz(file: Path, reading: Reading) -> Iterator[Chunk]:
     """Yield the cells of what `scipy.sparse.save_npz` wrote: csr, csc and coo."""
-    with _told_apart(str(file)), zipfile.ZipFile(file) as opened:
+    with _clear_errors(str(file)), zipfile.ZipFile(file) as opened:
         archive = _Archive(opened, file.stat().st_size)
         kind = archive.text("format")
         shape = archive.numbers("shape", "iu")

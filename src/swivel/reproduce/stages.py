@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from swivel.errors import DamagedFolder, StorageError
+from swivel.errors import DamagedFolder, clear_errors
 from swivel.means import Means
 from swivel.reproduce.processes import Job, Measure, Runner
 from swivel.storage import MANIFEST, fingerprint, one_line, seal, unseal, write_file
@@ -108,16 +108,16 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 def read_records(file: Path) -> dict[str, Record]:
     """Return what is known of each stage; nothing where there is no file yet."""
+    if not file.exists():
+        return {}
+    with clear_errors(file):
+        data = file.read_bytes()
     try:
-        fields = unseal(file.read_bytes())
+        fields = unseal(data)
         stages = fields.pop("stages")
         if fields:
             raise ValueError(f"unknown {', '.join(fields)}")
         return {name: Record(**fields) for name, fields in stages.items()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StorageError(f"{file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFolder(
             f"{file}: not a list of stages ({one_line(error)}); remove it, the times in it are lost"

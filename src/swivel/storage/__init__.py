@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import FolderExists, StorageError
+from swivel.errors import FolderExists, StorageError, clear_errors
 from swivel.folders import (
     FORMAT_VERSION,
     MANIFEST,
@@ -37,12 +36,12 @@ from swivel.folders import (
     open_folder,
     read_manifest,
     seal,
-    told_apart,
     unseal,
 )
 from swivel.locks import process_is_alive
 from swivel.storage.arrays import ArrayAppender, create_array, write_header
 from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder, sweep_folder
+from swivel.storage.removing import remove_file, remove_tree
 
 __all__ = [
     "FORMAT_VERSION",
@@ -118,7 +117,7 @@ def _sync(path: Path, flags: int) -> None:
 def create_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write; it is flushed and takes its name when the block ends well, else it is gone."""
     temporary = path.with_name(path.name + _TEMPORARY)
-    with told_apart(path):
+    with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
@@ -149,7 +148,7 @@ def build_folder(path: Path) -> Iterator[Path]:
     For folders of other tools, which know no manifest; a path that is taken is refused.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
-    with told_apart(path):
+    with clear_errors(path):
         if path.exists():
             raise FolderExists(f"{path}: there already; choose another folder, or remove it")
         remove_tree(temporary)
@@ -169,7 +168,7 @@ def place_folder(path: Path) -> Iterator[Path]:
 
     Several may make the same folder at a time, on several machines: the first that ends gives it, the others' are gone.
     """
-    with told_apart(path):
+    with clear_errors(path):
         temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=_TEMPORARY, dir=path.parent))
         try:
             yield temporary
@@ -184,25 +183,11 @@ def place_folder(path: Path) -> Iterator[Path]:
             remove_tree(temporary)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file; one that is not there, or cannot go, is no error."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder and all that is in it, or a file; what is not there, or cannot go, is no error."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        remove_file(path)
-
-
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Yield a folder inside `parent` that is gone when the block ends; those of killed processes go first."""
     mine = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
-    with told_apart(parent):
+    with clear_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         for other in parent.glob(f"{mine}*"):
             pid = other.name.removeprefix(mine).partition("-")[0]
@@ -246,7 +231,7 @@ class FolderWriter:
     def write_array(self, name: str, array: NDArray[Any]) -> None:
         """Write one array part."""
         file = self._temporary(name)
-        with told_apart(file), file.open("wb") as opened:  # not mapped: a full disk is an error, not a signal
+        with clear_errors(file), file.open("wb") as opened:  # not mapped: a full disk is an error, not a signal
             write_header(opened, array.dtype, array.shape)
             opened.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         self.adopt(name, file)
@@ -257,7 +242,7 @@ class FolderWriter:
         from safetensors.numpy import save_file
 
         file = self._temporary(name)
-        with told_apart(file):
+        with clear_errors(file):
             try:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, file)
             except SafetensorError as error:
@@ -266,7 +251,7 @@ class FolderWriter:
 
     def adopt(self, name: str, file: Path) -> None:
         """Make a complete file on the same disk a part of the folder; it must not be mapped, for Windows' sake."""
-        with told_apart(file):
+        with clear_errors(file):
             flush(file)
             part = Part(file.stat().st_size, checksum(file))
             self._clear_finished()
@@ -277,7 +262,7 @@ class FolderWriter:
         """Remove what was there when the first new part is ready, and not before; the manifest goes first."""
         if self._parts or not (self.path / MANIFEST).exists():
             return
-        with told_apart(self.path):
+        with clear_errors(self.path):
             try:
                 parts = list(read_manifest(self.path).parts)
             except StorageError:
@@ -300,7 +285,7 @@ class FolderWriter:
         plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
         manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
         self._clear_finished()
-        with told_apart(self.path):
+        with clear_errors(self.path):
             flush(self.path)
             write_file(self.path / MANIFEST, seal(asdict(manifest)))
             flush(self.path)

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from swivel.folders import told_apart
+from swivel.errors import clear_errors
 
 _HEADER_BYTES = 128  # of an .npy file; leaves room for any length
 
@@ -26,7 +26,7 @@ def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
     what can be written in one go is better given to `FolderWriter.write_array`.
     """
     kind = np.dtype(dtype)
-    with told_apart(path):
+    with clear_errors(path):
         size = math.prod(shape) * kind.itemsize
         with path.open("wb") as file:
             write_header(file, kind, shape)
@@ -74,13 +74,13 @@ class ArrayAppender:
         self.path = path
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.length = 0
-        with told_apart(path):
+        with clear_errors(path):
             self._file = path.open("wb")
             self._file.write(bytes(_HEADER_BYTES))
 
     def append(self, array: NDArray[Any]) -> None:
         """Write the array's values after those that are there."""
-        with told_apart(self.path):
+        with clear_errors(self.path):
             self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
         self.length += array.size
 
@@ -90,6 +90,6 @@ class ArrayAppender:
             return
         fields = f"{{'descr': '{self.dtype.str}', 'fortran_order': False, 'shape': ({self.length},), }}"
         magic = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
-        with told_apart(self.path), self._file:
+        with clear_errors(self.path), self._file:
             self._file.seek(0)
             self._file.write(magic + fields.ljust(_HEADER_BYTES - 11).encode() + b"\n")

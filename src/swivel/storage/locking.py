@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from swivel.errors import FolderLocked, StorageError
-from swivel.folders import told_apart
+from swivel.errors import FolderLocked, StorageError, clear_errors
 from swivel.locks import lock_file, unlock_file
+from swivel.storage.removing import remove_file, remove_tree
 
 LOCK = "lock"
 SCRATCH = "scratch-"  # how folders begin that last as long as a block of who holds the lock
@@ -32,11 +31,11 @@ def hold_folder(path: str | Path) -> Iterator[None]:
     """
     place = Path(path).resolve()
     with _locked(Path(path)):
-        _HELD.set((*_HELD.get(), place))
+        before = _HELD.set((*_HELD.get(), place))
         try:
             yield
         finally:
-            _HELD.set(tuple(held for held in _HELD.get() if held != place))
+            _HELD.reset(before)
 
 
 def sweep_folder(path: Path) -> None:
@@ -55,17 +54,17 @@ def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Lock a folder while the block runs; one that was made for that and is empty in the end is gone."""
-    with told_apart(path):
+    with clear_errors(path):
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
     try:
-        with told_apart(path):
+        with clear_errors(path):
             is_alone = lock.keeps_out()
         if is_alone:  # Whoever made these is dead, whatever process or host has its number or name by now.
             for left in path.glob(f"{SCRATCH}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                remove_tree(left)
         yield
     finally:
         lock.release()
@@ -136,13 +135,8 @@ class FolderLock:
             return
         handle, self._handle = self._handle, None
         if self._is_at_path(handle):
-            _remove(self.path)  # before unlocking: who has the file open then sees that it is not the lock any more
+            remove_file(self.path)  # before unlocking: who has the file open then sees that it is not the lock any more
         unlock_file(handle)  # Closing is not enough where a forked child has the file open, too.
         os.close(handle)
         if os.name == "nt":
-            _remove(self.path)  # Windows removes no file that is open, nor one that the next holder has opened.
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+            remove_file(self.path)  # Windows removes no file that is open, nor one that the next holder has opened.

@@ -11,8 +11,6 @@ for the header: a tensor is compared with its own before it is first used, the o
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
+from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
 from swivel.storage import REMEDY, Folder, FolderWriter, open_folder
+from swivel.tensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vocabulary import Vocabulary
 
@@ -98,14 +97,13 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
-        "tensors": _digest_tensors(folder.path / TENSORS),
+        "tensors": {HEADER: _digest_header(folder.path / TENSORS)} | {name: _digest(tensors[name]) for name in tensors},
     }
 
 
-def _digest_tensors(file: Path) -> dict[str, str]:
-    """Return the checksum of each tensor, and of what comes before them."""
-    header = hashlib.sha256(_read_header(file)).hexdigest()
-    return {HEADER: header} | {name: _digest(values) for name, values in map_tensors(file).items()}
+def _digest_header(file: Path) -> str:
+    """Return the checksum of what comes before the tensors."""
+    return hashlib.sha256(_read_header(file)).hexdigest()
 
 
 def _digest(values: Floats) -> str:
@@ -139,7 +137,7 @@ def read_contents(path: str | Path) -> Opened:
         raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; {REMEDY}")
     checker = _Checker(folder)
     checker.check_header()
-    tensors = map_tensors(folder.path / TENSORS)
+    tensors = _map_tensors(folder.path / TENSORS)
     try:
         rows = _read_side(folder, "row", tensors["rows"])
         columns = _read_side(folder, "column", tensors["columns"]) if "columns" in tensors else None
@@ -166,7 +164,7 @@ class _Checker:
 
     def check_header(self) -> None:
         if HEADER in self.digests:
-            self._compare(HEADER, hashlib.sha256(_read_header(self.folder.path / TENSORS)).hexdigest())
+            self._compare(HEADER, _digest_header(self.folder.path / TENSORS))
 
     def check(self, name: str, values: Floats) -> None:
         if name in self.digests:
@@ -189,32 +187,12 @@ def _read_side(folder: Folder, name: str, values: Floats) -> Side:
     )
 
 
-def map_tensors(file: Path) -> dict[str, Floats]:
-    """Return the float32 matrices of a safetensors file, mapped read-only.
-
-    The format: the header's length (8 bytes, little-endian), the header (JSON), the tensors' bytes.
-    """
+def _map_tensors(file: Path) -> Mapping[str, Floats]:
     try:
-        data = np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, np.uint8)
-    except OSError as error:
-        raise StorageError(f"{file}: {error.strerror or error}") from error
-    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    try:
-        if not 8 < start <= len(data):
-            raise ValueError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
-        header = json.loads(data[8:start].tobytes())
-        return {name: _view_tensor(data[start:], entry) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        with clear_errors(file):
+            found = map_tensors(file).matrices
+        if any(values.dtype != np.float32 for values in found.values()):
+            raise ValueError("one is of other floats")
+    except ValueError as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
-
-
-def _view_tensor(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> Floats:
-    shape = tuple(int(size) for size in entry["shape"])
-    start, stop = (int(offset) for offset in entry["data_offsets"])
-    if entry["dtype"] != "F32" or len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"{entry['dtype']!r} of shape {shape}")
-    if not 0 <= start <= stop <= len(data) or stop - start != 4 * math.prod(shape):
-        raise ValueError(f"shape {shape} at bytes {start} to {stop} of {len(data)}")
-    view = np.asarray(data[start:stop]).view("<f4").reshape(shape)
-    # The library pads its header to 8 bytes; another writer may not, and a product of odd addresses is slow.
-    return view if view.flags.aligned else view.copy()
+    return found

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.backends.base import Gradients, Load, Side, Starts, Step, StepSettings, StoredCells
-from swivel.backends.recovering import recover_gradients
 from swivel.backends.triton.cells import CellRoom, DeviceCells, ShardCells
 from swivel.backends.triton.lanes import HostMemory, free_memory
 from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
-from swivel.backends.triton.residence import BUFFERS, ENTRY_BYTES, Needs, arrange, choose_order
+from swivel.backends.triton.recovering import recover_gradients
+from swivel.backends.triton.residence import BUFFERS, ENTRY_BYTES, DeviceNeeds, arrange, choose_order
 from swivel.backends.triton.steps import Batch, Parameters, StepLauncher
 from swivel.backends.triton.streaming import CellFeed
 from swivel.backends.triton.swapping import ParameterStore
@@ -86,10 +86,10 @@ def choose_groups(load: Load, *, device: str, dtype: str, memory: int | None) ->
     return choose_order(measure_needs(load, there, getattr(torch, dtype)), memory)
 
 
-def measure_needs(load: Load, device: torch.device, dtype: torch.dtype) -> Needs:
+def measure_needs(load: Load, device: torch.device, dtype: torch.dtype) -> DeviceNeeds:
     """Return what a run needs of a device's memory."""
     fixed = LIBRARY_BYTES if device.type == "cuda" else 0
-    return Needs(load, choose_tile(dtype), dtype.itemsize, fixed)
+    return DeviceNeeds(load, choose_tile(dtype), dtype.itemsize, fixed)
 
 
 class TritonBackend:

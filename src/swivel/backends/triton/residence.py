@@ -92,7 +92,7 @@ class Banks:
 
 
 @dataclass(frozen=True)
-class Needs:
+class DeviceNeeds:
     """What a run asks for, in bytes."""
 
     load: Load
@@ -186,7 +186,7 @@ class Needs:
         return self.parameters(slots, most) + self.index + max(streaming, sorting)
 
 
-def choose_order(needs: Needs, memory: int | None) -> tuple[int, int] | None:
+def choose_order(needs: DeviceNeeds, memory: int | None) -> tuple[int, int] | None:
     """Return the sizes of the groups in which blocks are best trained, or None where all of them fit.
 
     Raises TrainingError where not even one row block and one column block do.
@@ -227,7 +227,7 @@ def _time_of_pass(banks: tuple[Banks, Banks], most: int) -> float:
     return (max(steps, copies) if hidden else steps + copies) + LAUNCH * steps / most
 
 
-def arrange(needs: Needs, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
+def arrange(needs: DeviceNeeds, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
     """Return the banks in which the groups of an order take turns: one for each, or two, or one.
 
     Raises TrainingError where the order needs more memory than there is; a run never changes its order.
