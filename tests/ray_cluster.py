@@ -13,6 +13,13 @@ from typing import Any
 
 STORE_BYTES = 100 << 20
 CORES = 1  # a node
+# A node that is gone is noticed after some two seconds, not fifteen; one that is slow has longer.
+NOTICED = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
+}
 
 
 class TwoNodes:
@@ -40,7 +47,7 @@ class TwoNodes:
 
 @contextmanager
 def start_nodes() -> Iterator[TwoNodes]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(NOTICED, RAY_USAGE_STATS_ENABLED="0")
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": CORES, "object_store_memory": STORE_BYTES, "include_dashboard": False}

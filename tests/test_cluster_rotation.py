@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import swivel
+from rotation_runs import CONFIG, bits, job_of, run_ranks, train_alone
 from swivel.cluster import rotation
 from swivel.cluster.choosing import choose_workers
-from swivel.config import TrainConfig
 from swivel.errors import ClusterError, ConfigError
 from swivel.matrix import Matrix
 from swivel.means import Means
 from swivel.progress import SilentProgress
 from swivel.resources import find_rank
-from swivel.training import Trained, train_matrix
+from swivel.training import train_matrix
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
-SCRIPT = Path(__file__).parent / "rotation_ranks.py"
-CONFIG = TrainConfig(dim=4, passes=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
 JOBS = {
     "all zeros": CONFIG,
     "sampled zeros": replace(CONFIG, zeros="sampled", common=0.2, middle=0.5, share=0.1),
@@ -44,35 +36,6 @@ JOBS = {
     "stopped": CONFIG,
     "diverging": replace(CONFIG, rate=1e30, end="converged"),
 }
-
-
-def train_alone(matrix: Matrix, config: TrainConfig, folder: Path) -> Trained:
-    folder.mkdir(parents=True, exist_ok=True)
-    trained = train_matrix(matrix, config, folder=folder, threads=1)
-    assert trained is not None
-    return trained
-
-
-def bits(trained: Trained) -> bytes:
-    return trained.rows.tobytes() + trained.columns.tobytes()
-
-
-def run_ranks(count: int, jobs: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run jobs on ranks; return what the leading one says of each."""
-    folder.mkdir(exist_ok=True, parents=True)
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(folder / "jobs.json"), str(folder)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    return results
-
-
-def job_of(matrix: Matrix, config: TrainConfig, **more: Any) -> dict[str, Any]:
-    return {"matrix": str(matrix.path), "config": asdict(config), **more}
 
 
 @pytest.fixture(scope="module")
@@ -131,47 +94,6 @@ class Hearing(SilentProgress):
 
     def say(self, line: str) -> None:
         self.lines.append(line)
-
-
-class StopAlone(SilentProgress):
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def begin(self, job: str, total: float | None, unit: str) -> StopAlone:
-        return self
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        self.rounds -= bool(note)
-        if self.rounds == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, passes=4)
-    home = tmp_path / "run"
-    home.mkdir()
-    with pytest.raises(KeyboardInterrupt):
-        train_matrix(planted, config, folder=home, threads=1, progress=StopAlone(3))
-    results = run_ranks(3, {"run": job_of(planted, config, stop=[6, 2])}, tmp_path)
-    assert results["run"] == {"ended": "KeyboardInterrupt"}
-    trained = train_matrix(planted, config, folder=home, threads=1)
-    assert trained is not None
-    whole = train_alone(planted, config, tmp_path / "whole")
-    assert len(trained.history) == 4
-    assert trained.history[-1].mean == pytest.approx(whole.history[-1].mean, rel=0.05)
-    cells = [loss.observed_cells + loss.unobserved_cells for loss in trained.history]
-    assert np.allclose(cells, 62 * 62), "every block once a pass"
-
-
-def test_command_line_trains_on_ranks_and_speaks_once(planted: Matrix, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "swivel"]
-    flags = ["--dim", "4", "--passes", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
-    arguments = ["train", str(planted.path), "-o", str(tmp_path / "two"), *flags, "--json"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) == 1
-    alone = swivel.train(planted, tmp_path / "one", dim=4, passes=2, block_size=13, seed=3, backend="cpu", ranks=2)
-    assert swivel.load(tmp_path / "two").vectors.tobytes() == alone.vectors.tobytes()
 
 
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}

@@ -59,44 +59,37 @@ def test_one_worker_that_fetches_nothing_ahead_trains_the_bits_of_one_process(
     assert workers.tally.staleness == 0
 
 
-def test_two_workers_and_two_servers_find_the_groups(
+def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_groups(
     planted: Matrix, address: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
 ) -> None:
     config = replace(CONFIG, block_size=11)
-    alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
-    workers, progress = Audited(address, ClusterConfig(workers=2, servers=2)), Watching()
-    trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=progress)
-    assert alone is not None and trained is not None
-    assert workers.epochs == config.passes
-    assert sorted(workers.told) == [(n, (i, j)) for n in range(config.passes) for i in range(6) for j in range(6)]
-    assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # 62 words: what runs beside what matters
-    assert share_of_own_group(trained.rows + trained.columns) > 0.9
-    for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
-        assert word in progress.notes[-1]
-    assert "2 asynchronous workers around 2 servers" in progress.said[-1]
-    assert workers.tally.moved > workers.tally.least > 0
-
-
-def test_a_run_goes_from_the_cluster_to_one_process_and_back(planted: Matrix, address: str, tmp_path: Path) -> None:
-    config = replace(CONFIG, block_size=11, passes=8)
 
     def stop(done: int) -> None:
         if done == 20:
             os.kill(os.getpid(), signal.SIGINT)
 
-    lives = [Audited(address, ClusterConfig(workers=2)), None, Audited(address, ClusterConfig(workers=1))]
-    for workers in lives[:2]:
+    first, last = (Audited(address, ClusterConfig(workers=1)), Audited(address, ClusterConfig(workers=2, servers=2)))
+    for workers in (first, None):
         with pytest.raises(KeyboardInterrupt):
             train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=Watching(stop))
     progress = Watching()
-    trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=lives[2], progress=progress)
-    assert trained is not None
+    trained = train_matrix(planted, config, folder=tmp_path, threads=1, workers=last, progress=progress)
+    alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
+    assert alone is not None and trained is not None
     assert any("going on after" in line for line in progress.said)
-    assert len(trained.history) == 8
+    assert "2 asynchronous workers around 2 servers" in progress.said[-1]
+    for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
+        assert word in progress.notes[-1]
+    assert len(trained.history) == config.passes
     assert all(loss.observed_cells == trained.history[0].observed_cells for loss in trained.history)
-    first, last = lives[0].told, lives[2].told  # type: ignore[union-attr]
-    assert len(first) >= 20
-    assert len(set(first + last)) == len(first) + len(last) < 8 * 36
+    assert len(first.told) >= 20
+    assert len(set(first.told + last.told)) == len(first.told) + len(last.told) < config.passes * 36
+    begun = last.told[0][0]
+    rest = [(n, (i, j)) for n in range(begun + 1, config.passes) for i in range(6) for j in range(6)]
+    assert sorted(told for told in last.told if told[0] > begun) == rest
+    assert last.tally.moved > last.tally.least > 0
+    assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # 62 words: what runs beside what matters
+    assert share_of_own_group(trained.rows + trained.columns) > 0.9
 
 
 def test_the_command_line_trains_on_a_cluster(planted: Matrix, address: str, tmp_path: Path) -> None:

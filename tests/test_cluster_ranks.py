@@ -1,0 +1,60 @@
+"""Rotation: a run that changes hands, and the command line. Each test starts ranks of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import swivel
+from rotation_runs import CONFIG, job_of, run_ranks, train_alone
+from swivel.matrix import Matrix
+from swivel.progress import SilentProgress
+from swivel.training import train_matrix
+
+
+class StopAlone(SilentProgress):
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def begin(self, job: str, total: float | None, unit: str) -> StopAlone:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.rounds -= bool(note)
+        if self.rounds == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, passes=4)
+    home = tmp_path / "run"
+    home.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        train_matrix(planted, config, folder=home, threads=1, progress=StopAlone(3))
+    results = run_ranks(3, {"run": job_of(planted, config, stop=[6, 2])}, tmp_path)
+    assert results["run"] == {"ended": "KeyboardInterrupt"}
+    trained = train_matrix(planted, config, folder=home, threads=1)
+    assert trained is not None
+    whole = train_alone(planted, config, tmp_path / "whole")
+    assert len(trained.history) == 4
+    assert trained.history[-1].mean == pytest.approx(whole.history[-1].mean, rel=0.05)
+    cells = [loss.observed_cells + loss.unobserved_cells for loss in trained.history]
+    assert np.allclose(cells, 62 * 62), "every block once a pass"
+
+
+def test_command_line_trains_on_ranks_and_speaks_once(planted: Matrix, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "swivel"]
+    flags = ["--dim", "4", "--passes", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
+    arguments = ["train", str(planted.path), "-o", str(tmp_path / "two"), *flags, "--json"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == 1
+    alone = swivel.train(planted, tmp_path / "one", dim=4, passes=2, block_size=13, seed=3, backend="cpu", ranks=2)
+    assert swivel.load(tmp_path / "two").vectors.tobytes() == alone.vectors.tobytes()
