@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from step_contract import HAS_GPU
 from swivel.backends import Side
 from swivel.backends.base import StepSettings
 from swivel.backends.kernels import recover_gradient
@@ -29,7 +30,12 @@ CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
 
 
 def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> Order:
-    return Order(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+    if config.backend != "triton":
+        return Order(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+    pytest.importorskip("triton")
+    plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU the kernels run in the interpreter.
+    on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
+    return Order(matrix.path, matrix.fingerprint, config, on_device, 1, 5.0)
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -168,17 +174,17 @@ def test_a_gradient_is_recovered_to_the_last_bit() -> None:
     np.testing.assert_array_equal(accumulators, gradient)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference", "triton"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
 def test_gradients_are_those_of_the_oracle_with_every_backend(planted: Matrix, backend: str, zeros: str) -> None:
     config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
     objective, rng, block = Objective.from_config(config), np.random.default_rng(8), (2, 1)
     offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums, objective)
     sides = [Side(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
-    with open_stepper(make_order(planted, config)) as stepper:
+    with open_stepper(make_order(planted, config)) as stepper, open_stepper(make_order(planted)) as laid_out:
         found = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
         settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
-        cells = stepper._job.matrix.cells(*block)
+        cells = laid_out._job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
         loss, *exact = block_gradients(cells, sides[order[0]], sides[order[1]], settings, (config.seed, 2, 4, *block))
     assert found.loss.mean == pytest.approx(loss.mean, rel=1e-5)
@@ -202,6 +208,21 @@ def test_a_strip_changes_what_single_blocks_in_the_same_order_change(planted: Ma
         one, other = (links.servers[server_of(part, 2)].read(part) for links in (together, apart))
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(one.accumulators, other.accumulators, rtol=1e-4, atol=1e-9)
+        assert one.applied == other.applied
+
+
+def test_a_worker_with_a_device_changes_what_one_without_changes(planted: Matrix, worker: Worker) -> None:
+    blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
+    device, here, there = Worker(5.0), serve(planted, 2), serve(planted, 2)
+    assert "triton" in device.begin(make_order(planted, replace(CONFIG, backend="triton")))
+    for strip in (Strip(0, 2, blocks, rates, 0), Strip(1, 2, ((0, 2),), (0.1,))):
+        one, other = worker.train(strip, 1, here), device.train(strip, 1, there)
+        assert not one.failure and not other.failure
+        assert [loss.mean for loss in one.losses] == pytest.approx([loss.mean for loss in other.losses], rel=1e-4)
+    device.close()
+    for part in [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]:
+        one, other = (links.servers[server_of(part, 2)].read(part) for links in (here, there))
+        np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-3, atol=1e-5)
         assert one.applied == other.applied
 
 
