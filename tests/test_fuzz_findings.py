@@ -55,6 +55,7 @@ FINDINGS = [
     ("memory", b"9" * 400, "OverflowError: infinity as an integer"),
     ("settings", b'\x03{"rate": 1' + b"0" * 400 + b"}", "OverflowError: math.isfinite of a long integer"),
     ("vocabulary", b"\0a\t" + b"9" * 20 + b"\n", "OverflowError: a count of more than 64 bits"),
+    ("vocabulary", b"a\t9999999999999999912\n", "OverflowError: 19 digits, and more than 63 bits"),
     ("vocabulary", b"\0a\t" + b"9" * 5000 + b"\n", "ValueError: more digits than Python reads"),
     ("import-csv", b'\5"a\nb",c,1\n', "a message of two lines: a name of a field with a line end"),
     ("import-objects", b'\2[[["x"], "y"]]', "TypeError: a list as an item of a basket"),
@@ -75,6 +76,15 @@ FINDINGS = [
         "manifest",
         b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"../a":{"bytes":0,"sha256":""}}}',
         "a part outside the folder",
+    ),
+    *(
+        (
+            "manifest",
+            b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"%s":{"bytes":4,"sha256":""}}}'
+            % part,
+            f"a part that is {what}",
+        )
+        for part, what in ((b"", "the folder"), (b"..", "the folder above"))
     ),
     ("manifest", b'{"format": "a\\nb"}', "a message of two lines: the format"),
     ("manifest", b'{"format": 1, "parts": {}, "a\\nb": 1}', "a message of two lines: a field"),

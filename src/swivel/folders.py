@@ -129,8 +129,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def _read_part(name: str, part: Mapping[str, Any]) -> Part:
     """Return what a manifest says of a part; one that would lie outside the folder is none."""
-    if Path(name).name != name or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file")
+    if Path(name).name != name or name in ("", "..") or "\0" in name:
+        raise ValueError(f"{name!r} is no name of a file in it")
     return Part(int(part["bytes"]), str(part["sha256"]))
 
 

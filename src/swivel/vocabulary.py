@@ -19,7 +19,7 @@ from swivel.errors import UnknownToken, VocabularyError
 # Labels are free text; these three characters would break a line of `token TAB count`.
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPES = {escape[1]: char for char, escape in _ESCAPES.items()}
-_MOST_DIGITS = 19  # of a count, which has 64 bits
+_MOST_DIGITS, _MOST_COUNT = 19, (1 << 63) - 1  # of a count, which has 64 bits
 _LONG_TEXT = 1 << 16  # characters; below, splitting takes 5 ms
 
 
@@ -100,7 +100,7 @@ class Vocabulary(Sequence[str]):
         tokens, counts = [], []
         for number, line in enumerate(lines, 1):
             token, tab, count = line.rpartition("\t")
-            if not tab or not count.isdecimal() or len(count) > _MOST_DIGITS:
+            if not (tab and count.isdecimal() and len(count) <= _MOST_DIGITS and int(count) <= _MOST_COUNT):
                 raise VocabularyError(f"vocabulary, line {number}: expected a token, a tab and a count, got {line!r}")
             tokens.append(unescape(token))
             counts.append(int(count))
