@@ -10,7 +10,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
-GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py)
+GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py streaming.py cluster_servers.py)
 
 .PHONY: run test test-all crashes write-failures damage fuzz long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 STORE_BYTES = 100 << 20
-CORES = 1  # a node
+NODE = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_log_monitor": False}
 # A node that is gone is noticed after some two seconds, not fifteen; one that is slow has longer.
 NOTICED = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -42,7 +42,7 @@ class TwoNodes:
 
     def replace_node(self) -> None:
         if self.second is None:
-            self.second = self.cluster.add_node(num_cpus=CORES, object_store_memory=STORE_BYTES)
+            self.second = self.cluster.add_node(**NODE)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def start_nodes() -> Iterator[TwoNodes]:
     os.environ.update(NOTICED, RAY_USAGE_STATS_ENABLED="0")
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": CORES, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    head = {**NODE, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)  # The address of nodes is left alone: others hang.
     try:
         yield TwoNodes(cluster)

@@ -72,7 +72,6 @@ class Rotating:
         self.moved = 0  # bytes that this rank sent, between rounds
         self._under_way: list[tuple[_Move, torch.Tensor, Any]] = []
         self._told: deque[_Told] = deque()
-        self._counter = 0
 
     def share(self, text: str) -> str:
         """Return the leading rank's text."""
@@ -191,17 +190,16 @@ class Rotating:
         """Send and receive blocks beside what is computed."""
         for move in moves:
             self._holders[move.block] = move.target
-            self._counter += 1
             if self.rank == move.source:
                 self._settle(move.block)
                 values = self._pack(1, move.block)
-                self._under_way.append((move, values, dist.isend(values, move.target, tag=self._counter)))
+                self._under_way.append((move, values, dist.isend(values, move.target, tag=move.block)))
                 self._drop(1, move.block)
                 self.moved += values.nbytes
             elif self.rank == move.target:
                 self._settle(move.block)
                 values = self._empty(1, move.block)
-                self._under_way.append((move, values, dist.irecv(values, move.source, tag=self._counter)))
+                self._under_way.append((move, values, dist.irecv(values, move.source, tag=move.block)))
 
     def _settle(self, block: int) -> None:
         """Wait until nothing that concerns a block is under way."""
