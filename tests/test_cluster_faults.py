@@ -158,7 +158,8 @@ class Command:
 
 
 def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, address: str, tmp_path: Path) -> None:
-    folder, settings = tmp_path / "run", {**SETTINGS, "block_size": 21, "passes": PASSES * 2, "checkpoint_minutes": 0.01}
+    folder = tmp_path / "run"
+    settings = {**SETTINGS, "block_size": 21, "passes": 2 * PASSES, "checkpoint_minutes": 0.01}
     first = Command(planted, folder, address, **settings)
     for done in range(20, 100_000):
         first.wait_for(done)
