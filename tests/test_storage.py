@@ -180,6 +180,24 @@ def test_failed_block_leaves_no_empty_folder_but_one_that_was_there(tmp_path: Pa
     assert names(tmp_path) == ["old"]
 
 
+def test_a_folder_whose_manifest_may_not_last_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = storage.flush
+
+    def fail(path: Path) -> None:
+        if (path / MANIFEST).exists():
+            raise OSError(5, "Input/output error", str(path))
+        real(path)
+
+    monkeypatch.setattr(storage, "flush", fail)
+    with (
+        pytest.raises(StorageError, match="Input/output error"),
+        create_folder(tmp_path / "new", "example") as folder,
+    ):
+        folder.write_bytes("part", b"x")
+        folder.finish(config={}, inputs={}, facts={})
+    assert names(tmp_path / "new") == ["part"]
+
+
 def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "file", b"old")
 

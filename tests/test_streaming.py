@@ -124,7 +124,7 @@ def test_rounds_that_nobody_announced_are_run_all_the_same() -> None:
     kind, zeros, groups = "symmetric", Zeros(), (2, 2)
     count = make_matrix(kind)[1]
     needs = make_needs(kind, zeros)
-    small = make_backend(kind, zeros, DeviceMeans(needs.least(needs.banks(groups, (1, 1)), 2), groups))
+    small = make_backend(kind, zeros, DeviceMeans(needs.least(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
     found = []
     for backend in (small, make_backend(kind, zeros, DeviceMeans(groups=groups))):
         hand_over(backend, kind, zeros)
@@ -172,7 +172,7 @@ def test_nothing_is_used_before_its_copy_was_waited_for(zeros: Zeros, monkeypatc
     monkeypatch.setattr(swapping, "wait_for", lambda mark: mark() if mark else None)
     needs = make_needs(kind, zeros)
     for banks in ((1, 1), (2, 2)):
-        memory = needs.least(needs.banks(groups, banks), needs.most(groups))
+        memory = needs.least(needs.banks(groups, banks), needs.most(groups)) + UNEVEN
         backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
@@ -184,7 +184,7 @@ def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypat
     kind, groups = "symmetric", (1, 1)
     needs = make_needs(kind, Zeros())
     backend = make_backend(
-        kind, Zeros(), DeviceMeans(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)), groups)
+        kind, Zeros(), DeviceMeans(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)) + UNEVEN, groups)
     )
     hand_over(backend, kind, Zeros())
     late: list[tuple[int, int]] = []
@@ -249,7 +249,7 @@ def test_no_more_is_allocated_than_was_allowed(
     zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs("tiny", zeros)
-    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
     with Watch() as watch:
         empty = lanes.HostMemory.empty
         monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
@@ -270,7 +270,7 @@ def test_no_more_is_allocated_for_laying_out_than_was_allowed(
     kind: str, zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs(kind, zeros)
-    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
     with Watch() as watch:
         empty = lanes.HostMemory.empty
         monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.formats.labels import FREE, is_text, make_vectors, shown
 from swivel.npy import map_array, read_array_header
-from swivel.storage import create_file, write_arrays
+from swivel.storage import create_file, write_arrays, write_header
 from swivel.vectors import Vectors
 from swivel.vocabulary import escape, unescape
 
@@ -41,7 +41,8 @@ def write_npy(vectors: Vectors, path: Path) -> None:
     lines = "".join(line + "\n" for line in vectors.vocabulary.to_lines()).encode()
     with create_file(words_beside(path)) as words, create_file(path) as file:
         words.write(lines)
-        np.lib.format.write_array(file, values, allow_pickle=False)
+        write_header(file, values.dtype, values.shape)
+        file.write(values.reshape(-1).view(np.uint8).data)  # numpy's own way says not why it fails
 
 
 def read_npy(path: str | Path) -> Vectors:

@@ -75,6 +75,7 @@ __all__ = [
     "unseal",
     "write_arrays",
     "write_file",
+    "write_header",
 ]
 
 _TEMPORARY = ".part"
@@ -288,7 +289,11 @@ class FolderWriter:
         with clear_errors(self.path):
             flush(self.path)
             write_file(self.path / MANIFEST, seal(asdict(manifest)))
-            flush(self.path)
+            try:
+                flush(self.path)
+            except OSError:
+                remove_file(self.path / MANIFEST)  # It may not last: the folder is not finished, as is said.
+                raise
 
 
 @contextlib.contextmanager
