@@ -48,15 +48,29 @@ def address(two_nodes: TwoNodes) -> Iterator[str]:
 def test_one_worker_that_fetches_nothing_ahead_trains_the_bits_of_one_process(
     planted: Matrix, address: str, tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, passes=4, decay=1e-4)
-    alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
-    workers = Asynchronous(address, ClusterConfig(workers=1, ahead=1))
-    trained = train_matrix(planted, config, folder=tmp_path / "ray", threads=1, workers=workers)
-    assert alone is not None and trained is not None
-    assert trained.rows.tobytes() == alone.rows.tobytes()
-    assert trained.columns.tobytes() == alone.columns.tobytes()
-    assert trained.history == alone.history
-    assert workers.tally.staleness == 0
+    flags = [
+        "--dim",
+        "12",
+        "--block-size",
+        "21",
+        "--passes",
+        "4",
+        "--backend",
+        "cpu",
+        "--decay",
+        "1e-4",
+        "--threads",
+        "1",
+    ]
+    for name, means in (("alone", []), ("ray", ["--ray", address, "--workers", "1", "--ahead", "1"])):
+        out = ["-o", str(tmp_path / name), "--json", "--quiet"]
+        ended = CliRunner().invoke(cli, ["train", str(planted.path), *out, *flags, *means])
+        assert ended.exit_code == 0, ended.output
+        assert json.loads(ended.stdout)["tokens"] == 62
+    alone, ray = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("alone", "ray"))
+    assert ray["parts"] == alone["parts"]  # to the last bit
+    assert ray["facts"]["losses"] == alone["facts"]["losses"]
+    assert ray["config"] == alone["config"]
 
 
 def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_groups(
@@ -90,16 +104,6 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_group
     assert last.tally.moved > last.tally.least > 0
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # 62 words: what runs beside what matters
     assert share_of_own_group(trained.rows + trained.columns) > 0.9
-
-
-def test_the_command_line_trains_on_a_cluster(planted: Matrix, address: str, tmp_path: Path) -> None:
-    flags = ["--ray", address, "--workers", "1", "--dim", "12", "--block-size", "21", "--passes", "2", "--json"]
-    ended = CliRunner().invoke(cli, ["train", str(planted.path), "-o", str(tmp_path / "out"), *flags, "--quiet"])
-    assert ended.exit_code == 0, ended.output
-    assert json.loads(ended.stdout)["tokens"] == 62
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert len(manifest["facts"]["losses"]) == 2
-    assert not {"ray", "workers"} & set(manifest["config"]["train"])
 
 
 def test_a_matrix_that_workers_cannot_open_ends_the_run_with_the_reason(
