@@ -1,6 +1,6 @@
 """Eight hours in minutes: 100,000 checkpointed steps on a small matrix; memory, handles, threads and files are watched.
 
-    python benchmarks/long_run.py                    100,000 steps alone, 10,000 traced, 100,000 by two ranks
+    python benchmarks/long_run.py                    100,000 steps alone, as many traced, as many by two ranks
     python benchmarks/long_run.py --steps 50000      shorter ones
 
 The real training loop runs, a checkpoint after every round of 20 steps. Two hundred times it is asked, after a
@@ -37,13 +37,13 @@ from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
 from swivel.workers import Alone, Workers
 
-ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = {"alone": 500, "traced": 100, "ranks": 100}, 20, 8, 16
+ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = 500, 20, 8, 16
 ALWAYS = 1e-9  # minutes between two checkpoints
 SAMPLES, WARM_UP = 200, 0.25
 WATCHED = ("resident_bytes", "python_blocks", "traced_bytes", "handles", "threads", "files")
 MOST_ERRORS, MOST_GROWTH = 3, 1e-3
 RANKS = 2
-SHARES = {"alone": 1, "traced": 10, "ranks": 1}  # fewer steps are traced, which is slow
+KINDS = ("alone", "traced", "ranks")
 
 
 class Watch(SilentProgress):
@@ -100,9 +100,9 @@ def drive(order: dict[str, Any]) -> None:
         Path(order["out"]).write_text(json.dumps(found))
 
 
-def make_matrix(path: Path, row_blocks: int) -> Matrix:
+def make_matrix(path: Path) -> Matrix:
     rng = np.random.default_rng(3)
-    rows, columns = row_blocks * BLOCK_SIZE, COLUMN_BLOCKS * BLOCK_SIZE
+    rows, columns = ROW_BLOCKS * BLOCK_SIZE, COLUMN_BLOCKS * BLOCK_SIZE
     spec = MatrixSpec(
         rows=Vocabulary([f"r{n}" for n in range(rows)]), columns=Vocabulary([f"c{n}" for n in range(columns)])
     )
@@ -114,9 +114,9 @@ def make_matrix(path: Path, row_blocks: int) -> Matrix:
 
 def run_watched(kind: str, most_steps: int, work: Path) -> dict[str, Any]:
     """Run the loop in a process of its own, or in ranks; return samples and how long it took."""
-    out, folder, steps_a_pass = work / f"{kind}.json", work / kind, ROW_BLOCKS[kind] * COLUMN_BLOCKS
-    matrix = make_matrix(work / f"{kind}-matrix", ROW_BLOCKS[kind])
-    passes = max(most_steps // SHARES[kind] // steps_a_pass, 1)
+    out, folder, steps_a_pass = work / f"{kind}.json", work / kind, ROW_BLOCKS * COLUMN_BLOCKS
+    matrix = make_matrix(work / f"{kind}-matrix")
+    passes = max(most_steps // steps_a_pass, 1)
     steps = passes * steps_a_pass
     order = {"kind": kind, "steps": steps, "passes": passes}
     order |= {"folder": str(folder), "matrix": str(matrix.path), "out": str(out)}
@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--drive", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=100_000, help="a multiple of 10,000, which is a pass")
-    parser.add_argument("--kinds", nargs="*", default=list(SHARES), choices=list(SHARES))
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--name", help="keep the result under this name")
     options = parser.parse_args()
     if options.drive:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
-from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError
+from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.means import Means
 from swivel.pipeline import add, count
@@ -194,6 +194,20 @@ def test_too_little_memory_is_told(tmp_path: Path) -> None:
     matrix = count(["a b"], min_count=1)
     with pytest.raises(MemoryBudgetError, match="building a matrix needs"):
         add(matrix, matrix, means=Means(memory=1_000))
+
+
+def test_what_a_sum_needs_is_said_first_and_held_against_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (count([text], tmp_path / text[0], min_count=1) for text in ("a b a c", "b c b"))
+    said: list[str] = []
+    monkeypatch.setattr(SilentProgress, "say", lambda self, line: said.append(line))
+    add(one, two, out=tmp_path / "sum")
+    assert any(line.startswith("about ") and line.endswith("for adding") for line in said)
+    monkeypatch.setattr("swivel.needs.free_disk", lambda path: 8)
+    with pytest.raises(StorageError, match=r"adding needs about .* of disk, 8 B are free"):
+        add(one, two, out=tmp_path / "more")
+    assert not (tmp_path / "more").exists()
 
 
 def test_progress_is_told_in_cells() -> None:

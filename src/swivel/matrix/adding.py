@@ -21,6 +21,7 @@ from swivel.errors import CountsError
 from swivel.matrix.builder import MatrixBuilder, MatrixSpec
 from swivel.matrix.matrix import Matrix, StoredCells
 from swivel.means import Means
+from swivel.needs import Needs
 from swivel.progress import Task, track
 from swivel.vocabulary import Vocabulary
 
@@ -31,6 +32,7 @@ IMPORT_SETTINGS = ("window", "weight")
 KEPT = ("corpus", "count")  # what the manifest of a sum says of its terms, where it is the same for all
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE, _BYTES_A_CELL = 8, 160  # of the memory, for pieces; a piece with its mirror, on its way to the builder
+_BYTES_ON_DISK = 8  # of a cell
 _MOST_UNITS = 1 << 62
 
 
@@ -144,7 +146,9 @@ def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Ma
     unit = _common_unit(matrices)
     spec = _merge_labels(matrices, unit)
     terms = [_make_term(matrix, spec) for matrix in matrices]
+    cells = sum(len(matrix.stored.positions) for matrix in matrices)
     memory = means.memory_bytes
+    _reckon(cells, memory).announce(target.path, means.progress)
     most = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_A_CELL)))
     builder = MatrixBuilder(
         target.path,
@@ -153,11 +157,16 @@ def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Ma
         threads=means.thread_count,
         overwrite=means.overwrite,
     )
-    cells = sum(len(matrix.stored.positions) for matrix in matrices)
     with builder, track(means.progress, "adding", cells, "cells") as task:
         for term in terms:
             _add_term(builder, term, most, task)
         return builder.finish(config=target.config, inputs=target.inputs)
+
+
+def _reckon(cells: int, memory: int) -> Needs:
+    """Return what a sum of so many cells takes, runs beside the matrix; little memory where there is little to sort."""
+    disk = 2 * _BYTES_ON_DISK * cells
+    return Needs("adding", disk, min(memory, _BYTES_A_CELL * cells), disk, "lower --memory, or add fewer at a time")
 
 
 def _add_term(builder: MatrixBuilder, term: _Term, most: int, task: Task) -> None:
