@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,10 +37,13 @@ class Watch(SilentProgress):
 
 @linux
 def test_handles_threads_and_files_stay_as_many(planted: Matrix, tmp_path: Path) -> None:
-    watch = Watch(tmp_path)
+    watch = Watch(tmp_path / "run")
     config = TrainConfig(dim=4, block_size=16, passes=25, backend="cpu", dtype="float32", checkpoint_minutes=1e-9)
+    train_matrix(
+        planted, replace(config, passes=1), folder=tmp_path / "first", threads=2
+    )  # maps the matrix, which stays
     before = [len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")]
-    trained = train_matrix(planted, config, folder=tmp_path, threads=2, progress=watch)
+    trained = train_matrix(planted, config, folder=tmp_path / "run", threads=2, progress=watch)
     after = [len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")]
     assert trained is not None
     assert len(watch.held) >= 100  # 400 steps; the first passes open what stays open
