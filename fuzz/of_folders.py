@@ -18,7 +18,7 @@ from fuzz.guard import SPLIT, Target, parts, put
 from fuzz.of_formats import TENSOR_WORDS, make_vectors
 from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS
-from swivel.checkpoint import Checkpoint, Place, load_checkpoint, load_plan, save_checkpoint, save_plan
+from swivel.checkpoint import Checkpoint, Place, find_checkpoint, load_plan, save_checkpoint, save_plan
 from swivel.folders import open_folder, read_manifest
 from swivel.importers.importing import import_counts
 from swivel.matrix import open_matrix
@@ -121,7 +121,7 @@ def seed_matrix(folder: Path) -> Iterable[bytes]:
 def read_checkpoint(data: bytes, folder: Path) -> None:
     """A checkpoint that is damaged is none; one that is whole says where its run was."""
     seal(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
-    found = load_checkpoint(folder, "x")
+    found = find_checkpoint(folder, "x").checkpoint
     assert found is None or isinstance(found, Checkpoint)
     if found is not None:
         place = found.place

@@ -17,7 +17,6 @@ from swivel.checkpoint import (
     Found,
     Place,
     find_checkpoint,
-    load_checkpoint,
     load_plan,
     remove_checkpoints,
     save_checkpoint,
@@ -46,7 +45,7 @@ def save_two(folder: Path) -> None:
 
 
 def value_of(folder: Path) -> float | None:
-    found = load_checkpoint(folder, "run")
+    found = find_checkpoint(folder, "run").checkpoint
     return None if found is None else float(found.arrays["rows"][0, 0])
 
 
@@ -54,7 +53,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     place = Place(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
     arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
     save(tmp_path, "run", place, arrays)
-    found = load_checkpoint(tmp_path, "run")
+    found = find_checkpoint(tmp_path, "run").checkpoint
     assert found is not None
     assert found.plan == {"passes": 9}
     assert found.place == place

@@ -63,7 +63,7 @@ class Faults:
             self.plans |= {done + more: call for more, call in self.later.items()}
             self.later = {}
         elif self.later:
-            time.sleep(0.05)  # A node takes seconds to come, and the run is not to end before.
+            time.sleep(0.2)  # A node takes seconds to come, and the run is not to end before.
         if done in self.plans:
             self.plans.pop(done)()
 

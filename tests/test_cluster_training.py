@@ -82,7 +82,8 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_group
         if done == 20:
             os.kill(os.getpid(), signal.SIGINT)
 
-    first, last = (Audited(address, ClusterConfig(workers=1)), Audited(address, ClusterConfig(workers=2, servers=2)))
+    first = Audited(address, ClusterConfig(workers=1, ahead=1))
+    last = Audited(address, ClusterConfig(workers=2, servers=2))
     for workers in (first, None):
         with pytest.raises(KeyboardInterrupt):
             train_matrix(planted, config, folder=tmp_path, threads=1, workers=workers, progress=Watching(stop))
@@ -97,6 +98,7 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_group
     assert len(trained.history) == config.passes
     assert all(loss.observed_cells == trained.history[0].observed_cells for loss in trained.history)
     assert len(first.told) >= 20
+    assert first.tally.staleness == 0  # one worker that fetches nothing ahead
     assert len(set(first.told + last.told)) == len(first.told) + len(last.told) < config.passes * 16
     begun = last.told[0][0]
     rest = [(n, (i, j)) for n in range(begun + 1, config.passes) for i in range(4) for j in range(4)]

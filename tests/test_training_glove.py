@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from step_contract import HAS_GPU
 from swivel import planning
-from swivel.checkpoint import load_checkpoint
+from swivel.checkpoint import find_checkpoint
 from swivel.config import TrainConfig, result_settings, stage_config
 from swivel.errors import ConfigError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
@@ -161,7 +161,7 @@ def test_ones_stay_ones_and_biases_are_learned(planted: Matrix, backend: str, tm
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(60))
     identity = fingerprint({"matrix": planted.fingerprint, "config": result_settings(config), "order": ORDER})
-    saved = load_checkpoint(tmp_path, identity)
+    saved = find_checkpoint(tmp_path, identity).checkpoint
     assert saved is not None
     rows, columns = saved.arrays["rows"], saved.arrays["columns"]
     assert rows.shape == columns.shape == (62, 14)

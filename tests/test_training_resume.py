@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.checkpoint import PLAN, SLOTS, load_checkpoint, load_plan, save_plan
+from swivel.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
 from swivel.config import TrainConfig, result_settings
 from swivel.errors import Diverged, TrainingError
 from swivel.matrix import Matrix
@@ -126,7 +126,7 @@ def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(9))
     identity = run_identity(planted, CONFIG)
-    saved = load_checkpoint(tmp_path, identity)
+    saved = find_checkpoint(tmp_path, identity).checkpoint
     assert saved is not None
     assert train(planted, CONFIG, tmp_path).seconds > saved.place.seconds > 0
 
@@ -186,7 +186,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
     config = replace(CONFIG, rate=1e30, end="converged", checkpoint_minutes=1e-9)
     with pytest.raises(Diverged):
         train(planted, config, tmp_path)
-    saved = load_checkpoint(tmp_path, run_identity(planted, config))
+    saved = find_checkpoint(tmp_path, run_identity(planted, config)).checkpoint
     assert saved is not None
     assert math.isfinite(saved.place.loss.mean)
     assert 0 < np.count_nonzero(saved.done) < saved.done.size

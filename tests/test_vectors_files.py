@@ -264,6 +264,7 @@ def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> di
         tensor_file([1]),
         tensor_file({"rows": 3}),
         tensor_file(entry(dtype="F16")),
+        tensor_file(entry(shape=[6])),
         tensor_file(entry(shape=[-2, -3])),
         tensor_file(entry(shape=None)),
         tensor_file(entry(offsets=[0, 20])),
@@ -278,9 +279,17 @@ def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("header", [{"__metadata__": {"a": "b"}}, entry(shape=[6]), entry(dtype="I32")])
-def test_a_tensor_file_without_a_matrix_of_rows_is_damage(tmp_path: Path, header: object) -> None:
-    save_with(tmp_path, **{TENSORS: tensor_file(header)})
+@pytest.mark.parametrize("wrong", [entry(shape=[6]), entry(dtype="I32"), entry(dtype="F16", offsets=[0, 12])])
+@pytest.mark.parametrize("name", ["columns", "vectors"])
+def test_a_tensor_that_is_no_matrix_of_float32_is_damage(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
+    data = tensor_file(json.dumps(entry() | {name: wrong["rows"]}).encode(), bytes(24))
+    save_with(tmp_path, **{TENSORS: data})
+    with pytest.raises(DamagedFolder, match=rf"not a safetensors file of float32 matrices \({name} is none\)"):
+        load(tmp_path)
+
+
+def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
+    save_with(tmp_path, **{TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
     with pytest.raises(DamagedFolder, match="'rows' is missing"):
         load(tmp_path)
 

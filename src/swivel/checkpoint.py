@@ -50,14 +50,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest whole checkpoint of a run, where there is one, and what is wrong with those that are not whole."""
+    """The newest whole checkpoint of a run, where there is one, and why others were passed over before it."""
 
     checkpoint: Checkpoint | None = None
     slot: str = ""
     passed_over: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Say which checkpoint is taken and why, for people; nothing where both are whole."""
+        """Say which checkpoint is taken and why, for people; nothing where none was passed over."""
         if not self.passed_over:
             return ""
         taken = f"{self.slot} is taken" if self.checkpoint else "no checkpoint is left, all begins again"
@@ -72,10 +72,11 @@ def save_plan(folder: Path, identity: str, plan: Mapping[str, Any]) -> None:
 def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
     """Return what was chosen for the run of that identity, or None where it has not begun."""
     file = folder / PLAN
-    if not file.exists():
-        return None
     with clear_errors(file):
-        data = file.read_bytes()
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            return None
     try:
         saved = unseal(data)
         if saved.keys() != {"identity", "plan"}:
@@ -98,12 +99,8 @@ def save_checkpoint(folder: Path, identity: str, checkpoint: Checkpoint) -> None
 
 def saved_bytes(folder: Path) -> int:
     """Return what both checkpoints take already: they are written over."""
-    return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
-
-
-def load_checkpoint(folder: Path, identity: str) -> Checkpoint | None:
-    """Return the newest whole checkpoint of the run of that identity."""
-    return find_checkpoint(folder, identity).checkpoint
+    with clear_errors(folder):
+        return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
 
 
 def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None = None) -> Found:

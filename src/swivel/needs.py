@@ -65,5 +65,5 @@ def check_libraries(what: str) -> None:
     if limit is not None and limit < needed:
         raise MemoryBudgetError(
             f"{what} needs {format_bytes(needed)} of address space or more, libraries included, and this process may "
-            f"have {format_bytes(limit)}; raise the limit (ulimit -v, -d)"
+            f"have {format_bytes(limit)}; raise the limit (ulimit -v)"
         )

@@ -145,8 +145,11 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
     return not device.startswith("cuda") or min(blocks) >= WORTH_SAMPLING
 
 
-def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threads: int) -> Needs:
-    """Return what a run takes of this machine: checkpoints, vectors and, in other blocks, cells on disk; memory."""
+def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threads: int, saved: int = 0) -> Needs:
+    """Return what a run takes of this machine: checkpoints, vectors and, in other blocks, cells on disk; memory.
+
+    `saved` are the bytes of checkpoints that are there and are written over.
+    """
     rows, columns = matrix.shape
     dim, size = config.dim + Objective.from_config(config).extra_dims, 8 if plan.backend == "reference" else 4
     vectors = size * dim * (rows + columns)
@@ -156,7 +159,8 @@ def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threa
     moved = 0 if stays or plan.backend == "triton" else 16 * int(matrix.stored.offsets[-1])
     return Needs(
         "training",
-        disk_bytes=4 * vectors + vectors + size * dim * rows + moved,  # two checkpoints with accumulators; the result
+        # Two checkpoints with accumulators; the result; cells in other blocks.
+        disk_bytes=max(4 * vectors - saved, 0) + vectors + size * dim * rows + moved,
         memory_bytes=COPIES * 2 * vectors + threads * step,
         mapped_bytes=moved + LOADED_LATER,
         advice="lower --dim, or count with a smaller vocabulary",

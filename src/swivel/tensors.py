@@ -21,14 +21,15 @@ _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What a file holds: matrices by name, mapped read-only, and the header's metadata."""
+    """What a file holds: matrices of floats by name, mapped read-only; names of all else; the header's metadata."""
 
     matrices: Mapping[str, NDArray[Any]]
+    others: tuple[str, ...]
     metadata: Mapping[str, str]
 
 
 def map_tensors(path: Path) -> Tensors:
-    """Return the float matrices of a file, or raise ValueError; tensors of other kinds are left out."""
+    """Return the float matrices of a file, or raise ValueError; of other tensors only the names."""
     data = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
     start = 8 + int.from_bytes(data[:8].tobytes(), "little")
     if not 8 < start <= len(data):
@@ -39,9 +40,10 @@ def map_tensors(path: Path) -> Tensors:
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("metadata that is not text")
         matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
+        others = tuple(name for name in header if name not in matrices)
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"a header that describes no tensors: {error}") from error
-    return Tensors(matrices, metadata)
+    return Tensors(matrices, others, metadata)
 
 
 def _is_matrix(entry: Mapping[str, Any]) -> bool:

@@ -90,9 +90,7 @@ def train_matrix(
         with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
             plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
             if plan is not None:
-                needs = estimate_needs(matrix, config, plan, threads)
-                left = max(needs.disk_bytes - saved_bytes(folder), 0)
-                replace(needs, disk_bytes=left).announce(folder, progress)
+                estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 saver.keep_plan(asdict(plan))
             plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
             run = _Run(Job(matrix, config, plan), team, saver, should_stop)

@@ -44,6 +44,11 @@ class _Move:
     source: int
     target: int
 
+    @property
+    def tag(self) -> int:
+        """What tells its message from others: a block is under way once at a time; what has no tag has 0."""
+        return self.block + 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Told:
@@ -193,13 +198,13 @@ class Rotating:
             if self.rank == move.source:
                 self._settle(move.block)
                 values = self._pack(1, move.block)
-                self._under_way.append((move, values, dist.isend(values, move.target, tag=move.block)))
+                self._under_way.append((move, values, dist.isend(values, move.target, tag=move.tag)))
                 self._drop(1, move.block)
                 self.moved += values.nbytes
             elif self.rank == move.target:
                 self._settle(move.block)
                 values = self._empty(1, move.block)
-                self._under_way.append((move, values, dist.irecv(values, move.source, tag=move.block)))
+                self._under_way.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
 
     def _settle(self, block: int) -> None:
         """Wait until nothing that concerns a block is under way."""

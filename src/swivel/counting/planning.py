@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.counting.windows import is_symmetric, part_names, place_parts
 from swivel.errors import CountsError, MemoryBudgetError
+from swivel.matrix import STORED_BYTES
 from swivel.matrix.layout import Layout
 from swivel.needs import Needs
 from swivel.progress import Progress
@@ -31,7 +32,6 @@ _MOST_PADDED = (1 << 32) - (1 << 20)  # places have 32 bits
 # (65 M tokens, 98,304 words, symmetric and directional) on one 2-core Xeon: another machine will differ.
 _SECONDS_A_NEIGHBOUR = 6e-9
 _SECONDS_A_CELL = 6e-8
-_BYTES_A_CELL = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: i
     chunks = -(-survey.places // plan.chunk_places)
     stored = cells * (1 + 1 / layout.row_blocks) / 2 if is_symmetric(config) else cells
     # Runs are on disk beside the matrix; each has fewer cells than it, all together rarely more than thrice as many.
-    disk = _BYTES_A_CELL * stored * (1 if chunks == 1 else 1 + min(chunks, 3))
+    disk = STORED_BYTES * stored * (1 if chunks == 1 else 1 + min(chunks, 3))
     neighbours = survey.tokens * (plan.left + plan.right + 1)
     seconds = (neighbours * _SECONDS_A_NEIGHBOUR + stored * _SECONDS_A_CELL) / plan.threads
     memory = costs.fixed + costs.a_place * min(plan.chunk_places, survey.places)

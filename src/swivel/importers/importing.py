@@ -26,7 +26,7 @@ from swivel.importers.reading import Reading
 from swivel.importers.settings import ImportConfig, refuse_idle_settings
 from swivel.importers.sources import Source, find_source
 from swivel.importers.spill import CellSpill
-from swivel.matrix import Matrix, open_matrix
+from swivel.matrix import Matrix, building_bytes, open_matrix
 from swivel.means import Means
 from swivel.needs import Needs, check_libraries
 from swivel.progress import track
@@ -36,7 +36,6 @@ from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, re
 # more: what they need is known when they are read.
 SCRATCH_PER_BYTE = 2
 _MEMORY_PER_BYTE = 5  # of scratch: labels and the cells that are sorted at a time, as far as the budget goes
-BYTES_A_CELL, BYTES_A_CELL_IN_MEMORY = 8, 80
 _ADVICE = "leave out the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
@@ -171,9 +170,8 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
         spill.close(found.name)
         cells = getattr(spill, "length", 0)
         reading.settle(cells)
-        # Runs lie beside the matrix; the memory is what was given, and less where there is little to sort.
-        memory = min(means.memory_bytes, BYTES_A_CELL_IN_MEMORY * cells)
-        Needs("building", 2 * BYTES_A_CELL * cells, memory, 2 * BYTES_A_CELL * cells, _ADVICE).check(target.path)
+        disk, memory = building_bytes(cells, means.memory_bytes)
+        Needs("building", disk, memory, disk, _ADVICE).check(target.path)
         try:
             return build_matrix(spill, reading, target, means)
         except CountsError as error:

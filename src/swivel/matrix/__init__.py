@@ -4,8 +4,18 @@ Receives counts (from `counting`, `importers` or anyone); hands on a `Matrix` th
 block at a time. It does not know where counts come from, nor what is done with them.
 """
 
-from swivel.matrix.builder import MatrixBuilder, MatrixSpec, to_units
+from swivel.matrix.builder import STORED_BYTES, MatrixBuilder, MatrixSpec, building_bytes, to_units
 from swivel.matrix.layout import block_count_for
 from swivel.matrix.matrix import Cells, Matrix, open_matrix
 
-__all__ = ["Cells", "Matrix", "MatrixBuilder", "MatrixSpec", "block_count_for", "open_matrix", "to_units"]
+__all__ = [
+    "STORED_BYTES",
+    "Cells",
+    "Matrix",
+    "MatrixBuilder",
+    "MatrixSpec",
+    "block_count_for",
+    "building_bytes",
+    "open_matrix",
+    "to_units",
+]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from swivel.config import CountConfig
 from swivel.errors import CountsError
-from swivel.matrix.builder import MatrixBuilder, MatrixSpec
+from swivel.matrix.builder import MatrixBuilder, MatrixSpec, building_bytes
 from swivel.matrix.matrix import Matrix, StoredCells
 from swivel.means import Means
 from swivel.needs import Needs
@@ -32,7 +32,6 @@ IMPORT_SETTINGS = ("window", "weight")
 KEPT = ("corpus", "count")  # what the manifest of a sum says of its terms, where it is the same for all
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE, _BYTES_A_CELL = 8, 160  # of the memory, for pieces; a piece with its mirror, on its way to the builder
-_BYTES_ON_DISK = 8  # of a cell
 _MOST_UNITS = 1 << 62
 
 
@@ -148,7 +147,8 @@ def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Ma
     terms = [_make_term(matrix, spec) for matrix in matrices]
     cells = sum(len(matrix.stored.positions) for matrix in matrices)
     memory = means.memory_bytes
-    _reckon(cells, memory).announce(target.path, means.progress)
+    disk, sorting = building_bytes(cells * (2 if spec.symmetric else 1), memory)
+    Needs("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, means.progress)
     most = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_A_CELL)))
     builder = MatrixBuilder(
         target.path,
@@ -161,12 +161,6 @@ def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Ma
         for term in terms:
             _add_term(builder, term, most, task)
         return builder.finish(config=target.config, inputs=target.inputs)
-
-
-def _reckon(cells: int, memory: int) -> Needs:
-    """Return what a sum of so many cells takes, runs beside the matrix; little memory where there is little to sort."""
-    disk = 2 * _BYTES_ON_DISK * cells
-    return Needs("adding", disk, min(memory, _BYTES_A_CELL * cells), disk, "lower --memory, or add fewer at a time")
 
 
 def _add_term(builder: MatrixBuilder, term: _Term, most: int, task: Task) -> None:

@@ -27,7 +27,8 @@ from swivel.storage import FolderWriter, create_folder, scratch_folder
 from swivel.vocabulary import Vocabulary
 
 STAGE = "matrix"
-_BYTES_A_CELL = 80  # while a full buffer is being sorted: ids, units, keys, order, and the sorted copies
+STORED_BYTES = 8  # of a cell, on disk
+_SORTED_BYTES = 80  # while a full buffer is being sorted: ids, units, keys, order, and the sorted copies
 _LEAST_CELLS = 1_024
 _MOST_UNITS = float(1 << 62)
 
@@ -93,6 +94,18 @@ def to_units(counts: ArrayLike, unit: int) -> NDArray[np.int64]:
     return np.maximum(np.rint(values * unit), values > 0).astype(np.int64)
 
 
+def building_bytes(cells: int, memory_bytes: int) -> tuple[int, int]:
+    """Return the bytes of disk and of memory that a matrix of so many cells takes while it is built.
+
+    Cells that do not fit the memory are runs on disk, beside the matrix.
+
+    >>> building_bytes(1_000, 1 << 20), building_bytes(1_000_000, 1 << 20)
+    ((8000, 80000), (16000000, 1048576))
+    """
+    sorting = _SORTED_BYTES * cells
+    return STORED_BYTES * cells * (1 if sorting <= memory_bytes else 2), min(sorting, memory_bytes)
+
+
 class MatrixBuilder:
     """Collects counts and writes the folder of a matrix.
 
@@ -115,7 +128,7 @@ class MatrixBuilder:
         self.threads = threads
         self.overwrite = overwrite
         self.memory_bytes = memory_bytes
-        self._capacity = memory_bytes // _BYTES_A_CELL
+        self._capacity = memory_bytes // _SORTED_BYTES
         self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._waiting_cells = 0
         self._units_seen = 0.0
@@ -125,7 +138,7 @@ class MatrixBuilder:
     def __enter__(self) -> MatrixBuilder:
         if self._capacity < _LEAST_CELLS:
             raise MemoryBudgetError(
-                f"building a matrix needs {_LEAST_CELLS * _BYTES_A_CELL:,} bytes of memory or more, "
+                f"building a matrix needs {_LEAST_CELLS * _SORTED_BYTES:,} bytes of memory or more, "
                 f"got {self.memory_bytes:,}"
             )
         folder = create_folder(self.path, STAGE, overwrite=self.overwrite)

@@ -108,10 +108,11 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 def read_records(file: Path) -> dict[str, Record]:
     """Return what is known of each stage; nothing where there is no file yet."""
-    if not file.exists():
-        return {}
     with clear_errors(file):
-        data = file.read_bytes()
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            return {}
     try:
         fields = unseal(data)
         stages = fields.pop("stages")

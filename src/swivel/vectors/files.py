@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
-from swivel.storage import REMEDY, Folder, FolderWriter, open_folder
+from swivel.storage import REMEDY, Folder, FolderWriter, one_line, open_folder
 from swivel.tensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vocabulary import Vocabulary
@@ -190,9 +190,10 @@ def _read_side(folder: Folder, name: str, values: Floats) -> Side:
 def _map_tensors(file: Path) -> Mapping[str, Floats]:
     try:
         with clear_errors(file):
-            found = map_tensors(file).matrices
-        if any(values.dtype != np.float32 for values in found.values()):
-            raise ValueError("one is of other floats")
+            found = map_tensors(file)
+        others = [*found.others, *(name for name, values in found.matrices.items() if values.dtype != np.float32)]
+        if others:
+            raise ValueError(f"{one_line(others[0])} is none")
     except ValueError as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
-    return found
+    return found.matrices
