@@ -63,7 +63,7 @@ def test_curves_end_at_the_last_step_with_a_falling_rate(planted: Matrix) -> Non
     assert steps[-1] == 4 * 3 * 3, "passes times blocks"
     rates = [values["learning rate"] for _, values in heard.points]
     assert rates == sorted(rates, reverse=True)
-    assert rates[-1] == 0
+    assert 0 < rates[-1] < rates[0] / 4  # that the last step was taken at
 
 
 def test_losses_that_are_measured_add_up_to_those_of_the_pass(planted: Matrix, tmp_path: Path) -> None:
