@@ -8,7 +8,6 @@ file.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -17,7 +16,6 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import atheris
@@ -26,7 +24,6 @@ import atheris
 COMPILED = ["swivel.corpus.kernels", "swivel.counting.kernels", "swivel.matrix.kernels", "swivel.backends"]
 MEMORY_BYTES = 1 << 30  # that an input may take beside what the process has
 TIMEOUT_SECONDS = 20
-SHARED_MEMORY = Path("/dev/shm")
 
 with atheris.instrument_imports(include=["swivel"], exclude=COMPILED):
     from fuzz.guard import Target, execute, minimise, warm_up
@@ -51,13 +48,6 @@ class Fuzzer:
         (self.kept / f"{name}.bin").write_bytes(small)
         fields = {"signature": found.signature, "input": repr(small), "report": found.report}
         (self.kept / f"{name}.json").write_text(json.dumps(fields, indent=1))
-
-
-@contextlib.contextmanager
-def quick_folder() -> Iterator[Path]:
-    """Yield a folder in memory where there is one."""
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
-        yield Path(folder).resolve()
 
 
 def end_with_parent() -> None:
@@ -93,16 +83,17 @@ def main() -> None:
     given = parse_arguments()
     end_with_parent()
     target, work = TARGETS[given.target], given.work.resolve() / given.target
-    with quick_folder() as folder, quick_folder() as empty:
-        with atheris.instrument_imports(include=["swivel"], exclude=COMPILED):
-            write_seeds(target, warm_up(target, empty), work / "corpus")
-        fuzzer = Fuzzer(target, folder, work / "findings")
-        limit_memory()
-        flags = [f"-runs={given.runs}", f"-seed={given.seed}", f"-timeout={TIMEOUT_SECONDS}", "-rss_limit_mb=3072"]
-        flags += [f"-artifact_prefix={work}/", "-max_len=4096", "-print_final_stats=1", f"-dict={work / 'words'}"]
-        flags += ["-len_control=20", "-verbosity=1"]
-        atheris.Setup([sys.argv[0], *flags, str(work / "corpus")], fuzzer.run)
-        atheris.Fuzz()
+    # Left behind: the fuzzer ends the process. Whoever started it names a folder (TMPDIR) and removes that.
+    folder, empty = (Path(tempfile.mkdtemp()).resolve() for _ in range(2))
+    with atheris.instrument_imports(include=["swivel"], exclude=COMPILED):
+        write_seeds(target, warm_up(target, empty), work / "corpus")
+    fuzzer = Fuzzer(target, folder, work / "findings")
+    limit_memory()
+    flags = [f"-runs={given.runs}", f"-seed={given.seed}", f"-timeout={TIMEOUT_SECONDS}", "-rss_limit_mb=3072"]
+    flags += [f"-artifact_prefix={work}/", "-max_len=4096", "-print_final_stats=1", f"-dict={work / 'words'}"]
+    flags += ["-len_control=20", "-verbosity=1"]
+    atheris.Setup([sys.argv[0], *flags, str(work / "corpus")], fuzzer.run)
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":

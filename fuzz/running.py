@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from fuzz.guard import Target
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED_MEMORY = Path("/dev/shm")  # quick, where it is there
 MOST_A_PROCESS = 200_000  # executions: then another one begins, with what the others have found meanwhile
 MOST_ENDS = 20  # processes of one target that may end before their time
 _LINE = re.compile(r"(INITED|DONE)\s+cov: (\d+) ft: (\d+) corp: (\d+)")
@@ -80,7 +82,9 @@ def run_job(job: Job, work: Path, tally: Tally) -> None:
         command = [sys.executable, "-m", "fuzz.one", job.target.name, "--work", str(work), "--runs", str(left)]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
         environment |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}  # less address space
-        ended = subprocess.run([*command, "--seed", str(seed)], cwd=ROOT, env=environment, capture_output=True)
+        with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+            environment["TMPDIR"] = folder
+            ended = subprocess.run([*command, "--seed", str(seed)], cwd=ROOT, env=environment, capture_output=True)
         log = ended.stderr.decode(errors="replace")
         spent = re.findall(r"^Done \d+ runs in (\d+) second", log, re.MULTILINE)
         executed = tally.add(log, float(spent[-1]) if spent else 0.0)

@@ -86,6 +86,11 @@ FINDINGS = [
         )
         for part, what in ((b"", "the folder"), (b"..", "the folder above"))
     ),
+    (
+        "manifest",
+        b'{"format":1,"stage":"vectors","config":{},"inputs":{},"facts":{},"parts":{"a":{"bytes":-1,"sha256":""}}}',
+        "a part of less than nothing",
+    ),
     ("manifest", b'{"format": "a\\nb"}', "a message of two lines: the format"),
     ("manifest", b'{"format": 1, "parts": {}, "a\\nb": 1}', "a message of two lines: a field"),
     ("vectors-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),

@@ -131,7 +131,10 @@ def _read_part(name: str, part: Mapping[str, Any]) -> Part:
     """Return what a manifest says of a part; one that would lie outside the folder is none."""
     if Path(name).name != name or name in ("", "..") or "\0" in name:
         raise ValueError(f"{name!r} is no name of a file in it")
-    return Part(int(part["bytes"]), str(part["sha256"]))
+    found = Part(int(part["bytes"]), str(part["sha256"]))
+    if found.bytes < 0:
+        raise ValueError(f"{name!r} of {found.bytes:,} bytes")
+    return found
 
 
 def _check_fields(manifest: Manifest) -> None:
