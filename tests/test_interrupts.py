@@ -129,6 +129,17 @@ def test_second_interrupt_acts_at_once_in_a_block_inside_a_block() -> None:
     assert reached == ["first"]
 
 
+def test_interrupt_inside_the_import_system_waits_for_the_end_of_the_block() -> None:
+    importing = compile(
+        "os.kill(os.getpid(), signal.SIGINT)\nreached.append(1)", "<frozen importlib._bootstrap>", "exec"
+    )
+    reached: list[int] = []
+    with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop, should_stop.acting_at_once():
+        exec(importing, {"os": os, "signal": signal, "reached": reached})
+        reached.append(2)
+    assert reached == [1, 2]
+
+
 def test_interrupt_acts_at_once_where_there_is_nothing_to_save() -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop, should_stop.acting_at_once():

@@ -37,11 +37,11 @@ class StopRequest:
         """Return whether to stop."""
         return self._event.is_set()
 
-    def set(self, number: int = signal.SIGINT) -> None:
+    def set(self, number: int = signal.SIGINT, *, may_raise: bool = True) -> None:
         """Ask to stop."""
         self.signal = number
         self._event.set()
-        if self.acts_at_once:
+        if self.acts_at_once and may_raise:
             self.raise_if_set()
 
     def raise_if_set(self) -> None:
@@ -60,6 +60,7 @@ class StopRequest:
         try:
             self.raise_if_set()
             yield
+            self.raise_if_set()
         finally:
             self.acts_at_once = False
 
@@ -100,7 +101,9 @@ class _Asking:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         for each, handler in self.outermost().items():
             signal.signal(each, handler)
-        self.request.set(number)
+        # What is raised in a callback of the import system is printed and lost; the end of the block sees to it.
+        is_importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+        self.request.set(number, may_raise=not is_importing)
 
     def outermost(self) -> dict[int, Any]:
         """Return the handlers that were there before any such block: a second signal is for them."""
