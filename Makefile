@@ -2,7 +2,10 @@
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
 # `make fuzz`: ten million hostile inputs to everything that reads, an hour or two on two cores; EXECUTIONS=, PROCESSES=.
+# `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
+# `make test-variants`: the numerical tests as if on other machines: other numbers of threads, code for other CPUs.
+# `make versions`: the numerical libraries, and which code they choose on this machine.
 # `make gpu-test`: the tests that need a CUDA device, on a machine that has one.
 
 VENV ?= .venv
@@ -12,7 +15,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py streaming.py cluster_servers.py)
 
-.PHONY: run test test-all crashes write-failures damage fuzz long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all test-variants versions crashes write-failures damage fuzz claims long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -48,6 +51,12 @@ test: lint types
 test-all: lint types
 	$(BIN)/pytest -n 2
 
+test-variants: setup
+	$(BIN)/python tools/variants.py $(VARIANTS)
+
+versions: setup
+	@$(BIN)/python tools/versions.py
+
 # Coverage-guided, with atheris; its corpus stays in work/fuzz, so that the next run goes on. The last line is JSON.
 fuzz: setup
 	PYTHONPATH=src:. $(BIN)/python -m fuzz $(if $(EXECUTIONS),--executions $(EXECUTIONS)) $(if $(PROCESSES),--processes $(PROCESSES))
@@ -74,6 +83,9 @@ dist: setup
 # The wheel in new environments of these Pythons; on Linux each gets torch with what pip takes by itself.
 wheel-test: setup
 	$(BIN)/python benchmarks/wheels.py --pythons $(PYTHONS)
+
+claims: setup
+	$(BIN)/python tools/claims.py
 
 long-run: setup
 	$(BIN)/python benchmarks/long_run.py

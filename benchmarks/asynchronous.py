@@ -2,9 +2,11 @@
 
     python benchmarks/asynchronous.py                       2 workers of one thread against 2 x the plain loop, k = 4096
     python benchmarks/asynchronous.py --quality TEXT...     4 workers reach the loss of one process
+    python benchmarks/asynchronous.py --device cuda         the same with workers that share a GPU
 
 Every run is a process of its own. The first pass warms up and waits for workers to join; the others are measured. The
-machine must be quiet: servers and the command share its cores with the workers.
+machine must be quiet: servers and the command share its cores with the workers. A smoke run does both kinds of runs,
+with one worker.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder, write_text
 from swivel import pipeline
 from swivel.config import TrainConfig
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
@@ -29,6 +31,17 @@ from swivel.means import ClusterConfig, Means
 from swivel.progress import SilentProgress, Task
 from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
+
+MEASURES = (
+    "swivel.cluster.asynchronous",
+    "swivel.cluster.bank",
+    "swivel.cluster.connecting",
+    "swivel.cluster.crew",
+    "swivel.cluster.leases",
+    "swivel.cluster.servers",
+    "swivel.cluster.stepping",
+    "swivel.training",
+)
 
 
 class Clock(SilentProgress):
@@ -52,8 +65,13 @@ def drive(order: dict[str, Any]) -> None:
     if order["workers"]:
         from swivel.cluster.asynchronous import Asynchronous
 
-        workers = Asynchronous("local", ClusterConfig(workers=order["workers"], servers=order["servers"]))
-    folder = WORK / "asynchronous-run"
+        # Workers on one machine share its GPU.
+        cluster = ClusterConfig(
+            workers=order["workers"], servers=order["servers"], worker_gpus=round(1 / order["workers"], 3)
+        )
+        workers = Asynchronous("local", cluster)
+
+    folder = work_folder() / "asynchronous-run"
     shutil.rmtree(folder, ignore_errors=True)
     config = TrainConfig(**order["config"])
     trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
@@ -82,11 +100,11 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 
 def make_matrix(blocks: int, size: int, cells: int) -> Matrix:
     """Return a matrix of so many blocks a side, with so many cells observed in each."""
-    path = WORK / f"asynchronous-{blocks}-{size}-{cells}"
+    path = work_folder() / f"asynchronous-{blocks}-{size}-{cells}"
     if (path / "manifest.json").exists():
         return open_matrix(path)
     shutil.rmtree(path, ignore_errors=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
+
     rng, words = np.random.default_rng(1), blocks * size
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(words)]), symmetric=False)
     with MatrixBuilder(path, spec, memory_bytes=1 << 30) as builder:
@@ -99,9 +117,9 @@ def make_matrix(blocks: int, size: int, cells: int) -> Matrix:
 def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
     matrix = make_matrix(options.blocks, options.block_size, options.cells)
     config = {"dim": options.dim, "block_size": options.block_size, "passes": options.passes, "dtype": options.dtype}
-    config |= {"checkpoint_minutes": 0, "backend": "cpu"}
+    config |= {"checkpoint_minutes": 0} | choose_device(options)
     order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
-    runs = {str(workers): run({**order, "workers": workers}) for workers in (0, 1, options.workers)}
+    runs = {str(workers): run({**order, "workers": workers}) for workers in sorted({0, 1, options.workers})}
     plain, one, many = (runs[name]["cells_per_second"] for name in ("0", "1", str(options.workers)))
     tally = runs[str(options.workers)]["tally"]
     return {
@@ -120,12 +138,19 @@ def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def choose_device(options: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of the backend."""
+    return {"backend": "cpu"} if options.device == "cpu" else {"device": options.device}
+
+
 def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
-    path = WORK / f"asynchronous-quality-{options.max_size}"
+    path = work_folder() / f"asynchronous-quality-{options.max_size}"
     settings = {"max_size": options.max_size, "min_count": 1}
     texts = [Path(text) for text in options.quality]
     matrix = pipeline.count(texts, path, recipe="fast", means=Means(overwrite=True), **settings)
-    config = {"dim": options.dim, "passes": options.passes, "checkpoint_minutes": 0, "backend": "cpu", "decay": 1e-4}
+    config = {"dim": options.dim, "passes": options.passes, "checkpoint_minutes": 0, "decay": 1e-4} | choose_device(
+        options
+    )
     config |= {"dtype": options.dtype} | ({"block_size": options.block_size} if options.block_size else {})
     order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
     alone, together = (run({**order, "workers": workers}) for workers in (0, options.workers))
@@ -141,7 +166,7 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--quality", nargs="+", metavar="TEXT", help="compare losses on this text")
     parser.add_argument("--max-size", type=int, default=20_000, help="words, with --quality")
@@ -153,18 +178,22 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--passes", type=int)
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--name", help="keep the result under this name")
-    options = parser.parse_args()
+    parser.add_argument("--device", default="cpu", help="cuda: workers share the GPU of this machine")
+    tiny = {"max_size": 100, "workers": 1, "blocks": 2, "block_size": 50, "cells": 200, "dim": 4, "passes": 2}
+    options = parse_arguments(parser, quality=lambda folder: [write_text(folder)], **tiny)
     if options.drive:
         drive(json.loads(options.drive))
         return
-    if options.quality:
+
+    if options.smoke:
+        keep(options, {**measure_efficiency(options), "quality": measure_quality(options)})
+    elif options.quality:
         options.workers = options.workers or 4
-        keep(options.name or "asynchronous_quality", measure_quality(options))
-        return
-    options.workers, options.passes = options.workers or 2, options.passes or 2
-    options.block_size = options.block_size or 4096
-    keep(options.name or "asynchronous", measure_efficiency(options))
+        keep(options, measure_quality(options), name="asynchronous_quality")
+    else:
+        options.workers, options.passes = options.workers or 2, options.passes or 2
+        options.block_size = options.block_size or 4096
+        keep(options, measure_efficiency(options))
 
 
 if __name__ == "__main__":

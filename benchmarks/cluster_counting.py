@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import swivel
-from common import WORK, keep, parse_arguments
+from common import keep, make_parser, parse_arguments, work_folder, write_corpus
 from swivel.cluster.connecting import connect
 from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree
 
+MEASURES = ("swivel.cluster.counting", "swivel.cluster.counting_tasks", "swivel.cluster.connecting", "swivel.counting")
 SETTINGS: dict[str, Any] = {"recipe": "default", "min_count": 12}
 BUDGET = "512MiB"
 
@@ -24,8 +25,7 @@ BUDGET = "512MiB"
 def write_sample(corpus: Path, megabytes: int) -> Path:
     """Return a file with the first megabytes of the corpus, whole lines."""
     source = sorted(corpus.iterdir())[0] if corpus.is_dir() else corpus
-    file = WORK / f"sample-{megabytes}.txt"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = work_folder() / f"sample-{megabytes}.txt"
     with lzma.open(source) if source.suffix == ".xz" else source.open("rb") as text:
         file.write_bytes(b"".join(text.readlines(megabytes << 20)))
     return file
@@ -63,17 +63,21 @@ class TaskMemory(threading.Thread):
 
 
 def time_count(text: Path, name: str, means: Means) -> float:
-    remove_tree(WORK / name)
+    out = work_folder() / name
+    remove_tree(out)
     started = time.perf_counter()
-    swivel.count(text, WORK / name, means=means, **SETTINGS)
+    swivel.count(text, out, means=means, **SETTINGS)
     return time.perf_counter() - started
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    parser = make_parser(__doc__, "corpus", "repeats", "threads")
+    arguments = parse_arguments(parser, corpus=write_corpus, repeats=1)
+
     text = write_sample(arguments.corpus, 32)
     cores = arguments.threads
     alone = [time_count(text, "alone", Means(threads=cores)) for _ in range(arguments.repeats)]
+
     started = time.perf_counter()
     with connect("local", cores=cores):
         connecting = time.perf_counter() - started
@@ -82,6 +86,8 @@ def main() -> None:
         many = [time_count(text, "many", Means(ray="local", memory=BUDGET)) for _ in range(arguments.repeats)]
         watched.is_over = True
         watched.join()
+
+    work = work_folder()
     found = {
         "cores": cores,
         "text_bytes": text.stat().st_size,
@@ -90,10 +96,10 @@ def main() -> None:
         "ray_seconds": many,
         "task_budget": BUDGET,
         "task_private_mib": watched.peak / 2**20,
-        "same_bits": read_manifest(WORK / "alone") == read_manifest(WORK / "many"),
-        "cells": swivel.open_matrix(WORK / "many").cell_count,
+        "same_bits": read_manifest(work / "alone") == read_manifest(work / "many"),
+        "cells": swivel.open_matrix(work / "many").cell_count,
     }
-    keep(arguments.name or "cluster_counting", found)
+    keep(arguments, found)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
     python benchmarks/cluster_quality.py [--modes alone,ranks,ray]
 
 The corpus cut to 20,000 words; every training is the command that a user types. One process with three seeds is the
-yardstick: its spread is what a figure may differ by.
+yardstick: its spread is what a figure may differ by. A smoke run trains in one process and by two ranks, without Ray.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -18,44 +19,54 @@ from pathlib import Path
 from typing import Any
 
 import swivel
-from common import SHARED, WORK, keep, plain_corpus
+from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus, write_sets
 from swivel.storage import read_manifest
 
+MEASURES = (
+    "swivel.cluster.asynchronous",
+    "swivel.cluster.bank",
+    "swivel.cluster.crew",
+    "swivel.cluster.leases",
+    "swivel.cluster.rotation",
+    "swivel.cluster.servers",
+    "swivel.cluster.stepping",
+    "swivel.schedule",
+    "swivel.training",
+)
 
-def commands(modes: list[str]) -> dict[str, list[str]]:
+
+def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Return how each training is started, and with what seed."""
+    modes = arguments.modes.split(",")
     plain, ranks = [sys.executable, "-m"], [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     found: dict[str, list[str]] = {}
+
     if "alone" in modes:
         found |= {
             f"one process, seed {seed}": [*plain, "swivel", "train", "--seed", str(seed)]
             for seed in range(1, arguments.seeds + 1)
         }
     if "ranks" in modes:
-        for count in (2, 4):
+        for count in arguments.ranks:
             found[f"{count} ranks"] = [*ranks, f"--nproc-per-node={count}", "-m", "swivel", "train", "--threads", "1"]
     if "ray" in modes:
-        found["4 asynchronous workers"] = [
-            *plain,
-            "swivel",
-            "train",
-            "--ray",
-            "local",
-            "--workers",
-            "4",
-            "--servers",
-            "2",
-        ]
+        servers = ["--ray", "local", "--workers", "4", "--servers", "2"]
+        found["4 asynchronous workers"] = [*plain, "swivel", "train", *servers]
     return found
 
 
-def train(command: list[str], matrix: Path, out: Path, dim: int) -> dict[str, Any]:
+def train(command: list[str], matrix: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train with a command of its own; return the losses and the eight figures."""
+    out = work_folder() / "quality-vectors"
     shutil.rmtree(out, ignore_errors=True)
     sizes = {"--block-size": arguments.block_size, "--passes": arguments.passes}
     given = [text for name, value in sizes.items() if value for text in (name, str(value))]
-    flags = [*given, "--recipe", "fast", "--dim", str(dim), "--zeros", "all", "--device", "cpu", "--quiet"]
-    subprocess.run([*command, str(matrix), "-o", str(out), *flags], check=True, stdout=subprocess.DEVNULL)
+    flags = [*given, "--recipe", "fast", "--dim", str(arguments.dim), "--zeros", "all", "--device", "cpu", "--quiet"]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # Without it, torchrun prints that it sets it.
+    subprocess.run(
+        [*command, str(matrix), "-o", str(out), *flags], check=True, stdout=subprocess.DEVNULL, env=environment
+    )
+
     report = swivel.evaluate(swivel.load(out), arguments.eval, draws=0)
     figures = {one.name: round(one.rho if hasattr(one, "rho") else one.accuracy, 4) for one in report.results}
     facts = read_manifest(out).facts
@@ -63,14 +74,27 @@ def train(command: list[str], matrix: Path, out: Path, dim: int) -> dict[str, An
 
 
 def main() -> None:
+    parser = make_parser(__doc__, "corpus", "eval")
+    parser.add_argument("--words", type=int, default=20_000)
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--block-size", type=int)
+    parser.add_argument("--passes", type=int)
+    parser.add_argument("--seeds", type=int, default=3, help="of one process")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--modes", default="alone,ranks,ray")
+    tiny = {"words": 100, "dim": 4, "block_size": 50, "passes": 2, "seeds": 1, "ranks": [2], "modes": "alone,ranks"}
+    arguments = parse_arguments(parser, corpus=write_corpus, eval=write_sets, **tiny)
+
     texts = plain_corpus(arguments.corpus)
-    matrix = WORK / f"quality-{arguments.words}"
+    matrix = work_folder() / f"quality-{arguments.words}"
     swivel.count(texts, matrix, recipe="fast", max_size=arguments.words, min_count=1)
+
     found: dict[str, Any] = {}
-    for name, command in commands(arguments.modes.split(",")).items():
-        found[name] = train(command, matrix, WORK / "quality-vectors", arguments.dim)
+    for name, command in commands(arguments).items():
+        found[name] = train(command, matrix, arguments)
         print(json.dumps({name: [round(found[name]["losses"][-1], 6), found[name]["figures"]]}), flush=True)
-    keep(arguments.name, {"words": arguments.words, "dim": arguments.dim, "runs": found, **compare(found)})
+
+    keep(arguments, {"words": arguments.words, "dim": arguments.dim, "runs": found, **compare(found)})
 
 
 def compare(found: dict[str, Any]) -> dict[str, Any]:
@@ -95,15 +119,4 @@ def compare(found: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, default=SHARED / "corpus")
-    parser.add_argument("--eval", type=Path, default=SHARED / "eval")
-    parser.add_argument("--words", type=int, default=20_000)
-    parser.add_argument("--dim", type=int, default=300)
-    parser.add_argument("--block-size", type=int)
-    parser.add_argument("--passes", type=int)
-    parser.add_argument("--seeds", type=int, default=3, help="of one process")
-    parser.add_argument("--modes", default="alone,ranks,ray")
-    parser.add_argument("--name", default="cluster_quality")
-    arguments = parser.parse_args()
     main()

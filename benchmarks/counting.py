@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import swivel
-from common import WORK, PrivateMemory, keep, parse_arguments, plain_corpus
+from common import PrivateMemory, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel import storage
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import encode_corpus
@@ -25,6 +25,7 @@ from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree, scratch_folder
 from swivel.vocabulary import choose_tokens
 
+MEASURES = ("swivel.corpus", "swivel.counting", "swivel.matrix", "swivel.vocabulary")
 SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}
 
 
@@ -44,7 +45,7 @@ class FlushClock:
 
 def count_once(files: list[Path], memory: str | None, tokenizer: str, threads: int) -> dict[str, Any]:
     """Count in this process: seconds, of which flushing, peak memory and the checksums of the parts."""
-    out = WORK / "matrix"
+    out = work_folder() / "matrix"
     remove_tree(out)
     clock = FlushClock()
     with PrivateMemory() as watched:
@@ -77,10 +78,10 @@ def count_apart(files: list[Path], memory: str | None, tokenizer: str, threads: 
 
 def tokenise(files: list[Path], threads: int) -> list[Path]:
     """Write the corpus as tokens between spaces, a line a line: what other tools start from."""
-    target = WORK / "tokens.txt"
+    target = work_folder() / "tokens.txt"
     if target.exists():
         return [target]
-    with scratch_folder(WORK) as scratch:
+    with scratch_folder(work_folder()) as scratch:
         encoded = encode_corpus(files, CorpusConfig(), scratch=scratch, threads=threads)
         vocabulary = choose_tokens(encoded.counts(), VocabularyConfig(min_count=1, max_size=None))
         ids = encoded.write_ids(vocabulary, keep_gaps=False, path=scratch / "ids.npy", threads=threads)
@@ -94,10 +95,14 @@ def tokenise(files: list[Path], threads: int) -> list[Path]:
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    parser = make_parser(__doc__, "corpus", "repeats", "threads")
+    arguments = parse_arguments(parser, corpus=write_corpus, repeats=1, threads=1)
+
     files = plain_corpus(arguments.corpus)
     tokens = tokenise(files, arguments.threads)
-    count_apart(files, None, "words", arguments.threads)  # Compiles, and warms the page cache.
+    if not arguments.smoke:
+        count_apart(files, None, "words", arguments.threads)  # Compiles, and warms the page cache.
+
     raw, tokenised = (
         [count_apart(texts, None, tokenizer, arguments.threads) for _ in range(arguments.repeats)]
         for texts, tokenizer in ((files, "words"), (tokens, "whitespace"))
@@ -112,7 +117,8 @@ def main() -> None:
         for name, runs in (("raw_text", raw), ("tokenised_text", tokenised), ("budget_1GiB", [small]))
     }
     same = all(run["parts"] == raw[0]["parts"] for run in [*raw, small])
-    keep("counting", {**result, "same_matrix_bit_for_bit": same, "rows": raw[0]["rows"], "cells": raw[0]["cells"]})
+    sizes = {name: raw[0][name] for name in ("rows", "cells")}
+    keep(arguments, {**result, "same_matrix_bit_for_bit": same, **sizes})
 
 
 if __name__ == "__main__":

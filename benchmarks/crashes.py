@@ -8,7 +8,6 @@ again; SIGTERM and SIGINT must be answered within 5 seconds, with the right stat
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import sys
@@ -21,12 +20,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, WORK, keep
+from common import ROOT, keep, make_parser, parse_arguments, work_folder
 
 sys.path.insert(0, str(ROOT / "tests"))
 
+import crash_runs
 from crash_runs import Broken, Case, Outcome, differing, digest_output, make_world, run_to_end, run_undisturbed
 
+MEASURES = (
+    "swivel.checkpoint",
+    "swivel.interrupts",
+    "swivel.locks",
+    "swivel.making",
+    "swivel.pipeline",
+    "swivel.reproduce",
+    "swivel.storage",
+    "swivel.training",
+    "swivel.cli.leaving",
+)
 SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10, "reproduce": 7}
 MOST_BROKEN = 5
 
@@ -124,7 +135,7 @@ def summarize(tally: Tally, calm: dict[str, float]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--count", type=int, default=300, help="kills in all")
     parser.add_argument("--each", type=int, default=6, help="kills in a run, at most")
     parser.add_argument("--seed", type=int, default=1)
@@ -133,13 +144,20 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=2, help="commands at a time")
     parser.add_argument("--only", help="the cases of which the name begins so")
-    parser.add_argument("--name", help="keep the result under this name")
-    options = parser.parse_args()
-    started, folder = time.monotonic(), WORK / f"crashes-{options.seed}"
+    parser.add_argument("--lines", type=int, default=8_000, help="of the text that the commands read")
+    options = parse_arguments(parser, count=1, each=1, jobs=1, only="count", lines=500)
+
+    if options.smoke:
+        crash_runs.LEAVE_SECONDS = 60.0  # A test must not depend on how busy the machine is.
+
+    started, folder = time.monotonic(), work_folder() / f"crashes-{options.seed}"
     shutil.rmtree(folder, ignore_errors=True)
-    cases = [case for case in make_world(folder) if case.name.startswith(options.only or "")]
+    world = make_world(folder, lines=options.lines)
+    cases = [case for case in world if case.name.startswith(options.only or "")]
+
     with ThreadPoolExecutor(options.jobs) as pool:  # as many at a time as later: moments are drawn from these durations
         expected = {each.case.name: each for each in pool.map(partial(look_at_calm, folder), cases)}
+
     shares = sum(SHARES[case.name] for case in cases)
     goals = {case.name: -(-options.count * SHARES[case.name] // shares) for case in cases}
     tally = Tally(options.each, goals, started + 60 * options.minutes)
@@ -147,8 +165,9 @@ def main() -> None:
         waiting = [pool.submit(kill_runs, folder, expected, options.seed, tally) for _ in range(options.jobs)]
         for future in waiting:
             future.result()
+
     calm = {name: round(each.seconds, 1) for name, each in expected.items()}
-    keep(options.name or "crashes", summarize(tally, calm) | {"seconds": round(time.monotonic() - started)})
+    keep(options, summarize(tally, calm) | {"seconds": round(time.monotonic() - started)})
     if tally.broken or tally.unlike:
         sys.exit(1)
     shutil.rmtree(folder)

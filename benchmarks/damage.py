@@ -7,7 +7,6 @@ and the way out, or give exactly what it gave before; a training must also say w
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import pickle
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import swivel
-from common import keep, scratch_home
+from common import keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.config import TrainConfig
 from swivel.errors import StorageError, SwivelError
 from swivel.evaluation import Rules, read_sets
@@ -37,7 +36,17 @@ from swivel.reproduce.stages import Stages
 from swivel.training import train_matrix
 from swivel.vectors import load
 
-HOME = scratch_home("damage")
+MEASURES = (
+    "swivel.checkpoint",
+    "swivel.folders",
+    "swivel.matrix",
+    "swivel.reproduce.evaluations",
+    "swivel.reproduce.stages",
+    "swivel.storage",
+    "swivel.vectors.files",
+    "swivel.vocabulary",
+)
+HOME = scratch_in_memory("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]
 REMEDIES = ("--overwrite", "restore", "run it again", "remove it", "name ", "is taken", "begins again")
 SMALL: dict[str, Any] = {"dim": 5, "passes": 3, "backend": "reference", "dtype": "float32", "device": "cpu"}
@@ -239,12 +248,12 @@ def refresh(source: Path, copy: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--every", type=int, default=1, help="do only every n-th damage")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
     parser.add_argument("--only", help="only one folder: matrix, vectors, training, run or experiment")
-    parser.add_argument("--name", default="damage", help="keep the result under this name")
-    options = parser.parse_args()
+    options = parse_arguments(parser, every=997)
+
     found, all_missed, shown, deadline = {}, [], {}, time.monotonic() + options.seconds
     for place in make_ready():
         if options.only not in (None, place.name):
@@ -256,10 +265,11 @@ def main() -> None:
         all_missed += missed
         print(place.name, found[place.name], *missed[:20], sep="\n", flush=True)
     shutil.rmtree(HOME)
+
     total = sum((Counter(each) for each in found.values()), Counter[str]())
     done = sum(total[how] for how in ("found", "harmless", "recovered", "missed"))
     summary = f"{done - len(all_missed)} of {done}"
-    keep(options.name, {"found_or_harmless": summary, "folders": found, "missed": all_missed[:40], "examples": shown})
+    keep(options, {"found_or_harmless": summary, "folders": found, "missed": all_missed[:40], "examples": shown})
     sys.exit(1 if all_missed else 0)
 
 

@@ -1,88 +1,166 @@
-"""Raw text to vectors with the recipe `fast`: seconds, and the eight figures as means of three seeds.
+"""Raw text to vectors by one `swivel run`: the seconds that a user waits, and the eight figures, over several seeds.
 
-Seconds are also given for a machine whose three products run at 210 M cells/s: each run's training scaled by the rate
-measured right before and after it on the same threads, in the dtype that the run took; counting is not scaled. Goal:
-150 s, and at least as good as SGNS on six sets of eight and as CBOW on six.
+The command runs in a process of its own, `--commands` times; its first run on a machine also compiles. The other seeds
+are trained from the matrix of the first command. Figures are given for all items of each set and for either half:
+settings of the recipes were chosen on the odd lines ("tune"), the even ones ("report") were not looked at. What each
+seed answers is written to `--answers`, for `benchmarks/significance.py`.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import swivel
-from common import REFERENCE_RATE, WORK, keep, parse_arguments, plain_corpus, products_rate
-from swivel.evaluation.datasets import PAPER_ORDER
+from answers import figures_by_half, write_answers
+from common import (
+    ROOT,
+    keep,
+    make_parser,
+    parse_arguments,
+    plain_corpus,
+    work_folder,
+    write_corpus,
+    write_sets,
+)
+from swivel.evaluation import evaluate, find_sets
+from swivel.evaluation.datasets import PAPER_ORDER, TestSet
+from swivel.matrix import open_matrix
 from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree
 
-# gensim 4 on the same corpus, window 10, 5 negatives, 5 passes, 300 dimensions, 96,376 words: the better known
-# figure of gensim's and fastText's would be SGNS .765 .669 .728 .675 .438 .371 | .522 .400 and
-# CBOW .767 .680 .709 .672 .433 .360 | .528 .469; both are compared.
-BASELINES = {
-    "sgns_gensim": (0.765, 0.669, 0.714, 0.672, 0.427, 0.352, 0.462, 0.377),
-    "sgns_fasttext": (0.760, 0.654, 0.728, 0.675, 0.438, 0.371, 0.522, 0.400),
-    "cbow_gensim": (0.749, 0.665, 0.682, 0.666, 0.399, 0.336, 0.447, 0.426),
-    "cbow_fasttext": (0.767, 0.680, 0.709, 0.672, 0.433, 0.360, 0.528, 0.469),
-}
-
-
-def evaluate(vectors: swivel.Vectors, folder: Path) -> list[float]:
-    report = swivel.evaluate(vectors, folder)
-    return [
-        report[name].rho if hasattr(report[name], "rho") else report[name].accuracy  # type: ignore[union-attr,misc]
-        for name in PAPER_ORDER
-    ]
-
-
-def run_once(files: list[Path], seed: int, threads: int) -> tuple[swivel.Vectors, dict[str, float]]:
-    out = WORK / f"run-{seed}"
-    remove_tree(out)
-    means = Means(threads=threads)
-    started = time.perf_counter()
-    matrix = swivel.count(files, out / "matrix", recipe="fast", min_count=12, means=means)
-    counting = time.perf_counter() - started
-    before = products_rate("float32", threads)
-    started = time.perf_counter()
-    vectors = swivel.train(matrix, out / "vectors", recipe="fast", seed=seed, means=means)
-    training = time.perf_counter() - started
-    dtype = read_manifest(out / "vectors").facts["plan"]["dtype"]
-    after = products_rate(dtype, threads)
-    rate = (before + after) / 2 if dtype == "float32" else after
-    return vectors, {
-        "counting": counting,
-        "training": training,
-        "whole": counting + training,
-        "products_cells_per_second": rate,
-        "whole_at_210_M_cells_per_second": counting + training * rate / REFERENCE_RATE,
-    }
+MEASURES = (
+    "swivel.pipeline",
+    "swivel.corpus",
+    "swivel.counting",
+    "swivel.matrix",
+    "swivel.training",
+    "swivel.workers",
+    "swivel.schedule",
+    "swivel.objective",
+    "swivel.backends",
+    "swivel.vectors.combine",
+    "swivel.evaluation",
+)
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    parser = make_parser(__doc__, "corpus", "eval", "threads")
+    parser.add_argument("--recipe", default="default")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--commands", type=int, default=2, help="how many seeds are trained by whole commands")
+    parser.add_argument("--answers", type=Path, help="folder for the answers item by item")
+    parser.add_argument("--dim", type=int, help="default: the recipe's")
+    parser.add_argument("--passes", type=int, help="default: the recipe's")
+    smoke = {"corpus": write_corpus, "eval": write_sets, "threads": 1, "seeds": [1, 2], "commands": 1, "device": "cpu"}
+    arguments = parse_arguments(parser, **smoke, dim=8, passes=2)
+
+    answers = arguments.answers or work_folder() / "baselines"
     files = plain_corpus(arguments.corpus)
-    figures: list[list[float]] = []
-    seconds: list[dict[str, float]] = []
-    for seed in range(1, arguments.repeats + 1):
-        vectors, times = run_once(files, seed, arguments.threads)
-        figures.append(evaluate(vectors, arguments.eval))
-        seconds.append(times)
-    means = [statistics.mean(column) for column in zip(*figures, strict=True)]
-    whole: dict[str, Any] = {part: statistics.median(run[part] for run in seconds) for part in seconds[0]}
-    keep(
-        "end_to_end",
-        {
-            "medians": whole,
-            "figures": dict(zip(PAPER_ORDER, (round(value, 4) for value in means), strict=True)),
-            "spread_over_seeds": [round(max(c) - min(c), 4) for c in zip(*figures, strict=True)],
-            "sets_at_least_as_good": {
-                name: sum(ours >= theirs for ours, theirs in zip(means, baseline, strict=True))
-                for name, baseline in BASELINES.items()
-            },
-        },
+    sets = find_sets(arguments.eval).sets
+
+    commands, plans = [], []
+    for number, seed in enumerate(arguments.seeds):
+        out = work_folder() / f"run-{arguments.recipe}-{arguments.device}-{seed}"
+        if number < arguments.commands:
+            commands.append(time_command(files, out, seed, arguments))
+        else:
+            train_again(out, seed, arguments)
+        plans.append(read_manifest(out / "vectors").facts)
+        report = evaluate(swivel.Vectors.load(out / "vectors"), arguments.eval, draws=0)
+        write_answers(report, answers, method_name(arguments, seed))
+        print(seed, [round(report[name].figure or 0.0, 3) for name in PAPER_ORDER], flush=True)
+
+    keep(arguments, describe(arguments, answers, sets, commands, plans), name=result_name(arguments))
+
+
+def result_name(arguments: argparse.Namespace) -> str:
+    return f"end_to_end_{arguments.recipe}_{arguments.device}"
+
+
+def method_name(arguments: argparse.Namespace, seed: int) -> str:
+    return f"{arguments.recipe}_{arguments.device}_{seed}"
+
+
+def time_command(files: list[Path], out: Path, seed: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """Run the command as a user does; return its wall and processor seconds, and those of training."""
+    remove_tree(out)
+    command = [sys.executable, "-m", "swivel", "run", *map(str, files), "-o", str(out), "--recipe", arguments.recipe]
+    command += ["--seed", str(seed), "--device", arguments.device, "--threads", str(arguments.threads)]
+    for name, value in changed_settings(arguments).items():
+        command += [f"--{name}", str(value)]
+
+    before, started = os.times(), time.perf_counter()
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    wall, after = time.perf_counter() - started, os.times()
+
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    training = read_manifest(out / "vectors").facts["training_seconds"]
+    return {
+        "wall_seconds": round(wall, 2),
+        "cpu_seconds": round(used, 1),
+        "training_seconds": round(training, 2),
+    }
+
+
+def changed_settings(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return the settings that differ from the recipe's."""
+    return {name: getattr(arguments, name) for name in ("dim", "passes") if getattr(arguments, name)}
+
+
+def train_again(out: Path, seed: int, arguments: argparse.Namespace) -> None:
+    """Train another seed from the matrix of the first command."""
+    remove_tree(out)
+    first = work_folder() / f"run-{arguments.recipe}-{arguments.device}-{arguments.seeds[0]}"
+    swivel.train(
+        open_matrix(first / "matrix"),
+        out / "vectors",
+        recipe=arguments.recipe,
+        seed=seed,
+        device=arguments.device,
+        **changed_settings(arguments),
+        means=Means(threads=arguments.threads),
     )
+
+
+def describe(
+    arguments: argparse.Namespace,
+    answers: Path,
+    sets: tuple[TestSet, ...],
+    commands: list[dict[str, float]],
+    plans: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what is kept."""
+    later = commands[1:] or commands
+    by_seed = [figures_by_half(answers, method_name(arguments, seed), sets) for seed in arguments.seeds]
+    return {
+        "recipe": arguments.recipe,
+        "device": arguments.device,
+        "threads": arguments.threads,
+        "seeds": arguments.seeds,
+        "plan": plans[0]["plan"],
+        "commands": commands,
+        "wall_seconds": statistics.median(each["wall_seconds"] for each in later),
+        "cpu_seconds": statistics.median(each["cpu_seconds"] for each in later),
+        "training_seconds": statistics.median(each["training_seconds"] for each in later),
+        "figures": {
+            half: {name: round(statistics.mean(each[half][name] for each in by_seed), 4) for name in by_seed[0][half]}
+            for half in by_seed[0]
+        },
+        "deviations": {name: deviation([each["whole"][name] for each in by_seed]) for name in by_seed[0]["whole"]},
+    }
+
+
+def deviation(values: list[float]) -> float | None:
+    """Return the standard deviation over seeds, if there are several."""
+    return round(statistics.stdev(values), 4) if len(values) > 1 else None
 
 
 if __name__ == "__main__":

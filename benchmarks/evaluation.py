@@ -6,6 +6,7 @@ and pairs of words as the real ones have: neither time nor memory depends on wha
 
 from __future__ import annotations
 
+import argparse
 import time
 from itertools import combinations
 from pathlib import Path
@@ -13,35 +14,40 @@ from pathlib import Path
 import numpy as np
 
 import swivel
-from common import WORK, PrivateMemory, keep, parse_arguments
+from common import PrivateMemory, keep, make_parser, parse_arguments, work_folder
 from swivel.evaluation import AnalogySet, Report, Rules, compare_reports, find_sets, score_analogies
 from swivel.storage import remove_tree
 from swivel.vectors import Side
 from swivel.vocabulary import Vocabulary
 
-WORDS, DIM = 400_000, 300
+MEASURES = ("swivel.evaluation", "swivel.vectors")
 PAIRS = {"ws353_similarity": 203, "ws353_relatedness": 252, "men": 3000, "mturk": 287, "rare_words": 2034}
 PAIRS |= {"simlex999": 999}
 QUESTIONS = {
     "google_analogies": (19_544, 905, 550),
     "msr_analogies": (8_000, 966, 1_598),
 }  # and words, and pairs of them
-TESTED = 30_000  # the words of the sets are among the commonest
 
 
-def make_vectors(rng: np.random.Generator) -> swivel.Vectors:
-    table = rng.standard_normal((WORDS, DIM), dtype=np.float32)
-    return swivel.Vectors(Side(Vocabulary(f"w{n}" for n in range(WORDS)), table))
+def make_vectors(words: int, dim: int, rng: np.random.Generator) -> swivel.Vectors:
+    table = rng.standard_normal((words, dim), dtype=np.float32)
+    return swivel.Vectors(Side(Vocabulary(f"w{n}" for n in range(words)), table))
 
 
-def write_sets(folder: Path, rng: np.random.Generator) -> None:
+def write_sets(folder: Path, arguments: argparse.Namespace, rng: np.random.Generator) -> None:
+    """Write random sets of the sizes of the real ones, divided by `--shrink`."""
     folder.mkdir(parents=True)
-    for name, items in PAIRS.items():
-        words, scores = rng.integers(0, TESTED, (items, 2)), rng.integers(0, 100, items) / 10
+    shrink = arguments.shrink
+
+    for name, whole in PAIRS.items():
+        items = whole // shrink
+        words, scores = rng.integers(0, arguments.tested, (items, 2)), rng.integers(0, 100, items) / 10
         lines = [f"w{a}\tw{b}\t{score}" for (a, b), score in zip(words, scores, strict=True)]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    for name, (items, words, pairs) in QUESTIONS.items():
-        chosen = rng.choice(TESTED, words, replace=False)
+
+    for name, sizes in QUESTIONS.items():
+        items, words, pairs = (size // shrink for size in sizes)
+        chosen = rng.choice(arguments.tested, words, replace=False)
         every = rng.permutation(np.array(list(combinations(chosen, 2))))[:pairs]
         first, second = every[np.arange(items) % pairs], every[rng.integers(0, pairs, items)]
         lines = ["\t".join(f"w{n}" for n in question) for question in np.concatenate([first, second], axis=1)]
@@ -63,11 +69,18 @@ def seconds_of_comparison(report: Report) -> float:
 
 
 def main() -> None:
-    parse_arguments(__doc__)
-    rng, folder = np.random.default_rng(1), WORK / "evaluation-sets"
+    parser = make_parser(__doc__)
+    parser.add_argument("--words", type=int, default=400_000)
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--tested", type=int, default=30_000, help="the most frequent words, which the sets consist of")
+    parser.add_argument("--shrink", type=int, default=1, help="divide the sizes of the sets by this number")
+    arguments = parse_arguments(parser, words=300, dim=8, tested=200, shrink=20)
+
+    rng, folder = np.random.default_rng(1), work_folder() / "evaluation-sets"
     remove_tree(folder)
-    vectors = make_vectors(rng)
-    write_sets(folder, rng)
+    vectors = make_vectors(arguments.words, arguments.dim, rng)
+    write_sets(folder, arguments, rng)
+
     started = time.perf_counter()
     vectors.unit_vectors, vectors.is_zero  # noqa: B018 - kept by the vectors; part of a first evaluation
     scaling = time.perf_counter() - started
@@ -76,12 +89,13 @@ def main() -> None:
     started = time.perf_counter()
     report = swivel.evaluate(vectors, folder)
     whole = time.perf_counter() - started
+
     keep(
-        "evaluation",
+        arguments,
         {
-            "words": WORDS,
-            "dim": DIM,
-            "questions": sum(items for items, _, _ in QUESTIONS.values()),
+            "words": arguments.words,
+            "dim": arguments.dim,
+            "questions": sum(items // arguments.shrink for items, _, _ in QUESTIONS.values()),
             "scaling_seconds": scaling,
             "analogies_seconds": analogies,
             "whole_seconds": whole,

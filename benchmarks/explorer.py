@@ -3,7 +3,7 @@
 Goals, on 2 cores: every answer in 50 ms (p95), the page usable within 1 s and below 500 kB, 50 clients at once for a
 minute without an error. Questions are asked over one kept connection, each with other words; the page is timed in
 Chromium where there is one, from the request to the table of neighbours. UMAP is not computed meanwhile, but after
-all else, as the server computes it.
+all else, as the server computes it. A smoke run leaves UMAP and the browser out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel import explorer
 from swivel.explorer.app import Exploration
 from swivel.explorer.files import page_files
@@ -36,9 +36,11 @@ from swivel.explorer.sets import open_set
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
+MEASURES = ("swivel.explorer", "swivel.vectors.lookup", "swivel.vectors.search")
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--vectors", help="vectors to serve instead of synthetic ones")
     parser.add_argument("--words", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=300)
@@ -46,9 +48,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--without-map", action="store_true", help="do not compute UMAP, which takes minutes")
-    arguments = parser.parse_args()
-    WORK.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+    parser.add_argument("--without-browser", action="store_true", help="do not time the page in Chromium")
+    tiny = {"words": 300, "dim": 8, "requests": 2, "clients": 2, "seconds": 0.2}
+    arguments = parse_arguments(parser, **tiny, without_map=True, without_browser=True)
+
+    with tempfile.TemporaryDirectory(dir=work_folder()) as folder:
         path = arguments.vectors or make_vectors(Path(folder) / "vectors", arguments.words, arguments.dim)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
@@ -60,7 +64,8 @@ def main() -> None:
         process.join()
         if not arguments.without_map:
             result["umap_seconds"] = time_umap(path)
-    keep("explorer", {"words": started["words"], "dim": started["dim"], **result})
+
+    keep(arguments, {"words": started["words"], "dim": started["dim"], **result})
 
 
 def make_vectors(path: Path, words: int, dim: int) -> Path:
@@ -130,7 +135,7 @@ def measure(arguments: argparse.Namespace, started: dict[str, Any]) -> dict[str,
         }
         print(f"{name:>12}  {result[name]}")
     result["page_bytes"] = sum(len(file.data) for file in page_files().values())
-    result["page_usable_seconds"] = time_page(port, tokens)
+    result["page_usable_seconds"] = None if arguments.without_browser else time_page(port, tokens)
     result["crowd"] = crowd(port, tokens, arguments.clients, arguments.seconds)
     print(result["page_bytes"], "bytes;", result["page_usable_seconds"], "s;", result["crowd"])
     return result
@@ -214,7 +219,7 @@ def crowd(port: int, tokens: list[str], clients: int, seconds: float) -> dict[st
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         for turn in range(1_000_000):
             began = time.perf_counter()
-            if began > until:
+            if turn and began > until:
                 return
             try:
                 ask(connection, next(questions[kinds[(turn + number) % len(kinds)]]))

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 import swivel
-from common import SHARED, keep
+from common import SHARED, keep, make_parser, parse_arguments, write_text
 from swivel import Vectors
 
-NEIGHBOURS, GOAL, SPARED = 10, 0.9, 200  # the commonest words of all are never left out
+MEASURES = ("swivel.extending", "swivel.folding")
+NEIGHBOURS, GOAL = 10, 0.9
 
 
 def take_slice(corpus: Path, words: int, folder: Path) -> Path:
@@ -58,7 +59,7 @@ def train(text: Path, words: Sequence[str], seed: int, recipe: str, arguments: a
 def measure(text: Path, recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     words = swivel.count(text, max_size=arguments.vocabulary, columns="symmetric", window=1).rows.tokens
     places = np.random.default_rng(0).choice(
-        np.arange(SPARED, len(words)), round(arguments.share * len(words)), replace=False
+        np.arange(arguments.spared, len(words)), round(arguments.share * len(words)), replace=False
     )
     left_out = [words[place] for place in sorted(places)]
     rest = [word for word in words if word not in set(left_out)]
@@ -85,23 +86,27 @@ def measure(text: Path, recipe: str, arguments: argparse.Namespace) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--corpus", type=Path, default=SHARED / "corpus" / "enwiki-1.txt.xz")
     parser.add_argument("--words", type=int, default=4_000_000, help="of the corpus, to take")
     parser.add_argument("--vocabulary", type=int, default=8_000)
     parser.add_argument("--share", type=float, default=0.05, help="of the vocabulary, to leave out")
+    parser.add_argument("--spared", type=int, default=200, help="most frequent words, which are never left out")
     parser.add_argument("--dim", type=int, default=100)
     parser.add_argument("--recipes", nargs="+", default=["fast", "default"])
-    parser.add_argument("--name", default="extend", help="keep the result under this name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(
+        parser, corpus=write_text, words=3_000, vocabulary=100, spared=10, dim=4, recipes=["fast"]
+    )
+
     folder = Path(tempfile.mkdtemp(prefix="swivel-extend-"))
     try:
         text = take_slice(arguments.corpus, arguments.words, folder)
         recipes = {recipe: measure(text, recipe, arguments) for recipe in arguments.recipes}
     finally:
         shutil.rmtree(folder)
+
     taken = {name: getattr(arguments, name) for name in ("words", "vocabulary", "dim")}
-    keep(arguments.name, {"corpus": arguments.corpus.name, **taken, "recipes": recipes})
+    keep(arguments, {"corpus": arguments.corpus.name, **taken, "recipes": recipes})
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 import swivel
-from common import PrivateMemory, keep
+from common import PrivateMemory, keep, make_parser, parse_arguments, write_table
 
+MEASURES = ("swivel.folding", "swivel.estimator")
 NEIGHBOURS, GOAL = 10, 0.9
 SAMPLE = {"block_size": 256, "passes": 20, "zeros": "all"}  # as `swivel demo` trains it
 
@@ -110,7 +111,7 @@ def measure(table: scipy.sparse.csr_array, arguments: argparse.Namespace) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--table", type=Path, help="triples, tab-separated, or the folder of a matrix; default: the sample"
     )
@@ -120,9 +121,8 @@ def main() -> None:
     parser.add_argument("--recipe", default="fast")
     parser.add_argument("--decay", type=float, help="default: the recipe's")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--name", default="folding", help="keep the result under this name")
-    arguments = parser.parse_args()
-    keep(arguments.name, measure(read_table(arguments.table), arguments))
+    arguments = parse_arguments(parser, table=write_table, dim=4, passes=2, device="cpu")
+    keep(arguments, measure(read_table(arguments.table), arguments))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 Goals, on one H200: a step of k = 4,096, d = 300, 1 % observed, at 50 % of the matrix rate (60 % is hoped for); a
 million steps of 397,312 words and 1e9 observed cells in 76 s (65 s; 35 s with sampled zeros) and 24 GB; the same matrix
-trained to convergence in 5 s (2.5 s); 70e9 cells/s at d = 1,024; 3.3e9 tokens counted in 30 s; a corpus of 65 M words,
-tokenised, to vectors in 10 s. All of it runs through the training loop that users run.
+trained to convergence in 5 s (2.5 s); 70e9 cells/s at d = 1,024; 3.3e9 tokens counted in 30 s. All of it runs through
+the training loop that users run; the same steps by the kernels alone are measured beside it.
 
-`--parts` chooses; the corpus is measured where `--corpus` and `--eval` are there.
+`--parts` chooses. `benchmarks/end_to_end.py` measures raw text to vectors. A smoke run has
+tiny sizes: the loop with the CPU's backend, the kernels alone in Triton's interpreter.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -25,19 +26,77 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common import SHARED, keep
+from common import keep, make_parser, parse_arguments
+from swivel.backends.base import Step, StepSettings, Zeros
 from swivel.config import TrainConfig
 from swivel.matrix.matrix import Cells
+from swivel.objective import Objective
+from swivel.schedule import block_starts, rounds_without_conflict
 from swivel.training import Trained, train_matrix
 
-K, DIM = 4096, 300
+MEASURES = (
+    "swivel.backends.base",
+    "swivel.backends.triton",
+    "swivel.counting",
+    "swivel.schedule",
+    "swivel.training",
+    "swivel.workers",
+)
 UNITS = 64  # of a count
 # How likely a cell of local row r and column c is observed: 1 - exp(-A / ((r + 20) (c + 20))^1.4). Fitted to blocks of
 # 98,304 words of Wikipedia, where 47 % of the cells are in the commonest 5 % of the rows (here 48 %), 20 % in neither
 # these nor the commonest columns (19 %), and tiles of 64 x 128 have 6 cells at the median, 154 at 90 %, 2,280 at 99 %
 # (7, 141 and 2,202).
 RANK, FALL = 20, 1.4
-PARTS = ("step", "paper", "wide", "counting", "larger", "corpus")
+PARTS = ("step", "paper", "wide", "served", "counting", "larger")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: block size k, dimensions, blocks per side, epochs, and so on."""
+
+    device: str = "cuda"
+    dtype: str = "bfloat16"
+    backend: str = "auto"
+    block: int = 4096
+    dim: int = 300
+    step_blocks: int = 24
+    step_epochs: int = 10
+    density: float = 0.01
+    paper_blocks: int = 97
+    paper_cells: float = 1e9
+    paper_epochs: int | None = None  # None: as many as the package chooses
+    wide_blocks: int = 16
+    wide_dim: int = 1024
+    wide_epochs: int = 6
+    served_blocks: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
+    tokens: int = int(3.3e9)
+    matrix_side: int = 8192
+
+    def step_flops(self, dim: int) -> float:
+        """Operations of the three products of a step."""
+        return 6.0 * self.block**2 * dim
+
+
+SMOKE = Sizes(
+    device="cpu",
+    dtype="float32",
+    backend="cpu",
+    block=8,
+    dim=4,
+    step_blocks=2,
+    step_epochs=1,
+    density=0.6,
+    paper_blocks=2,
+    paper_cells=150,
+    paper_epochs=1,
+    wide_blocks=2,
+    wide_dim=8,
+    wide_epochs=1,
+    served_blocks=(4,),
+    tokens=5000,
+    matrix_side=64,
+)
 
 
 @dataclass(frozen=True)
@@ -57,20 +116,21 @@ class SkewedCells:
 class SkewedMatrix:
     """A symmetric matrix in host memory whose cells are as unevenly spread as those of text."""
 
-    def __init__(self, words: int, cells_a_block: int, device: str, seed: int = 1) -> None:
-        self.shape = words, words
-        self.row_blocks = self.column_blocks = words // K
-        self.fingerprint = f"skewed {words} {cells_a_block} {seed}"
+    def __init__(self, blocks: int, block_size: int, block_cells: int, device: str, seed: int = 1) -> None:
+        self.shape = blocks * block_size, blocks * block_size
+        self.block_size = block_size
+        self.row_blocks = self.column_blocks = blocks
+        self.fingerprint = f"skewed {blocks} {block_size} {block_cells} {seed}"
         self._generator = torch.Generator(device).manual_seed(seed)
-        self.stored = self._draw(cells_a_block, device)
+        self.stored = self._draw(block_cells, device)
 
-    def _draw(self, cells_a_block: int, device: str) -> SkewedCells:
-        n, chance = self.row_blocks, likely_cells(cells_a_block, device)
+    def _draw(self, block_cells: int, device: str) -> SkewedCells:
+        n, k, chance = self.row_blocks, self.block_size, likely_cells(self.block_size, block_cells, device)
         shards = [(i, j) for i in range(n) for j in range(i, n)]
         lengths, positions, counts = np.zeros((n, n), np.int64), [], []
         for first in range(0, len(shards), 8):
             some = shards[first : first + 8]
-            drawn = torch.rand(len(some), K, K, device=device, generator=self._generator) < chance
+            drawn = torch.rand(len(some), k, k, device=device, generator=self._generator) < chance
             number, row, column = drawn.nonzero(as_tuple=True)
             for shard, length in zip(some, torch.bincount(number, minlength=len(some)).tolist(), strict=True):
                 lengths[shard] = length
@@ -84,14 +144,14 @@ class SkewedMatrix:
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
         sums = np.zeros(self.shape[0])
-        n, stored = self.row_blocks, self.stored
+        n, k, stored = self.row_blocks, self.block_size, self.stored
         for i in range(n):
             for j in range(i, n):
                 first, last = stored.offsets[i * n + j : i * n + j + 2]
                 rows, columns = stored.positions[first:last] >> 16, stored.positions[first:last] & 0xFFFF
-                sums[i::n] += np.bincount(rows, stored.counts[first:last], K)
+                sums[i::n] += np.bincount(rows, stored.counts[first:last], k)
                 if i != j:
-                    sums[j::n] += np.bincount(columns, stored.counts[first:last], K)
+                    sums[j::n] += np.bincount(columns, stored.counts[first:last], k)
         return sums
 
     @property
@@ -117,9 +177,9 @@ class SkewedMatrix:
         return self
 
 
-def likely_cells(cells: int, device: str) -> torch.Tensor:
+def likely_cells(block_size: int, cells: int, device: str) -> torch.Tensor:
     """Return how likely each cell of a block is observed, so many of them on average."""
-    rank = torch.arange(K, device=device, dtype=torch.float64) + RANK
+    rank = torch.arange(block_size, device=device, dtype=torch.float64) + RANK
     base = (rank[:, None] * rank) ** -FALL
     low, high = 1e-6, 1e12
     for _ in range(60):
@@ -129,141 +189,236 @@ def likely_cells(cells: int, device: str) -> torch.Tensor:
     return (-torch.expm1(-low * base)).float()
 
 
-def measure_matrix_rate(size: int = 8192) -> float:
-    """Return operations a second of a large bf16 product of random numbers."""
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    return 2 * size**3 / median_seconds(lambda: a @ b, 10)
+def measure_matrix_rate(sizes: Sizes) -> float:
+    """Return operations per second of a large product of random numbers."""
+    side, dtype = sizes.matrix_side, getattr(torch, sizes.dtype)
+    a, b = (torch.randn(side, side, device=sizes.device).to(dtype) for _ in range(2))
+    return 2 * side**3 / median_seconds(lambda: a @ b, 10, sizes.device)
 
 
-def median_seconds(work: Callable[[], Any], times: int) -> float:
+def median_seconds(work: Callable[[], Any], times: int, device: str) -> float:
+    """Return the median seconds of a job on the device, each measurement over several repetitions."""
     for _ in range(3):
         work()
+
     seconds = []
     for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+        synchronize(device)
+        started = time.perf_counter()
         for _ in range(times):
             work()
-        end.record()
-        torch.cuda.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3 / times)
+        synchronize(device)
+        seconds.append((time.perf_counter() - started) / times)
     return statistics.median(seconds)
 
 
-def train(matrix: SkewedMatrix, zeros: str, passes: int | None, dim: int = DIM) -> Trained:
-    config = TrainConfig(dim=dim, zeros=zeros, passes=passes, block_size=K, decay=1e-4, checkpoint_minutes=0)
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def forget_memory(device: str) -> None:
+    """Return cached memory to the device, and start measuring the peak anew."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(device: str) -> int | None:
+    return torch.cuda.max_memory_reserved() if device == "cuda" else None
+
+
+def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, dim: int | None = None) -> Trained:
+    """Train a matrix through the loop that users run."""
+    config = TrainConfig(
+        dim=dim or sizes.dim,
+        zeros=zeros,
+        passes=epochs,
+        block_size=sizes.block,
+        decay=1e-4,
+        checkpoint_minutes=0,
+        backend=sizes.backend,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        return train_matrix(matrix, config, folder=Path(folder), threads=1)
+        trained = train_matrix(matrix, config, folder=Path(folder), threads=1)
+    assert trained is not None
+    return trained
 
 
-def seconds_a_step(matrix: SkewedMatrix, trained: Trained) -> float:
+def seconds_per_step(matrix: SkewedMatrix, trained: Trained) -> float:
     return trained.seconds / (trained.plan.passes * matrix.row_blocks**2)
 
 
-def measure_step(rate: float) -> dict[str, Any]:
-    """A step as a share of the matrix rate, and where its time goes."""
-    matrix = SkewedMatrix(24 * K, round(0.01 * K * K), "cuda")
+def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) -> Any:
+    """Return a backend that holds random parameters and the cells of a matrix."""
+    from larger import make_side
+    from swivel.backends.triton.backend import DeviceMeans, TritonBackend
+
+    settings = StepSettings(Objective(), Zeros(), 1e-4)
+    means = DeviceMeans(cells=len(matrix.counts), is_halved=True)
+    backend = TritonBackend(settings, device=sizes.device, dtype=sizes.dtype, means=means)
+    starts = block_starts(side, blocks)
+    backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))
+    backend.take(matrix)
+    return backend
+
+
+def kernel_seconds(matrix: SkewedMatrix, sizes: Sizes, dim: int, epochs: int) -> float:
+    """Return the seconds of a step by the backend alone: the same rounds, without the training loop."""
+    from larger import run_passes
+
+    blocks = matrix.row_blocks
+    backend = make_backend(sizes, matrix.stored, matrix.shape[0], blocks, dim)
+    orders = [rounds_without_conflict(blocks, blocks, (1, 1, number)) for number in range(epochs + 2)]
+    run_passes(backend, orders[:2])  # compiles
+    seconds = statistics.median(run_passes(backend, orders[1:])[0] for _ in range(3))
+    backend.close()
+    return seconds / (epochs * blocks**2)
+
+
+def compare_loop(matrix: SkewedMatrix, sizes: Sizes, rate: float, epochs: int, dim: int) -> dict[str, float]:
+    """Return the time of a step by the kernels alone and through the loop, and the share of the matrix rate."""
+    kernels = kernel_seconds(matrix, sizes, dim, epochs)
+    train(matrix, sizes, "all", 1, dim)  # compiles what only the loop uses
+    runs = [seconds_per_step(matrix, train(matrix, sizes, "all", epochs, dim)) for _ in range(3)]
+    loop = statistics.median(runs)
+    return {
+        "kernel_microseconds": 1e6 * kernels,
+        "loop_microseconds": 1e6 * loop,
+        "loop_over_kernels": loop / kernels,
+        "share_of_matrix_rate": sizes.step_flops(dim) / rate / loop,
+        "cells_per_second": sizes.block**2 / loop,
+    }
+
+
+def measure_step(sizes: Sizes, rate: float) -> dict[str, Any]:
+    """A step as a share of the matrix rate, by the kernels alone and through the loop, and where its time goes."""
+    matrix = SkewedMatrix(sizes.step_blocks, sizes.block, round(sizes.density * sizes.block**2), sizes.device)
     result: dict[str, Any] = {"observed_share": matrix.observed / matrix.shape[0] ** 2}
+    result |= compare_loop(matrix, sizes, rate, sizes.step_epochs, sizes.dim)
+
+    train(matrix, sizes, "sampled", 1)  # compiles
+    runs = [seconds_per_step(matrix, train(matrix, sizes, "sampled", sizes.step_epochs)) for _ in range(3)]
+    result["sampled_microseconds"] = 1e6 * statistics.median(runs)
+    result["sampled_over_all"] = result["sampled_microseconds"] / result["loop_microseconds"]
     for zeros in ("all", "sampled"):
-        train(matrix, zeros, 1)  # compiles
-        steps = [seconds_a_step(matrix, train(matrix, zeros, 10)) for _ in range(3)]
-        result[f"microseconds_{zeros}"] = 1e6 * statistics.median(steps)
-        result[f"kernels_{zeros}"] = profile(matrix, zeros)
-    result["share_of_matrix_rate"] = 6 * K * K * DIM / rate / (result["microseconds_all"] / 1e6)
-    result["sampled_over_all"] = result["microseconds_sampled"] / result["microseconds_all"]
+        result[f"kernels_{zeros}"] = profile(matrix, sizes, zeros)
     return result
 
 
-def profile(matrix: SkewedMatrix, zeros: str) -> dict[str, float]:
-    """Return microseconds a step in each kernel of two passes, the dearest first."""
+def profile(matrix: SkewedMatrix, sizes: Sizes, zeros: str) -> dict[str, float]:
+    """Return microseconds per step in each kernel of two epochs, the most expensive first."""
+    if sizes.device != "cuda":
+        return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
-        train(matrix, zeros, 2)
+        train(matrix, sizes, zeros, 2)
     steps = 2 * matrix.row_blocks**2
     times = {event.key[:60]: event.self_device_time_total / steps for event in recorded.key_averages()}
-    return {name: round(time, 2) for name, time in sorted(times.items(), key=lambda pair: -pair[1])[:10]}
+    return {name: round(seconds, 2) for name, seconds in sorted(times.items(), key=lambda pair: -pair[1])[:10]}
 
 
-def measure_paper(rate: float, cells: float = 1e9) -> dict[str, Any]:
+def measure_paper(sizes: Sizes, rate: float) -> dict[str, Any]:
     """The paper's matrix, trained to convergence, and a million steps of it."""
     started = time.perf_counter()
-    matrix = SkewedMatrix(97 * K, round(cells / 97**2), "cuda")
+    blocks = sizes.paper_blocks
+    matrix = SkewedMatrix(blocks, sizes.block, round(sizes.paper_cells / blocks**2), sizes.device)
     _ = matrix.row_sums
     result: dict[str, Any] = {"observed_cells": matrix.observed, "make_seconds": time.perf_counter() - started}
-    torch.cuda.empty_cache()
+    forget_memory(sizes.device)
+    result["loop"] = compare_loop(matrix, sizes, rate, 2, sizes.dim)
+
     for zeros in ("all", "sampled"):
-        torch.cuda.reset_peak_memory_stats()
+        forget_memory(sizes.device)
         started = time.perf_counter()
-        trained = train(matrix, zeros, None)
+        trained = train(matrix, sizes, zeros, sizes.paper_epochs)
         result[zeros] = {
-            "steps": trained.plan.passes * 97**2,
+            "steps": trained.plan.passes * blocks**2,
             "seconds": trained.seconds,
             "seconds_with_loading": time.perf_counter() - started,
-            "a_million_steps": 1e6 * seconds_a_step(matrix, trained),
-            "share_of_matrix_rate": 6 * K * K * DIM / rate / seconds_a_step(matrix, trained),
-            "gpu_bytes": torch.cuda.max_memory_reserved(),
+            "a_million_steps": 1e6 * seconds_per_step(matrix, trained),
+            "share_of_matrix_rate": sizes.step_flops(sizes.dim) / rate / seconds_per_step(matrix, trained),
+            "gpu_bytes": peak_memory(sizes.device),
             "losses": [loss.mean for loss in trained.history],
         }
-    # Whether five passes are enough: the last loss of fewer and of more.
-    result["last_loss_after_passes"] = {
-        str(passes): train(matrix, "sampled", passes).history[-1].mean for passes in (3, 8)
-    }
     return result
 
 
-def measure_wide(rate: float, dim: int = 1024) -> dict[str, Any]:
-    """Cells a second of long vectors."""
-    matrix = SkewedMatrix(16 * K, round(0.01 * K * K), "cuda")
-    train(matrix, "all", 1, dim)
-    seconds = statistics.median(seconds_a_step(matrix, train(matrix, "all", 6, dim)) for _ in range(3))
-    return {"cells_a_second": K * K / seconds, "share_of_matrix_rate": 6 * K * K * dim / rate / seconds}
+def measure_wide(sizes: Sizes, rate: float) -> dict[str, Any]:
+    """Cells per second of long vectors."""
+    matrix = SkewedMatrix(sizes.wide_blocks, sizes.block, round(sizes.density * sizes.block**2), sizes.device)
+    return compare_loop(matrix, sizes, rate, sizes.wide_epochs, sizes.wide_dim)
+
+
+def measure_served(sizes: Sizes) -> dict[str, float]:
+    """Return the seconds of one block's gradients for a worker of parameter servers, by block size.
+
+    Vectors come from host memory and gradients go back there; the cells are on the device.
+    """
+    from larger import Size, make_cells, make_side
+
+    def load() -> Any:
+        raise AssertionError("all cells are there already")
+
+    found = {}
+    for block in sizes.served_blocks:
+        cells = make_cells(Size(words=2 * block, block=block, density=sizes.density), sizes.device)
+        backend = make_backend(sizes, cells, 2 * block, 2, sizes.dim)
+        rows, columns = make_side(block, sizes.dim, 3), make_side(block, sizes.dim, 4)
+
+        seconds = []
+        for number in range(10):
+            started = time.perf_counter()
+            backend.gradients(Step((0, 1), load, 1.0, (1, number)), rows, columns)
+            seconds.append(time.perf_counter() - started)
+        backend.close()
+        found[str(block)] = statistics.median(seconds[3:])  # The first ones compile.
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--corpus", type=Path, nargs="+", default=[SHARED / "corpus"], help="tokenised text")
-    parser.add_argument("--eval", type=Path, default=SHARED / "eval")
-    parser.add_argument("--name", default="gpu", help="keep the result under this name")
-    arguments = parser.parse_args()
-    rate = measure_matrix_rate()
-    properties = torch.cuda.get_device_properties(0)
+    arguments = parse_arguments(parser, parts=("step", "paper", "wide", "served"))  # The others have scripts of their own.
+    sizes = SMOKE if arguments.smoke else Sizes()
+    if sizes.device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+    rate = measure_matrix_rate(sizes)
     result: dict[str, Any] = {
-        "device": properties.name,
-        "multiprocessors": properties.multi_processor_count,
+        "device": torch.cuda.get_device_name() if sizes.device == "cuda" else "cpu",
         "matrix_rate": rate,
-        "ideal_step_microseconds": 6 * K * K * DIM / rate * 1e6,
+        "ideal_step_microseconds": sizes.step_flops(sizes.dim) / rate * 1e6,
     }
     for part in arguments.parts:
         print(part, flush=True)
         started = time.perf_counter()
-        result[part] = measure_part(part, rate, arguments)
+        result[part] = measure_part(part, sizes, rate)
         print(f"  {time.perf_counter() - started:.1f} s: {shorten(result[part])}", flush=True)
-        torch.cuda.empty_cache()
-        keep(arguments.name, result)  # after every part: a part that fails takes no other with it
+        forget_memory(sizes.device)
+        keep(arguments, result)  # after every part: a part that fails takes no other with it
 
 
-def measure_part(part: str, rate: float, arguments: argparse.Namespace) -> Any:
+def measure_part(part: str, sizes: Sizes, rate: float) -> Any:
+    """Return the figures of one part."""
     if part == "step":
-        return measure_step(rate)
+        return measure_step(sizes, rate)
     if part == "paper":
-        return measure_paper(rate)
+        return measure_paper(sizes, rate)
     if part == "wide":
-        return measure_wide(rate)
+        return measure_wide(sizes, rate)
+    if part == "served":
+        return measure_served(sizes)
     if part == "counting":
-        from gpu_counting import measure
+        from gpu_counting import measure as measure_counting
 
-        return measure(int(3.3e9), "cuda")
-    if part == "larger":
-        from larger import measure as measure_larger
+        return measure_counting(sizes.tokens, sizes.device)
+    from larger import measure as measure_larger
 
-        return measure_larger("cuda")
-    from gpu_corpus import measure_corpus
-
-    missing = [str(path) for path in (*arguments.corpus, arguments.eval) if not path.exists()]
-    return {"missing": missing} if missing else measure_corpus(arguments.corpus, arguments.eval)
+    return measure_larger(sizes.device)
 
 
 def shorten(value: Any) -> Any:
+    """Return a result with four digits per number, for people."""
     if isinstance(value, dict):
         return {name: shorten(inner) for name, inner in value.items()}
     if isinstance(value, list):

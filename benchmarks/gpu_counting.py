@@ -10,7 +10,6 @@ distinct pairs that makes; the run says how many there were.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import CountConfig
 from swivel.counting import CountJob, count_tokens, window_weights
 from swivel.counting.count import make_spec
@@ -33,6 +32,7 @@ from swivel.resources import count_cores
 from swivel.storage import read_manifest, remove_tree
 from swivel.vocabulary import Vocabulary
 
+MEASURES = ("swivel.counting", "swivel.matrix.layout", "swivel.matrix.shards")
 WORDS = 397_312
 COMMON_WORDS, COMMON_SHARE = 300, 0.5
 TOPICS, TOPIC_WORDS = 1_000, 1_000
@@ -161,7 +161,7 @@ def is_same_as_cores(ids: NDArray[np.uint32], vocabulary: Vocabulary, device: st
     """Count a slice on both, to disk, and compare every part of the two matrices."""
     parts = []
     for name in ("cpu", "cpu:0" if device == "cpu" else device):
-        out = WORK / f"slice-{name.replace(':', '-')}"
+        out = work_folder() / f"slice-{name.replace(':', '-')}"
         job = CountJob(path=out, threads=count_cores(), memory_bytes=4 << 30, device=name, overwrite=True)
         count_tokens(ids, vocabulary, CONFIG, job)
         parts.append({name: part.sha256 for name, part in read_manifest(out).parts.items()})
@@ -210,17 +210,17 @@ def measure(tokens: int, device: str, memory: int | None = None) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--tokens", type=float, default=3.3e9)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--memory", type=float, help="bytes of the device's memory; default: 90 %% of what is free")
-    parser.add_argument("--name", default="gpu_counting", help="keep the result under this name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, tokens=5_000, device="cpu", memory=100e6)
+
     memory = None if arguments.memory is None else int(arguments.memory)
     result = measure(int(arguments.tokens), arguments.device, memory)
     for part, seconds in result["seconds"].items():
         print(f"{part:>9} {seconds:8.2f} s")
-    keep(arguments.name, result)
+    keep(arguments, result)
 
 
 if __name__ == "__main__":

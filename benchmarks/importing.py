@@ -8,7 +8,6 @@ machine lengthens the seconds, so the load before the run is kept, too.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -23,10 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 import swivel
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.means import Means
 from swivel.resources import parse_bytes
 
+MEASURES = ("swivel.importers", "swivel.matrix", "swivel.numbering")
 GROUP = 1 << 20  # rows of a row group
 GOALS = {"seconds": 60.0, "resident_bytes": 1.5 * 2**30}
 
@@ -88,20 +88,19 @@ class Watch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--triples", type=int, default=100_000_000)
     parser.add_argument("--labels", type=int, default=100_000)
     parser.add_argument("--memory", default="1GiB")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--name", default="importing")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, triples=5_000, labels=100, memory="64MiB")
     parse_bytes(arguments.memory)
-    WORK.mkdir(parents=True, exist_ok=True)
-    path = WORK / f"triples-{arguments.triples}-{arguments.labels}.parquet"
+
+    path = work_folder() / f"triples-{arguments.triples}-{arguments.labels}.parquet"
     if not path.exists():
         make_triples(path, arguments.triples, arguments.labels)
     load = os.getloadavg()[0]
-    out = Path(tempfile.mkdtemp(dir=WORK))
+    out = Path(tempfile.mkdtemp(dir=work_folder()))
     try:
         scanned = Watch().run(lambda: scan(path))
         print(f"scan by pyarrow: {scanned}", flush=True)
@@ -110,18 +109,18 @@ def main() -> None:
         cells = swivel.open_matrix(out / "matrix").cell_count
     finally:
         shutil.rmtree(out)
+
     result = {
-        **vars(arguments),
         "file_bytes": path.stat().st_size,
         "cells": cells,
         "load_before": load,
         "scan": scanned,
         "import": imported,
-        "ratio_of_seconds": round(imported["seconds"] / scanned["seconds"], 2),
-        "ratio_of_cpu_seconds": round(imported["cpu_seconds"] / scanned["cpu_seconds"], 2),
+        "ratio_of_seconds": round(imported["seconds"] / max(scanned["seconds"], 0.01), 2),
+        "ratio_of_cpu_seconds": round(imported["cpu_seconds"] / max(scanned["cpu_seconds"], 0.01), 2),
         "goals_reached": {name: imported[name] <= goal for name, goal in GOALS.items()},
     }
-    keep(arguments.name, result)
+    keep(arguments, result)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Every run must end, with every shard visited once a pass and the loss within 2 % of a run that nobody disturbed. That
 every shard was visited once is proved twice: at the end of every call the servers say what they applied, which must be
 what was told and nothing else (a run that finds otherwise fails); and the observed cells of every pass, summed over
-all lives of the command, are those of the matrix.
+all lives of the command, are those of the matrix. A smoke run kills once in one short run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.cluster.asynchronous import Asynchronous
 from swivel.config import TrainConfig
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
@@ -37,8 +37,19 @@ from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
 from swivel.workers import Done, Round, Wishes
 
+MEASURES = (
+    "swivel.cluster.asynchronous",
+    "swivel.cluster.bank",
+    "swivel.cluster.connecting",
+    "swivel.cluster.crew",
+    "swivel.cluster.leases",
+    "swivel.cluster.servers",
+    "swivel.cluster.stepping",
+    "swivel.checkpoint",
+    "swivel.training",
+)
 MARK = "SWIVEL_KILLS"  # in the environment of the processes that may be killed
-WORDS, BLOCK_SIZE, DIM, PASSES = 2048, 256, 64, 40
+BLOCK_SIZE, DIM = 256, 64
 KINDS = ("worker", "worker", "worker", "server", "server", "driver")
 LIMIT_SECONDS = 600  # for one run: more is a hang
 
@@ -75,12 +86,12 @@ def say(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def drive(matrix: str, folder: str, address: str, servers: str) -> None:
+def drive(matrix: str, folder: str, address: str, servers: str, passes: str) -> None:
     """Train once, as one life of a run."""
     config = ClusterConfig(workers=2, servers=int(servers), lease_seconds=20, patience_seconds=180)
     workers = Audited(address, config)
     settings = TrainConfig(
-        dim=DIM, block_size=BLOCK_SIZE, passes=PASSES, backend="cpu", dtype="float32", checkpoint_minutes=0.02
+        dim=DIM, block_size=BLOCK_SIZE, passes=int(passes), backend="cpu", dtype="float32", checkpoint_minutes=0.02
     )
     opened = open_matrix(matrix)
     trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), workers=workers)
@@ -89,16 +100,16 @@ def drive(matrix: str, folder: str, address: str, servers: str) -> None:
     say(loss=trained.history[-1].mean, passes=len(trained.history), whole=whole, audits=workers.audits)
 
 
-def make_matrix() -> Matrix:
-    path = WORK / "kills"
+def make_matrix(words: int) -> Matrix:
+    path = work_folder() / "kills"
     shutil.rmtree(path, ignore_errors=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
+
     rng = np.random.default_rng(5)
-    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(WORDS)]), symmetric=False)
-    topics = rng.integers(0, 16, WORDS)
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(words)]), symmetric=False)
+    topics = rng.integers(0, 16, words)
     with MatrixBuilder(path, spec, memory_bytes=1 << 28) as builder:
         for _ in range(8):
-            rows, columns = ((rng.random(200_000) ** 2.5 * WORDS).astype(np.int64) for _ in range(2))
+            rows, columns = ((rng.random(200_000) ** 2.5 * words).astype(np.int64) for _ in range(2))
             same = (topics[rows] == topics[columns]) | (rng.random(len(rows)) < 0.2)
             builder.add(rows[same], columns[same], 1 + rng.poisson(2, int(same.sum())))
         return builder.finish()
@@ -121,8 +132,9 @@ def find_processes(kind: str) -> list[int]:
 class Life:
     """The command, once."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int) -> None:
-        arguments = [sys.executable, __file__, "--drive", str(matrix.path), str(folder), address, str(servers)]
+    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int, passes: int) -> None:
+        drive_arguments = str(matrix.path), str(folder), address, str(servers), str(passes)
+        arguments = [sys.executable, __file__, "--drive", *drive_arguments]
         with (folder.parent / "kills-errors.txt").open("ab") as errors:
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.has_stepped, self.last = threading.Event(), dict[str, Any]()
@@ -145,12 +157,12 @@ class Life:
         return not is_hung and code == 0 and "loss" in self.last
 
 
-def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int) -> dict[str, Any]:
+def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, passes: int) -> dict[str, Any]:
     """Train once, with so many kills on the way; return what came out."""
-    folder, servers = WORK / "kills-run", rng.choice([1, 2, 3])
+    folder, servers = work_folder() / "kills-run", rng.choice([1, 2, 3])
     shutil.rmtree(folder, ignore_errors=True)
     done: Counter[str] = Counter()
-    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers), 1
+    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, passes), 1
     next_kill = time.monotonic()
     while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
         time.sleep(0.02)
@@ -164,38 +176,42 @@ def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int) -> di
             next_kill = time.monotonic() + rng.uniform(0.05, 2.0)
             if kind == "driver":
                 life.end()
-                life, lives = Life(matrix, folder, address, servers), lives + 1
+                life, lives = Life(matrix, folder, address, servers, passes), lives + 1
     ended = life.end()
     seconds = round(time.monotonic() - started, 1)
     return {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds, **life.last}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--drive", nargs=4, help=argparse.SUPPRESS)
+    parser = make_parser(__doc__)
+    parser.add_argument("--drive", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--each", type=int, default=8, help="kills in a run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--name", help="keep the result under this name")
-    options = parser.parse_args()
+    parser.add_argument("--calm", type=int, default=2, help="runs that nobody disturbs")
+    parser.add_argument("--words", type=int, default=2048)
+    parser.add_argument("--passes", type=int, default=40)
+    options = parse_arguments(parser, kills=1, each=1, calm=1, words=512, passes=40)
     if options.drive:
         drive(*options.drive)
         return
+
     os.environ[MARK], os.environ["RAY_USAGE_STATS_ENABLED"] = str(os.getpid()), "0"
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 2, "object_store_memory": 200 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     cluster.add_node(**node)
-    rng, matrix, runs = random.Random(options.seed), make_matrix(), []
+    rng, matrix, runs = random.Random(options.seed), make_matrix(options.words), []
     try:
-        calm = [run_once(matrix, cluster.address, rng, 0) for _ in range(2)]
+        calm = [run_once(matrix, cluster.address, rng, 0, options.passes) for _ in range(options.calm)]
         print(calm, flush=True)
         while sum(sum(found["kills"].values()) for found in runs) < options.kills:
-            runs.append(run_once(matrix, cluster.address, rng, options.each))
+            runs.append(run_once(matrix, cluster.address, rng, options.each, options.passes))
             print(len(runs), runs[-1], flush=True)
     finally:
         cluster.shutdown()
+
     loss = sum(found["loss"] for found in calm) / len(calm)
     differences = [abs(found["loss"] / loss - 1) if found["ended"] else None for found in runs]
     kinds = sum((Counter(found["kills"]) for found in runs), Counter[str]())
@@ -211,7 +227,7 @@ def main() -> None:
         "largest_difference": max((each for each in differences if each is not None), default=None),
         "longest_seconds": max(found["seconds"] for found in runs),
     }
-    keep(options.name or "kills", result)
+    keep(options, result)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Larger than the GPU: cells streamed, parameters taking turns, each under a cap, against everything on the device.
 
 A synthetic matrix (98,304 words, k = 4,096, d = 300, 1 % observed, skewed) is trained for some passes, three times.
-Goal: at most 15 % more time than with everything on the device. `--device cpu` is a tiny dry run, interpreted.
+Goal: at most 15 % more time than with everything on the device. `--device cpu`, as in a smoke run, is a tiny run in
+Triton's interpreter.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import keep
+from common import keep, make_parser, parse_arguments
 from gpu import SkewedCells
 from swivel.backends.base import Load, Running, Side, Step, StepSettings, Zeros
 from swivel.objective import Objective
 from swivel.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
+MEASURES = ("swivel.backends.base", "swivel.backends.triton")
 GOAL = 1.15
 
 
@@ -67,11 +68,11 @@ def draw_block(rows: int, columns: int, density: float, generator: torch.Generat
     return torch.unique(i << 16 | j)
 
 
-def make_side(size: Size, seed: int) -> Side:
+def make_side(words: int, dim: int, seed: int) -> Side:
     rng = np.random.default_rng(seed)
-    shape = size.words, size.dim
-    vectors = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(size.dim))
-    return Side(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, size.words).astype(np.float32))
+    shape = words, dim
+    vectors = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(dim))
+    return Side(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, words).astype(np.float32))
 
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
@@ -97,7 +98,7 @@ def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) ->
     groups = choose_groups(load, device=device, dtype=size.dtype, memory=memory)
     means = DeviceMeans(memory, groups, cells)
     backend = TritonBackend(StepSettings(Objective(), Zeros(), 0.0), device=device, dtype=size.dtype, means=means)
-    sides = make_side(size, 1), make_side(size, 2)
+    sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
     reset_peak(device)
     started = time.perf_counter()
     backend.hold(*sides, (starts, starts))
@@ -164,18 +165,18 @@ def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--words", type=int)
     parser.add_argument("--density", type=float)
     parser.add_argument("--passes", type=int)
-    parser.add_argument("--name", default="larger", help="keep the result under this name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, device="cpu", words=18)
+
     if arguments.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     given = {name: getattr(arguments, name) for name in ("words", "density", "passes")}
     size = replace(DRY if arguments.device == "cpu" else Size(), **{k: v for k, v in given.items() if v is not None})
-    keep(arguments.name, measure(arguments.device, size))
+    keep(arguments, measure(arguments.device, size))
 
 
 if __name__ == "__main__":

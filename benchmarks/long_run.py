@@ -7,7 +7,8 @@ The real training loop runs, a checkpoint after every round of 20 steps. Two hun
 collection of garbage, what the process holds: resident memory, Python's memory blocks, memory that Python traces (in a
 run of its own, for tracing takes memory, too), open file handles, threads, files in the run's folder. After a warm-up
 each is fitted by a straight line. Slopes must be zero within noise: three standard errors, widened for samples that
-are like the ones before, or a thousandth of what is held in 100,000 steps. Linux only (/proc).
+are like the ones before, or a thousandth of what is held in 100,000 steps. Linux only (/proc). A smoke run has too few
+steps to tell a slope from noise, so that its exit status says nothing about slopes; it is one process, untraced.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.progress import SilentProgress
@@ -37,7 +38,8 @@ from swivel.training import train_matrix
 from swivel.vocabulary import Vocabulary
 from swivel.workers import Alone, Workers
 
-ROW_BLOCKS, COLUMN_BLOCKS, BLOCK_SIZE, DIM = 500, 20, 8, 16
+MEASURES = ("swivel.checkpoint", "swivel.cluster.rotation", "swivel.storage", "swivel.training", "swivel.workers")
+COLUMN_BLOCKS, BLOCK_SIZE, DIM = 20, 8, 16
 ALWAYS = 1e-9  # minutes between two checkpoints
 SAMPLES, WARM_UP = 200, 0.25
 WATCHED = ("resident_bytes", "python_blocks", "traced_bytes", "handles", "threads", "files")
@@ -50,7 +52,7 @@ class Watch(SilentProgress):
     """Writes down, every so many steps, what this process holds."""
 
     def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.every, self.taken = folder, steps // SAMPLES, 0
+        self.folder, self.every, self.taken = folder, max(steps // SAMPLES, 1), 0
         self.table = np.zeros((SAMPLES, 1 + len(WATCHED)))  # all of it now: what is written later is no growth
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
@@ -100,9 +102,9 @@ def drive(order: dict[str, Any]) -> None:
         Path(order["out"]).write_text(json.dumps(found))
 
 
-def make_matrix(path: Path) -> Matrix:
+def make_matrix(path: Path, row_blocks: int) -> Matrix:
     rng = np.random.default_rng(3)
-    rows, columns = ROW_BLOCKS * BLOCK_SIZE, COLUMN_BLOCKS * BLOCK_SIZE
+    rows, columns = row_blocks * BLOCK_SIZE, COLUMN_BLOCKS * BLOCK_SIZE
     spec = MatrixSpec(
         rows=Vocabulary([f"r{n}" for n in range(rows)]), columns=Vocabulary([f"c{n}" for n in range(columns)])
     )
@@ -112,10 +114,10 @@ def make_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
-def run_watched(kind: str, most_steps: int, work: Path) -> dict[str, Any]:
+def run_watched(kind: str, most_steps: int, row_blocks: int, work: Path) -> dict[str, Any]:
     """Run the loop in a process of its own, or in ranks; return samples and how long it took."""
-    out, folder, steps_a_pass = work / f"{kind}.json", work / kind, ROW_BLOCKS * COLUMN_BLOCKS
-    matrix = make_matrix(work / f"{kind}-matrix")
+    out, folder, steps_a_pass = work / f"{kind}.json", work / kind, row_blocks * COLUMN_BLOCKS
+    matrix = make_matrix(work / f"{kind}-matrix", row_blocks)
     passes = max(most_steps // steps_a_pass, 1)
     steps = passes * steps_a_pass
     order = {"kind": kind, "steps": steps, "passes": passes}
@@ -162,28 +164,31 @@ def print_table(kind: str, run: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--drive", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, default=100_000, help="a multiple of 10,000, which is a pass")
+    parser.add_argument("--steps", type=int, default=100_000, help="a multiple of 10,000, which is an epoch")
+    parser.add_argument("--row-blocks", type=int, default=500, help="of the matrix, which has 20 column blocks")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--name", help="keep the result under this name")
-    options = parser.parse_args()
+    options = parse_arguments(parser, steps=200, row_blocks=10, kinds=["alone"])
     if options.drive:
         drive(options.drive)
         return
-    work, runs = WORK / "long_run", dict[str, Any]()
+
+    work, runs = work_folder() / "long_run", dict[str, Any]()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
+
     for kind in options.kinds:
-        run = run_watched(kind, options.steps, work)
+        run = run_watched(kind, options.steps, options.row_blocks, work)
         run["slopes"] = fit_all(run["samples"])
         run["samples"] = [[int(value) for value in sample] for sample in run["samples"][:: SAMPLES // 20]]
         print_table(kind, run)
         runs[kind] = run
     shutil.rmtree(work, ignore_errors=True)
+
     is_flat = all(fit["is_flat"] for run in runs.values() for fit in run["slopes"].values())
-    keep(options.name or "long_run", {"is_flat": is_flat, "runs": runs})
-    sys.exit(not is_flat)
+    keep(options, {"is_flat": is_flat, "runs": runs})
+    sys.exit(not is_flat and not options.smoke)
 
 
 if __name__ == "__main__":

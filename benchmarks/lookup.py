@@ -18,23 +18,27 @@ from typing import Any
 import numpy as np
 
 import swivel
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
+MEASURES = ("swivel.vectors", "swivel.formats.binary", "swivel.formats.opening", "swivel.vocabulary")
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--words", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--queries", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    WORK.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+    arguments = parse_arguments(parser, words=500, dim=8, queries=10, repeats=1)
+
+    with tempfile.TemporaryDirectory(dir=work_folder()) as folder:
         opened = time_opening(arguments, Path(folder))
         asked = time_asking(arguments, swivel.load(Path(folder) / "own"))
-    keep("lookup", {"words": arguments.words, "dim": arguments.dim, "queries": arguments.queries, **opened, **asked})
+
+    sizes = {"words": arguments.words, "dim": arguments.dim, "queries": arguments.queries}
+    keep(arguments, {**sizes, **opened, **asked})
 
 
 def time_opening(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import swivel
-from common import SHARED, keep
+from common import SHARED, keep, make_parser, parse_arguments, write_text
 from swivel.storage import read_manifest
 
+MEASURES = ("swivel.initial", "swivel.matrix.adding")
 NEIGHBOURS, LEAST_COSINE, LARGEST_SHARE = 10, 0.9, 1 / 3
 FEWER = 2  # passes below the third that are tried, too
 HARDLY = 1e-12  # a rate that changes no vector: a pass with it measures the loss
@@ -143,7 +144,7 @@ def measure(lab: Lab) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("corpus", type=Path, nargs="?", default=SHARED / "corpus" / "enwiki-1.txt.xz", help="a text")
     parser.add_argument("--words", type=int, default=4_000_000, help="of the old text")
     parser.add_argument("--more", type=float, default=0.3, help="share of words of text that is added")
@@ -152,15 +153,15 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--recipes", nargs="+", default=["fast", "default"])
-    parser.add_argument("--name", default="more_data", help="keep the result under this name")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, corpus=write_text, words=10_000, vocabulary=80, dim=4, recipes=["fast"])
+
     asked = {name: getattr(arguments, name) for name in ("words", "more", "vocabulary", "more_words", "dim", "dtype")}
     results = {}
     for recipe in arguments.recipes:
         with tempfile.TemporaryDirectory(prefix="more-data-") as folder:
             results[recipe] = measure(Lab(Path(folder), recipe, arguments))
             print(recipe, results[recipe], flush=True)
-    keep(arguments.name, {"text": arguments.corpus.name, **asked, "recipes": results})
+    keep(arguments, {"text": arguments.corpus.name, **asked, "recipes": results})
 
 
 if __name__ == "__main__":

@@ -6,31 +6,49 @@ included. A folder that is finished already is read, not made again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, SHARED, WORK, keep
+from common import ROOT, SHARED, keep, make_parser, parse_arguments, work_folder, write_sets, write_text
+
+MEASURES = (
+    "swivel.reproduce",
+    "swivel.baselines",
+    "swivel.corpus",
+    "swivel.counting",
+    "swivel.evaluation",
+    "swivel.training",
+    "swivel.schedule",
+    "swivel.objective",
+    "swivel.backends.cpu",
+    "swivel.backends.kernels",
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--corpus", type=Path, nargs="+", default=[SHARED / "corpus" / "enwiki-1.txt.xz"])
     parser.add_argument("--eval", type=Path, default=SHARED / "eval")
     parser.add_argument("--tokens", type=int, help="only the first so many; 0: all", default=5_000_000)
     parser.add_argument("--max-size", type=int, default=16_384)
     parser.add_argument("--methods", default="default,paper,sgns,cbow,glove")
-    parser.add_argument("--out", type=Path, default=WORK / "reproduce")
-    parser.add_argument("--name", default="reproduce", help="keep the result under this name")
-    arguments = parser.parse_args()
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--out", type=Path, help="default: the folder `reproduce` in the work folder")
+    tiny = {"tokens": 5_000, "max_size": 100, "methods": "fast", "dim": 4}
+    arguments = parse_arguments(parser, corpus=lambda folder: [write_text(folder)], eval=write_sets, **tiny)
+    arguments.out = arguments.out or work_folder() / "reproduce"
+
     command = [sys.executable, "-m", "swivel", "reproduce", *map(str, arguments.corpus), "-o", str(arguments.out)]
     command += ["--data", str(arguments.eval), "--max-size", str(arguments.max_size), "--methods", arguments.methods]
     command += ["--tokens", str(arguments.tokens)] if arguments.tokens else []
+    command += ["--dim", str(arguments.dim)]
     subprocess.run(command, check=True, cwd=ROOT)
-    keep(arguments.name, {"tokens": arguments.tokens or "all", "words": arguments.max_size, **describe(arguments.out)})
+
+    sizes = {"tokens": arguments.tokens or "all", "words": arguments.max_size}
+    keep(arguments, {**sizes, **describe(arguments.out)})
 
 
 def describe(out: Path) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from typing import Any
 
 from asynchronous import Clock, make_matrix
 from asynchronous import run as run_alone
-from common import WORK, keep
+from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
 from swivel.matrix import open_matrix
 from swivel.training import train_matrix
+
+MEASURES = ("swivel.cluster.rotation", "swivel.schedule", "swivel.training")
 
 
 def drive(order: dict[str, Any]) -> None:
@@ -46,7 +48,7 @@ def drive(order: dict[str, Any]) -> None:
 def run(order: dict[str, Any], ranks: int) -> dict[str, Any]:
     """Train on so many ranks; return what the leading one says."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", __file__]
-    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+    with tempfile.TemporaryDirectory(dir=work_folder()) as folder:
         command = [*launch, "--drive", json.dumps({**order, "folder": folder})]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -92,7 +94,7 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--quality", type=Path, metavar="MATRIX", help="compare losses on this matrix")
     parser.add_argument("--ranks", type=int, default=2)
@@ -102,15 +104,14 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--name", help="keep the result under this name")
-    options = parser.parse_args()
+    options = parse_arguments(parser, blocks=4, block_size=20, cells=50, dim=4)
     if options.drive:
         drive(json.loads(options.drive))
     elif options.quality:
-        keep(options.name or "rotation_quality", measure_quality(options))
+        keep(options, measure_quality(options), name="rotation_quality")
     else:
-        keep(options.name or "rotation", measure_efficiency(options))
-    shutil.rmtree(WORK / "asynchronous-run", ignore_errors=True)
+        keep(options, measure_efficiency(options))
+    shutil.rmtree(work_folder() / "asynchronous-run", ignore_errors=True)
 
 
 if __name__ == "__main__":

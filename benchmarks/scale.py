@@ -4,7 +4,8 @@
     python benchmarks/scale.py --project  the projection alone (a second)
 
 The constants are measured: of this machine in the same run, of an H200 by `benchmarks/gpu.py`. Of a network there is
-none here to measure: bandwidth and latency are what the tables vary.
+none here to measure: bandwidth and latency are what the tables vary. A smoke run checks the model against one worker
+and one rank.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from common import RESULTS, keep, median_seconds
+from common import RESULTS, keep, make_parser, median_seconds, parse_arguments
 from swivel.cluster.leases import MOST_BLOCKS, STRIPS_EACH
 from swivel.schedule import block_starts
 
+MEASURES = (
+    "swivel.cluster.asynchronous",
+    "swivel.cluster.leases",
+    "swivel.cluster.rotation",
+    "swivel.cluster.servers",
+    "swivel.cluster.stepping",
+    "swivel.training",
+)
 FLOAT = 4  # bytes
 CHECKED = ("constants", "size", "runs")  # what a run of the model against this machine leaves
 LARGE = 1 << 25  # rows and columns of the paper's example
@@ -118,12 +127,12 @@ def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
 def gpu(gbit: float) -> Machine:
     """Return an H200 as `benchmarks/gpu.py` measured it, all blocks on the device, with a link of so many Gbit/s."""
     measured = json.loads((RESULTS / "gpu.json").read_text())["step"]
-    return Machine(4096**2 / (measured["microseconds_all"] * 1e-6), 0.0, gbit * GBIT, NCCL_LATENCY)
+    return Machine(4096**2 / (measured["loop_microseconds"] * 1e-6), 0.0, gbit * GBIT, NCCL_LATENCY)
 
 
 def served_gpu(gbit: float, block: int) -> Machine:
-    """Return the same H200 where every block comes from host memory and goes back there (results/served_step.json)."""
-    seconds = json.loads((RESULTS / "served_step.json").read_text())["seconds"][str(block)]["total"]
+    """Return the same H200 as a worker of servers: vectors come from host memory, gradients go back there."""
+    seconds = json.loads((RESULTS / "gpu.json").read_text())["served"][str(block)]
     return Machine(math.inf, seconds, gbit * GBIT, RAY_LATENCY)
 
 
@@ -187,15 +196,21 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
     import asynchronous
     import rotation
 
-    matrix = asynchronous.make_matrix(options.blocks, options.block_size, 160_000)
-    config = {"dim": 300, "block_size": options.block_size, "passes": 2, "dtype": "float32", "checkpoint_minutes": 0}
+    matrix = asynchronous.make_matrix(options.blocks, options.block_size, options.cells)
+    config = {
+        "dim": options.dim,
+        "block_size": options.block_size,
+        "passes": 2,
+        "dtype": "float32",
+        "checkpoint_minutes": 0,
+    }
     order = {"matrix": str(matrix.path), "config": config | {"backend": "cpu"}, "servers": 1}
     plain = asynchronous.run({**order, "workers": 0})
-    machine = measure_constants(options.block_size, 300, plain)
-    size = Size(*matrix.shape, options.block_size, 300)
+    machine = measure_constants(options.block_size, options.dim, plain)
+    size = Size(*matrix.shape, options.block_size, options.dim)
     cells = matrix.shape[0] * matrix.shape[1]
     found = []
-    for count in (1, 2, 3, 4):
+    for count in options.workers:
         served = cells / asynchronous.run({**order, "workers": count})["cells_per_second"]
         rotated = cells / rotation.run({k: order[k] for k in ("matrix", "config")}, count)["cells_per_second"]
         for mode, seconds, model in (("served", served, served_pass), ("rotated", rotated, rotated_pass)):
@@ -207,16 +222,20 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--project", action="store_true", help="the projection alone")
     parser.add_argument("--blocks", type=int, default=8, help="a side, of the runs here")
     parser.add_argument("--block-size", type=int, default=2048)
-    options = parser.parse_args()
+    parser.add_argument("--cells", type=int, default=160_000, help="observed, a block")
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3, 4], help="and ranks, of the runs here")
+    options = parse_arguments(parser, blocks=2, block_size=50, cells=200, dim=4, workers=[1])
+
     checked = {} if options.project else check(options)
     kept = RESULTS / "scale.json"
     if options.project and kept.exists():
         checked = {name: value for name, value in json.loads(kept.read_text()).items() if name in CHECKED}
-    keep("scale", {**checked, "projection": project()})
+    keep(options, {**checked, "projection": project()})
 
 
 if __name__ == "__main__":

@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import swivel
-from common import RESULTS, WORK, keep, parse_arguments, plain_corpus
+from common import RESULTS, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree
 
+MEASURES = (
+    "swivel.corpus",
+    "swivel.counting",
+    "swivel.matrix",
+    "swivel.training",
+    "swivel.backends.cpu",
+    "swivel.backends.kernels",
+)
 SIZES = (8_192, 16_384, 32_768, 65_536)
 SHARES = (0.125, 0.25, 0.5, 1.0)
 
 
 def take_lines(files: list[Path], share: float) -> Path:
     """Write the first share of the corpus's bytes, cut at a line."""
-    target = WORK / f"part-{share}.txt"
+    target = work_folder() / f"part-{share}.txt"
     if not target.exists():
         data = b"".join(file.read_bytes() for file in files)
         end = data.rfind(b"\n", 0, int(len(data) * share)) + 1
-        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data[:end])
     return target
 
 
 def count_seconds(text: Path, size: int, threads: int) -> float:
-    out = WORK / "scaling"
+    out = work_folder() / "scaling"
     remove_tree(out)
     started = time.perf_counter()
     swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=Means(threads=threads))
     return time.perf_counter() - started
 
 
-def train_seconds(text: Path, size: int, threads: int) -> float:
-    """Return seconds of the loop for one pass over all cells, d = 300, k = 1,024."""
-    out = WORK / "scaling"
+def train_seconds(text: Path, size: int, threads: int, dim: int, block_size: int) -> float:
+    """Return seconds of the loop for one epoch over all cells."""
+    out = work_folder() / "scaling"
     remove_tree(out)
     means = Means(threads=threads)
     matrix = swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=means)
-    settings = {"dim": 300, "block_size": 1024, "passes": 1, "zeros": "all", "dtype": "float32"}
-    trained = WORK / "scaling-vectors"
+    settings: dict[str, Any] = {"dim": dim, "block_size": block_size, "passes": 1, "zeros": "all", "dtype": "float32"}
+    trained = work_folder() / "scaling-vectors"
     remove_tree(trained)
     swivel.train(matrix, trained, recipe="fast", means=means, **settings)
     return float(read_manifest(trained).facts["training_seconds"])
@@ -53,7 +61,7 @@ def slope(x: list[float], y: list[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def draw(panels: list[tuple[str, str, dict[str, tuple[list[float], list[float]]]]]) -> None:
+def draw(panels: list[tuple[str, str, dict[str, tuple[list[float], list[float]]]]], file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4), layout="constrained")
@@ -63,40 +71,51 @@ def draw(panels: list[tuple[str, str, dict[str, tuple[list[float], list[float]]]
         axis.set(title=title, xlabel=label, ylabel="seconds")
         axis.legend()
         axis.grid(alpha=0.3, which="both")
-    figure.savefig(RESULTS / "scaling.png", dpi=120)
+    figure.savefig(file, dpi=120)
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    parser = make_parser(__doc__, "corpus", "threads")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of words")
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--block-size", type=int, default=1024)
+    arguments = parse_arguments(parser, corpus=write_corpus, threads=1, sizes=(20, 40), dim=4, block_size=16)
+
     files = plain_corpus(arguments.corpus)
     texts = [take_lines(files, share) for share in SHARES]
-    train_seconds(texts[0], SIZES[0], arguments.threads)  # Compiles.
+    sizes, threads = arguments.sizes, arguments.threads
+
+    def train(text: Path, size: int) -> float:
+        return train_seconds(text, size, threads, arguments.dim, arguments.block_size)
+
+    train(texts[0], sizes[0])  # Compiles.
     counting = {
-        f"{size:,} words": [count_seconds(text, size, arguments.threads) for text in texts]
-        for size in (SIZES[0], SIZES[-1])
+        f"{size:,} words": [count_seconds(text, size, threads) for text in texts] for size in (sizes[0], sizes[-1])
     }
-    sizes = [text.stat().st_size for text in texts]
+    bytes_of_text = [float(text.stat().st_size) for text in texts]
     training = {
-        f"{share:g} of the corpus": [train_seconds(text, size, arguments.threads) for size in SIZES]
+        f"{share:g} of the corpus": [train(text, size) for size in sizes]
         for share, text in zip((SHARES[0], SHARES[2]), (texts[0], texts[2]), strict=True)
     }
-    cells = [float(size) ** 2 for size in SIZES]
+    cells = [float(size) ** 2 for size in sizes]
+
     draw(
         [
-            ("counting", "bytes of text", {name: ([float(s) for s in sizes], y) for name, y in counting.items()}),
+            ("counting", "bytes of text", {name: (bytes_of_text, y) for name, y in counting.items()}),
             ("one pass of training", "rows x columns", {name: (cells, y) for name, y in training.items()}),
-        ]
+        ],
+        (work_folder() if arguments.smoke else RESULTS) / "scaling.png",
     )
     few, many = training.values()
     keep(
-        "scaling",
+        arguments,
         {
             "counting_seconds": counting,
             "training_seconds": training,
-            "counting_exponent_in_tokens": {n: slope([float(s) for s in sizes], y) for n, y in counting.items()},
+            "counting_exponent_in_tokens": {n: slope(bytes_of_text, y) for n, y in counting.items()},
             "training_exponent_in_cells": {n: slope(cells, y) for n, y in training.items()},
             "training_with_four_times_the_tokens": {
-                f"{size:,} words": b / a for size, a, b in zip(SIZES, few, many, strict=True)
+                f"{size:,} words": b / a for size, a, b in zip(sizes, few, many, strict=True)
             },
         },
     )

@@ -6,56 +6,62 @@ thread on blocks of its own. Goals: 92 % float32, 85 % bfloat16; a pass with sam
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import swivel
-from common import REFERENCE_RATE, WORK, keep, parse_arguments, plain_corpus
+from common import REFERENCE_RATE, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.backends import Side, Step, StepSettings, Zeros
+from swivel.backends.base import ObservedCells
 from swivel.backends.choice import measure_products
 from swivel.backends.cpu import CpuBackend
 from swivel.config import TrainConfig, stage_config
 from swivel.means import Means
 from swivel.objective import Objective, column_offsets, row_offsets
-from swivel.schedule import block_order, block_starts
+from swivel.planning import choose_zeros
+from swivel.schedule import Block, block_order, block_starts
 
-DIM = 300
+MEASURES = ("swivel.backends.base", "swivel.backends.cpu", "swivel.backends.kernels")
+
+Operands = tuple[torch.Tensor, torch.Tensor]  # the vectors of the rows and of the columns of a block
 
 
-def make_steps(matrix: swivel.Matrix, backend: CpuBackend) -> list[Step]:
-    """Return one round of real blocks, with vectors as they are when training has settled a little."""
+def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[Side, Side]:
+    """Return parameters in the order of blocks, as they are when training has settled a little."""
     rng = np.random.default_rng(1)
+    order = block_order(matrix.shape[0], matrix.row_blocks)
+
+    def make_side(offsets: NDArray[np.float64]) -> Side:
+        vectors = rng.standard_normal((matrix.shape[0], dim), np.float32) / np.float32(np.sqrt(dim))
+        return Side(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
+
+    rows = make_side(row_offsets(matrix.row_sums, matrix.total, Objective()))
+    return rows, make_side(column_offsets(matrix.column_sums, Objective()))
+
+
+def make_steps(matrix: swivel.Matrix) -> list[Step]:
+    """Return the steps of one round of real blocks: each row block with the column block half a turn away."""
     count = matrix.row_blocks
-    starts, order = block_starts(matrix.shape[0], count), block_order(matrix.shape[0], count)
 
-    def side(offsets: Any) -> Side:
-        vectors = rng.standard_normal((matrix.shape[0], DIM), np.float32) / np.float32(np.sqrt(DIM))
-        return Side(backend.put(vectors), backend.put(np.ones_like(vectors)), backend.put(offsets[order].astype("f4")))
+    def load(block: Block) -> Callable[[], ObservedCells]:
+        return lambda: matrix.cells(*block)
 
-    rows = side(row_offsets(matrix.row_sums, matrix.total, Objective()))
-    columns = side(column_offsets(matrix.column_sums, Objective()))
-    return [
-        Step(
-            rows.part(starts[i], starts[i + 1]),
-            columns.part(starts[j], starts[j + 1]),
-            lambda i=i, j=j: matrix.cells(i, j),
-            1e-4,
-            (1, i, j),
-        )
-        for i, j in ((n, (n + count // 2) % count) for n in range(count))
-    ]
+    blocks = [(number, (number + count // 2) % count) for number in range(count)]
+    return [Step(block, load(block), 1e-4, (1, *block)) for block in blocks]
 
 
-def products_round(steps: list[Step], dtype: torch.dtype, pool: ThreadPoolExecutor) -> float:
-    """Return seconds of the three products of every step, operands ready in `dtype`, outputs reused."""
-    k = max(len(step.rows.vectors) for step in steps)
-    sides = [(torch.from_numpy(s.rows.vectors).to(dtype), torch.from_numpy(s.columns.vectors).to(dtype)) for s in steps]
-    buffers = [(torch.empty(k, k, dtype=dtype), torch.empty(k, DIM, dtype=dtype)) for _ in steps[: pool._max_workers]]
+def products_round(sides: list[Operands], threads: int, pool: ThreadPoolExecutor) -> float:
+    """Return seconds of the three products of every step, operands ready in their dtype, outputs reused."""
+    k, dim, dtype = max(len(w) for w, _ in sides), sides[0][0].shape[1], sides[0][0].dtype
+    buffers = [(torch.empty(k, k, dtype=dtype), torch.empty(k, dim, dtype=dtype)) for _ in sides[:threads]]
 
     def share(number: int) -> None:
         square, tall = buffers[number]
@@ -69,17 +75,33 @@ def products_round(steps: list[Step], dtype: torch.dtype, pool: ThreadPoolExecut
     return time.perf_counter() - started
 
 
-def compare(matrix: swivel.Matrix, dtype: str, threads: int, repeats: int) -> dict[str, float]:
-    config = stage_config(TrainConfig, "fast")
-    everything = StepSettings(Objective(), Zeros(), config.decay)
-    sampled = StepSettings(Objective(), Zeros(config.common, config.middle, config.share), config.decay)
-    full, few = (CpuBackend(settings, threads=threads, dtype=dtype) for settings in (everything, sampled))
-    steps = make_steps(matrix, full)
-    cells = sum(len(step.rows.vectors) * len(step.columns.vectors) for step in steps)
+def make_operands(steps: list[Step], backend: CpuBackend, dtype: torch.dtype) -> list[Operands]:
+    """Return the row and column vectors of every step in the dtype of the products."""
+    blocks = [(backend.lend_block(0, step.block[0]), backend.lend_block(1, step.block[1])) for step in steps]
+    return [(torch.from_numpy(w.vectors).to(dtype), torch.from_numpy(c.vectors).to(dtype)) for w, c in blocks]
+
+
+def compare(matrix: swivel.Matrix, dtype: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return cells a second of the products and of the step, and the ratios of their seconds."""
+    threads = arguments.threads
+    config = replace(stage_config(TrainConfig, "fast"), zeros="sampled")
+    sample = choose_zeros(matrix, config, "cpu", (matrix.row_blocks, matrix.column_blocks))
+    full, few = (
+        CpuBackend(StepSettings(Objective(), zeros, config.decay), threads=threads, dtype=dtype)
+        for zeros in (Zeros(), sample)
+    )
+
+    starts = block_starts(matrix.shape[0], matrix.row_blocks)
+    for backend in (full, few):
+        backend.hold(*make_sides(matrix, arguments.dim), (starts, starts))
+
+    steps = make_steps(matrix)
+    operands = make_operands(steps, full, getattr(torch, dtype))
+    cells = sum(len(w) * len(c) for w, c in operands)
     times: dict[str, list[float]] = {"products": [], "all": [], "sampled": []}
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for turn in range(repeats + 1):
-            seconds = [products_round(steps, getattr(torch, dtype), pool)]
+        for turn in range(arguments.repeats + 1):
+            seconds = [products_round(operands, threads, pool)]
             for backend in (full, few):
                 started = time.perf_counter()
                 backend.run(steps, lambda: False)
@@ -89,6 +111,7 @@ def compare(matrix: swivel.Matrix, dtype: str, threads: int, repeats: int) -> di
                     times[name].append(value)
     few.close()
     full.close()
+
     ratio = [p / a for p, a in zip(times["products"], times["all"], strict=True)]
     share = [s / a for s, a in zip(times["sampled"], times["all"], strict=True)]
     return {
@@ -100,19 +123,24 @@ def compare(matrix: swivel.Matrix, dtype: str, threads: int, repeats: int) -> di
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__)
+    parser = make_parser(__doc__, "corpus", "repeats", "threads")
+    parser.set_defaults(repeats=15)
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], help="of the operands of the products")
+    arguments = parse_arguments(parser, corpus=write_corpus, repeats=1, threads=1, dim=4, dtypes=["float32"])
+
     matrix = swivel.count(
         plain_corpus(arguments.corpus),
-        WORK / "step-matrix",
+        work_folder() / "step-matrix",
         recipe="fast",
         min_count=12,
         means=Means(threads=arguments.threads),
     )
-    dtypes = list(measure_products("float32", "bfloat16"))
-    result = {dtype: compare(matrix, dtype, arguments.threads, 5 * arguments.repeats) for dtype in dtypes}
+    dtypes = list(measure_products(*arguments.dtypes))  # those that run on this machine
+    result = {dtype: compare(matrix, dtype, arguments) for dtype in dtypes}
     rates = {dtype: result[dtype]["products_cells_per_second"] for dtype in dtypes}
     keep(
-        arguments.name or "step",
+        arguments,
         {
             **result,
             "bfloat16_products_run": "bfloat16" in dtypes,

@@ -10,7 +10,6 @@ the column's sum added, which makes an estimated PMI an estimated count.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Callable, Mapping
@@ -24,9 +23,10 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import svds
 
 import swivel
-from common import RESULTS, ROOT, keep
+from common import RESULTS, ROOT, keep, make_parser, parse_arguments, work_folder, write_table
 from swivel.plots import style
 
+MEASURES = ("swivel.training", "swivel.objective", "swivel.schedule", "swivel.backends.cpu", "swivel.backends.kernels")
 Settings = Mapping[str, Any]
 SHARE, FIRST = 0.05, 10
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the singular values; 1 is the plain SVD
@@ -182,28 +182,31 @@ def draw_recall(title: str, results: Mapping[str, Any]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, help="row, column and count, tab-separated")
-    parser.add_argument("--name", required=True, help="of the result and of the figure in docs/images")
+    parser = make_parser(__doc__)
+    parser.add_argument("table", type=Path, nargs="?", help="row, column and count, tab-separated")
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 32, 64])
     parser.add_argument("--tests", type=int, default=3, help="slices that are held out in turn")
     parser.add_argument("--draw", action="store_true", help="draw the figure of the result that is kept, and no more")
-    arguments = parser.parse_args()
-    name = f"tables_{arguments.name}"
+    arguments = parse_arguments(parser, table=write_table, name="smoke", dims=[4], tests=1)
+    if arguments.name is None or (arguments.table is None and not arguments.draw):
+        parser.error("a table and --name, which names the result and the figure, are required")
+
+    title, arguments.name = arguments.name, f"tables_{arguments.name}"
+    images = work_folder() if arguments.smoke else ROOT / "docs" / "images"
     if arguments.draw:
-        draw_result(arguments.name, json.loads((RESULTS / f"{name}.json").read_text()))
+        draw_result(title, json.loads((RESULTS / f"{arguments.name}.json").read_text()), images)
         return
+
     triples = read_triples(arguments.table)
     dims = {str(dim): measure(triples, dim, arguments.tests) for dim in arguments.dims}
     shape = [len({cell[side] for cell in triples}) for side in (0, 1)]
     result = {"table": arguments.table.name, "shape": shape, "cells": len(triples), "dims": dims}
-    draw_result(arguments.name, result)
-    keep(name, result)
+    draw_result(title, result, images)
+    keep(arguments, result)
 
 
-def draw_result(name: str, result: Mapping[str, Any]) -> None:
+def draw_result(name: str, result: Mapping[str, Any], images: Path) -> None:
     rows, columns = result["shape"]
-    images = ROOT / "docs" / "images"
     images.mkdir(parents=True, exist_ok=True)
     title = f"{name}: {rows:,} x {columns:,}, {result['cells']:,} cells"
     style.save_figure(draw_recall(title, result["dims"]), images / f"{name}.png")

@@ -2,12 +2,12 @@
 
 The sdist must build the wheel that the checkout builds, file for file, with every file of the package in it. Then each
 Python gets a new environment outside the checkout, the wheel and the locked versions of what it needs, and must import
-every public name, print help and run the demonstration. Pythons that are not here are named as skipped.
+every public name, print help and run the demonstration. Pythons that are not here are named as skipped. A smoke run
+only builds, from a copy of the checkout, because new environments need the network.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, keep
+from common import ROOT, keep, make_parser, parse_arguments, work_folder
 
 sys.path.insert(0, str(ROOT / "tools"))
 from lock import read_lock, read_torch, version_of
 
-PACKAGE = ROOT / "src" / "swivel"
-DIST = ROOT / "dist"
+MEASURES = ("pyproject.toml", "MANIFEST.in", "requirements.lock", "constraints.txt")
+BUILT_FROM = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "src")
 NAMES_ALL = """
 import pathlib, sys, swivel
 from swivel.errors import MissingExtra
@@ -42,18 +42,20 @@ TEXT = "the cat sat on the mat . the dog sat on the log . a cat and a dog sat .\
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pythons", nargs="*", default=[sys.executable], help="interpreters, by name or path")
+    parser = make_parser(__doc__)
+    parser.add_argument("--pythons", nargs="*", help="interpreters, by name or path; default: this one")
     parser.add_argument("--dist-only", action="store_true", help="build and compare, try nothing (`make dist`)")
-    arguments = parser.parse_args()
-    wheel, files = build_both()
+    arguments = parse_arguments(parser, dist_only=True)
+
+    wheel, files = build_both(copy_checkout(work_folder() / "checkout") if arguments.smoke else ROOT)
     tried: dict[str, Any] = {}
-    for python in [] if arguments.dist_only else arguments.pythons:
+    for python in [] if arguments.dist_only else arguments.pythons or [sys.executable]:
         tried[python] = try_python(python, wheel)
         print(python, tried[python], flush=True)
+
     good = all(result.get("passed", True) for result in tried.values())
-    name = "dist" if arguments.dist_only else "wheels"
-    keep(name, {"wheel": wheel.name, "bytes": wheel.stat().st_size, "files": files, "pythons": shorten(tried)})
+    built = {"wheel": wheel.name, "bytes": wheel.stat().st_size, "files": files}
+    keep(arguments, {**built, "pythons": shorten(tried)}, name="dist" if arguments.dist_only else "wheels")
     sys.exit(0 if good else 1)
 
 
@@ -62,29 +64,44 @@ def shorten(tried: dict[str, Any]) -> dict[str, Any]:
     return {result.get("python") or Path(python).name: result for python, result in tried.items()}
 
 
-def build_both() -> tuple[Path, int]:
+def copy_checkout(target: Path) -> Path:
+    """Copy what the package is built from, so that building leaves the checkout and its `dist` alone."""
+    target.mkdir()
+    for name in BUILT_FROM:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, target)
+    return target
+
+
+def build_both(source: Path) -> tuple[Path, int]:
     """Build the sdist and from it the wheel; return the wheel and how many files it has, or raise if any is missing."""
-    for old in (DIST, ROOT / "build" / "lib"):  # setuptools takes what an earlier build left there, too
+    dist = source / "dist"
+    for old in (dist, source / "build" / "lib"):  # setuptools takes what an earlier build left there, too
         shutil.rmtree(old, ignore_errors=True)
+
     build = [sys.executable, "-m", "build", "--no-isolation"]  # what builds is locked, as everything else
-    run([*build, "--outdir", str(DIST)], ROOT)
+    run([*build, "--outdir", str(dist)], source)
     with tempfile.TemporaryDirectory() as folder:
-        run([*build, "--wheel", "--outdir", folder], ROOT)
-        (direct,), (wheel,) = Path(folder).glob("*.whl"), DIST.glob("*.whl")
+        run([*build, "--wheel", "--outdir", folder], source)
+        (direct,), (wheel,) = Path(folder).glob("*.whl"), dist.glob("*.whl")
         theirs, ours = read_wheel(wheel), read_wheel(direct)
+
     if theirs != ours:
         differing = sorted({name for name, _ in theirs.items() ^ ours.items()})
         raise AssertionError(f"the sdist builds another wheel than the checkout: {', '.join(differing)}")
-    if missing := sorted(set(package_files()) - theirs.keys()):
+    if missing := sorted(set(package_files(source)) - theirs.keys()):
         raise AssertionError(f"not in the wheel: {', '.join(missing)}")
     return wheel, len(theirs)
 
 
-def package_files() -> Iterator[str]:
+def package_files(source: Path = ROOT) -> Iterator[str]:
     """Yield every file of the package: code, the bundled matrix, the explorer's page."""
-    for file in PACKAGE.rglob("*"):
+    package = source / "src" / "swivel"
+    for file in package.rglob("*"):
         if file.is_file() and "__pycache__" not in file.parts:
-            yield file.relative_to(PACKAGE.parent).as_posix()
+            yield file.relative_to(package.parent).as_posix()
 
 
 def read_wheel(wheel: Path) -> dict[str, str]:

@@ -7,7 +7,6 @@ reserve, map, remove), then again for each of them and each way in which it may 
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
@@ -16,17 +15,27 @@ import shutil
 import signal
 import sys
 import time
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import keep, scratch_home
+from common import keep, make_parser, parse_arguments, scratch_in_memory
 from faults import FAULTS, Call, Control, Fault, build_library, why_not
 
+MEASURES = (
+    "swivel.checkpoint",
+    "swivel.folders",
+    "swivel.formats",
+    "swivel.locks",
+    "swivel.making",
+    "swivel.npy",
+    "swivel.storage",
+    "swivel.reproduce.stages",
+    "swivel.reproduce.writing",
+)
 LIMIT_SECONDS = 120  # for one command: more is a hang
-HOME = scratch_home(f"write-failures-{zlib.crc32(' '.join(sys.argv).encode())}")
+HOME = scratch_in_memory("write-failures")
 CASE = HOME / "case"  # the folder in which calls fail
 READY = HOME / "ready"  # what verbs read
 LEFTOVER = re.compile(r"(^|/)(scratch-[^/]*|lock|[^/]*\.part)(/|$)")
@@ -346,19 +355,23 @@ def run_verb(bench: Bench, verb: Verb, every: int, deadline: float) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--every", type=int, default=1, help="do only every n-th case")
     parser.add_argument("--only", help="only verbs whose name begins so; several by commas")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long")
-    parser.add_argument("--name", default="write_failures", help="keep the result under this name")
-    options = parser.parse_args()
+    options = parse_arguments(parser, every=23, only="add,export npy")
     if why_not():
+        if options.smoke:
+            keep(options, {"skipped": why_not()})
+            return
         raise SystemExit(f"skipped: {why_not()}")
+
     HOME.mkdir(parents=True, exist_ok=True)
     control = Control(HOME / "control")
     if "FAULTS_CONTROL" not in os.environ:
         os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # for forks
         os.execve(sys.executable, [sys.executable, *sys.argv], control.environment(build_library(HOME)))
+
     import_all()
     bench, deadline = Bench(control), time.monotonic() + options.seconds
     wanted = tuple(options.only.split(",")) if options.only else ("",)
@@ -369,7 +382,7 @@ def main() -> None:
     shutil.rmtree(HOME)
     done, cases = (sum(each[name] for each in found.values()) for name in ("done", "cases"))
     handled = f"{done - len(wrong)} of {done}"
-    keep(options.name, {"handled": handled, "all_cases": cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]})
+    keep(options, {"handled": handled, "all_cases": cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]})
     sys.exit(1 if wrong else 0)
 
 

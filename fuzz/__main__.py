@@ -21,17 +21,28 @@ from swivel.resources import count_cores
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from common import keep
+from common import keep, make_parser, parse_arguments
+
+# What reads files and folders of others; the targets are in `fuzz/of_*.py`.
+MEASURES = (
+    "swivel.corpus",
+    "swivel.evaluation.datasets",
+    "swivel.folders",
+    "swivel.formats",
+    "swivel.importers",
+    "swivel.npy",
+    "swivel.vocabulary",
+)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def read_arguments() -> argparse.Namespace:
+    parser = make_parser(__doc__)
     parser.add_argument("--executions", type=int, default=10_000_000, help="of all targets together")
     parser.add_argument("--processes", type=int, default=count_cores())
     parser.add_argument("--targets", default=",".join(TARGETS), help="names, with commas between them; default: all")
     parser.add_argument("--work", type=Path, default=ROOT / "work" / "fuzz")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    given = parse_arguments(parser, executions=1_000, processes=1, targets="vocabulary", work=lambda folder: folder)
     given.targets = given.targets.split(",")
     unknown = [name for name in given.targets if name not in TARGETS]
     if unknown:
@@ -49,7 +60,7 @@ def run_all(jobs: Sequence[Job], tallies: dict[str, Tally], given: argparse.Name
 
 
 def main() -> int:
-    given = parse_arguments()
+    given = read_arguments()
     print(f"{len(given.targets)} targets; left out for want of a library: {', '.join(MISSING) or 'none'}", flush=True)
     tallies = {name: Tally(name) for name in given.targets}
     started = time.perf_counter()
@@ -71,7 +82,7 @@ def main() -> int:
         "left_out": MISSING,
         "targets": [{**asdict(tally), "ends": len(tally.ends)} for tally in tallies.values()],
     }
-    keep("fuzz", result)
+    keep(given, result)
     return 0 if is_whole and not findings else 1
 
 

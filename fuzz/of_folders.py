@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from swivel.reproduce.stages import Record, read_records
 from swivel.vectors import Side, Vectors
 from swivel.vectors import load as load_folder
 
-MANIFEST_WORDS = (b'"parts"', b'"bytes"', b'"sha256"', b'"facts"', b'"stage"', b'"format"', b'"../../../etc/passwd"')
-MANIFEST_WORDS += (b'"/etc/passwd"', b'"vectors"', b'"config"', b'"inputs"', b'"library"', b'"a\\u0000b"', *JSON_WORDS)
+MANIFEST_WORDS: tuple[bytes, ...] = (b'"parts"', b'"bytes"', b'"sha256"', b'"facts"', b'"stage"', b'"format"')
+MANIFEST_WORDS += (b'"../../../etc/passwd"', b'"/etc/passwd"', b'"vectors"', b'"config"', b'"inputs"', b'"library"')
+MANIFEST_WORDS += (b'"a\\u0000b"', *JSON_WORDS)
 VECTORS = ("facts", "vectors.safetensors", "rows.txt", "columns.txt", "row_sums.npy")
-MATRIX = ("facts", "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy", "large_counts.npy", "row_sums.npy")
-MATRIX += ("rows.txt", "columns.txt", "column_sums.npy")
+MATRIX: tuple[str, ...] = ("facts", "offsets.npy", "positions.npy", "counts.npy", "large_cells.npy")
+MATRIX += ("large_counts.npy", "row_sums.npy", "rows.txt", "columns.txt", "column_sums.npy")
 CHECKPOINT = ("facts", "done.npy", "rows.npy", "rows_accumulators.npy")
 
 
@@ -71,7 +73,12 @@ def read_folder_manifest(data: bytes, folder: Path) -> None:
 
 def seed_manifest(folder: Path) -> Iterable[bytes]:
     digest = hashlib.sha256(b"a\t1\n").hexdigest()
-    fields = {"stage": "vectors", "config": {"dim": 2}, "inputs": {"matrix": "1a"}, "facts": {"rows": 1}}
+    fields: dict[str, Any] = {
+        "stage": "vectors",
+        "config": {"dim": 2},
+        "inputs": {"matrix": "1a"},
+        "facts": {"rows": 1},
+    }
     fields |= {"parts": {"rows.txt": {"bytes": 4, "sha256": digest}}, "format": 1, "library": "1.0"}
     yield json.dumps(fields, indent=1).encode()
     yield json.dumps({**fields, "parts": {}}).encode()

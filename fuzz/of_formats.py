@@ -19,7 +19,7 @@ from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
 WORDS = ["king", "queen", "é-ö", "7"]
-TENSOR_WORDS = (
+TENSOR_WORDS: tuple[bytes, ...] = (
     b'"F32"',
     b'"F64"',
     b'"F16"',
@@ -47,7 +47,7 @@ def check(vectors: Vectors) -> None:
 
 def make_vectors(count: int = 3, dim: int = 2) -> Vectors:
     """Return a few words' vectors."""
-    values = np.arange(1, count * dim + 1, dtype=np.float32).reshape(count, dim) / 8
+    values = np.arange(1, count * dim + 1, dtype=np.float32).reshape(count, dim) / np.float32(8)
     return Vectors(Side(Vocabulary(WORDS[:count], range(count, 0, -1)), values))
 
 

@@ -30,7 +30,7 @@ from swivel.progress import SILENT
 
 MEMORY = 1 << 22
 TRIPLES = "tea\tmilk\t2\ncafé au lait\tmilk\t3.5\ntea\tmilk\t1e2\n".encode()
-TEXT_CONFIGS = (
+TEXT_CONFIGS: tuple[dict[str, Any], ...] = (
     {},
     {"header": True},
     {"comment": "#"},
@@ -39,9 +39,15 @@ TEXT_CONFIGS = (
     {"header": True, "fields": "tea,milk,3"},
     {"separator": "semicolon", "comment": "%"},
 )
-BASKET_CONFIGS = ({}, {"window": 2}, {"separator": "comma"}, {"largest_basket": 3}, {"header": True, "comment": "#"})
+BASKET_CONFIGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"window": 2},
+    {"separator": "comma"},
+    {"largest_basket": 3},
+    {"header": True, "comment": "#"},
+)
 NPZ = ("format", "shape", "data", "row", "col", "indices", "indptr")
-NPY_WORDS = (
+NPY_WORDS: tuple[bytes, ...] = (
     b"'<f8'",
     b"'|O'",
     b"'<U4'",

@@ -11,7 +11,7 @@ import itertools
 import json
 import lzma
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +43,7 @@ CONFIGS = [
     )
 ]
 SEPARATOR = "swivel.separator"  # what `sources` calls the way of bytes that are not in an encoding
-PACKERS = (bytes, gzip.compress, bz2.compress, lzma.compress)
+PACKERS: tuple[Callable[[bytes], bytes], ...] = (bytes, gzip.compress, bz2.compress, lzma.compress)
 SUFFIXES = (".txt", ".gz", ".bz2", ".xz", ".zst")
 ENCODINGS = ("utf-8", "utf-16", "latin-1", "shift_jis", "utf-7", "cp1252", "gb18030", "utf-8-sig", "utf-32", "idna")
 SETTINGS = (CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig, ImportConfig)

@@ -30,7 +30,7 @@ if not HAS_GPU:
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module
-pytest.register_assert_rewrite("step_contract", "device_counts")
+pytest.register_assert_rewrite("step_contract", "device_counts", "tolerances")
 
 
 def find_groups() -> dict[str, str]:
@@ -49,7 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     groups = find_groups()
 
-    class ByGroup(LoadScopeScheduling):
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return groups.get(nodeid.partition("::")[0].rpartition("/")[2], nodeid)
 
@@ -59,6 +59,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not HAS_GPU:
         pytest.skip("no CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def same_torch_threads() -> Iterator[None]:
+    """Restore torch's number of threads after each test, because the bits of its products depend on it.
+
+    A test that fails, or that holds two backends at once, may leave another number behind. Set OMP_NUM_THREADS to run
+    all tests with another number: torch and numpy read it, in child processes too.
+    """
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 def build_planted(path: Path) -> Matrix:

@@ -8,14 +8,14 @@ from swivel.config import CountConfig
 from swivel.counting import BREAK, GAP
 
 
-def corpora(words, least):
+def corpora(words: int, least: int) -> st.SearchStrategy[list[int]]:
     """Ids of so many words, breaks and gaps among them; two draws of three are words."""
     word = st.integers(0, words - 1)
-    return st.lists(st.one_of(word, word, st.sampled_from([BREAK, GAP])), min_size=least, max_size=60)
+    return st.lists(st.one_of(word, word, st.sampled_from([int(BREAK), int(GAP)])), min_size=least, max_size=60)
 
 
 @st.composite
-def configs(draw):
+def configs(draw: st.DrawFn) -> CountConfig:
     left, right = draw(st.integers(0, 5)), draw(st.integers(0, 5))
     if draw(st.booleans()) or left + right == 0:
         left = right = max(left, 2)

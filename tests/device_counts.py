@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from swivel.config import CountConfig
-from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs
+from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs, part_names
 from swivel.counting import count as counting
 from swivel.counting.device import DeviceCounter, DeviceMeans
+from swivel.matrix import Matrix
 from swivel.matrix.layout import Layout
 from swivel.progress import SILENT
 from swivel.vocabulary import Vocabulary
@@ -19,22 +22,22 @@ from swivel.vocabulary import Vocabulary
 WORDS = 7
 
 
-def make_vocabulary(size=WORDS):
+def make_vocabulary(size: int = WORDS) -> Vocabulary:
     return Vocabulary([f"w{number}" for number in range(size)], range(size, 0, -1))
 
 
-def digest(path):
+def digest(path: Path) -> dict[str, str]:
     files = sorted(file for file in Path(path).iterdir() if file.suffix != ".json")
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def make_counter(ids, config, *, words=WORDS, **means):
+def make_counter(ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> DeviceCounter:
     ids = np.asarray(ids, np.uint32)
     layout = counting.make_spec(make_vocabulary(words), config).layout()
     return DeviceCounter(ids, layout, config, DeviceMeans(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
 
 
-def count_on_device(path, ids, config, *, words=WORDS, **means):
+def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> Matrix:
     """Count by sorting, on a device that by default is the CPU."""
     counter = make_counter(ids, config, words=words, **means)
     spec = counting.make_spec(make_vocabulary(words), config)
@@ -42,11 +45,11 @@ def count_on_device(path, ids, config, *, words=WORDS, **means):
     return counting.count_with_device(counter, spec, config, CountJob(path=path), tokens=1, task=task)
 
 
-def count_on_cores(path, ids, config, *, words=WORDS):
+def count_on_cores(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS) -> Matrix:
     return count_tokens(np.asarray(ids, np.uint32), make_vocabulary(words), config, CountJob(path=path))
 
 
-def make_corpus(seed, size, words=WORDS):
+def make_corpus(seed: int, size: int, words: int = WORDS) -> NDArray[np.uint32]:
     """Zipf-like words, some breaks and gaps."""
     rng = np.random.default_rng(seed)
     ids = np.minimum((words + 1) ** rng.random(size) - 1, words - 1).astype(np.uint32)
@@ -55,14 +58,14 @@ def make_corpus(seed, size, words=WORDS):
     return ids
 
 
-def compare_writers(name, seed, device_name):
+def compare_writers(name: str, seed: int, device_name: str) -> int:
     """Let plain torch and another writer write the same pairs of a random corpus, and compare them as sets."""
     rng = np.random.default_rng(seed)
     columns = ["symmetric", "directional", "bands", "directional-bands"][seed % 4]
     left, right = ((3, 3), (2, 5), (6, 4), (3, 3))[seed % 4]
     config = CountConfig(left=left, right=right, columns=columns, weight=["harmonic", "uniform"][seed % 2])
     words, blocks = 50, int(rng.integers(1, 6))
-    parts = len(counting.part_names(config)) or 1
+    parts = len(part_names(config)) or 1
     layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
     means = DeviceMeans(device=device_name, memory_bytes=1 << 24, writer=name)
     ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
@@ -72,13 +75,13 @@ def compare_writers(name, seed, device_name):
     first, last = int(rng.integers(0, shards // 3 + 1)), int(rng.integers(shards * 2 // 3, shards)) + 1
     places = range(int(rng.integers(0, 100)), ids.size - int(rng.integers(0, 100)))
     found = []
-    for writer in ("torch", name):
+    for each in ("torch", name):
         keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
-        total = device_pairs.make_writer(writer, slots, counter.rules, tile=100).write(keys, range(first, last), places)
+        total = device_pairs.make_writer(each, slots, counter.rules, tile=100).write(keys, range(first, last), places)
         assert not torch.any(keys[total:] != -1)
         found.append(keys[:total].sort().values.tolist())
         few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
-        writer = device_pairs.make_writer(writer, slots, counter.rules, tile=100)
+        writer = device_pairs.make_writer(each, slots, counter.rules, tile=100)
         assert writer.write(few[: total // 2], range(first, last), places) == total
         assert torch.all(few[total // 2 :] == -1)
     assert found[0] == found[1]

@@ -156,4 +156,4 @@ def dense(matrix: Matrix) -> np.ndarray:
     """Return a matrix whose labels are places, in the order of the places."""
     rows = np.argsort([int(token) for token in matrix.rows])
     columns = np.argsort([int(token) for token in matrix.columns])
-    return matrix.to_scipy().toarray()[np.ix_(rows, columns)]
+    return np.asarray(matrix.to_scipy().toarray()[np.ix_(rows, columns)])

@@ -48,7 +48,7 @@ class Watching(SilentProgress):
         self.said: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         if note:

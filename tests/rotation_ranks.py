@@ -7,6 +7,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -33,14 +34,14 @@ class Stopping(SilentProgress):
             os.kill(os.getpid(), 2)
 
 
-def run_job(job: dict, folder: Path) -> dict | None:
+def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     workers = Rotating()
     home = folder if workers.leads else folder / str(workers.rank)
     home.mkdir(parents=True, exist_ok=True)
     progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()
-    options = {"folder": home, "threads": 1, "progress": progress, "workers": workers}
+    matrix, config = open_matrix(job["matrix"]), TrainConfig(**job["config"])
     try:
-        trained = train_matrix(open_matrix(job["matrix"]), TrainConfig(**job["config"]), **options)
+        trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, workers=workers)
     except (KeyboardInterrupt, Diverged) as error:
         return {"ended": type(error).__name__} if workers.leads else None
     if trained is None:

@@ -148,8 +148,9 @@ def zero_weights(block: Block, settings: StepSettings, seed: tuple[int, ...] = (
     """How often each cell counts, observed ones once."""
     x = block.x.T if block.mirrored else block.x
     weights = np.zeros(x.shape, np.float32)
-    for band in settings.zeros.bands(*x.shape, seed):
-        columns = np.arange(x.shape[1]) if band.chosen is None else band.chosen
+    height, width = x.shape
+    for band in settings.zeros.bands(height, width, seed):
+        columns = np.arange(width) if band.chosen is None else band.chosen
         weights[band.start : band.stop, columns] = 1 if band.weights is None else band.weights
     weights[x > 0] = 1
     return weights.T if block.mirrored else weights
@@ -171,7 +172,7 @@ def run_yardstick(block: Block, settings: StepSettings, dtype: str, device: str)
         distance = torch.where(seen, products - offsets - torch.log(counts), torch.zeros(()))
         hinge = torch.nn.functional.softplus(products - offsets - float(np.log(objective.unseen)))
         loss = torch.where(seen, 0.5 * confidence * distance**2, hinge) * torch.tensor(zero_weights(block, settings))
-        loss.sum().backward()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
         found = []
         for vectors, side, other in ((W, block.sides[0], C), (C, block.sides[1], W)):
             assert vectors.grad is not None

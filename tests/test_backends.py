@@ -130,7 +130,14 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
 def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
     backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
     rng = np.random.default_rng(4)
-    sides = [Side(*(rng.normal(size=(n, 3)).astype(np.float32) for _ in range(2)), np.arange(n)) for n in (9, 5)]
+    sides = [
+        Side(
+            rng.normal(size=(n, 3)).astype(np.float32),
+            rng.normal(size=(n, 3)).astype(np.float32),
+            np.arange(n, dtype=np.float32),
+        )
+        for n in (9, 5)
+    ]
     truth = [(side.vectors.copy(), side.accumulators.copy()) for side in sides]
     backend.hold(sides[0], sides[1], ([0, 3, 6, 9], [0, 3, 5]))
     for side in sides:
@@ -191,3 +198,20 @@ def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence:
     sides = [Side(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
     _, loss = run_step(make(settings), Block(np.array([[count]]), (sides[0], sides[1])))
     assert loss.observed == pytest.approx(0.5 * confidence * (1 - np.log(count)) ** 2, rel=1e-2)
+
+
+@everywhere
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("array", ["vectors", "accumulators"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_value_that_is_not_finite_is_noticed(make: Maker, value: float, array: str, side: int) -> None:
+    backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
+    ones = np.ones((5, 4), np.float32)
+    rows = Side(ones, ones, ones[:, 0])
+    backend.hold(rows, rows, ([0, 3, 5], [0, 3, 5]))
+    assert backend.is_finite()
+
+    changed = {"vectors": ones[:2].copy(), "accumulators": ones[:2].copy()}
+    changed[array][-1, -1] = value
+    backend.put_block(side, 1, Side(**changed, offsets=ones[:2, 0]))
+    assert not backend.is_finite()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from step_contract import HAS_GPU, Cells
 from swivel import storage
 from swivel.backends import Zeros
+from swivel.backends.base import ObservedCells
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.matrix import layout as matrix_layout
 from swivel.schedule import block_starts
@@ -56,7 +57,8 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
             spec = MatrixSpec(rows=rows, columns=None if symmetric else columns, unit=3, symmetric=symmetric)
             path = tmp_path_factory.mktemp("cells") / "matrix"
             with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
-                builder.add(*np.nonzero(counts), counts[np.nonzero(counts)])
+                filled = np.nonzero(counts)
+                builder.add(filled[0], filled[1], counts[filled])
                 found[symmetric] = builder.finish()
     return found
 
@@ -102,13 +104,13 @@ def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: in
     return x
 
 
-def check_block(cells: DeviceCells, block: tuple[int, int], expected: Cells | object) -> None:
+def check_block(cells: DeviceCells, block: tuple[int, int], expected: ObservedCells) -> None:
     shard = cells.find(block)
-    assert shard.mirrored == expected.mirrored  # type: ignore[attr-defined]
+    assert shard.mirrored == expected.mirrored
     shape = cells.shape_of(block, mirrored=shard.mirrored)
-    positions = expected.positions.astype(np.int64)  # type: ignore[attr-defined]
+    positions = expected.positions.astype(np.int64)
     truth = np.zeros((shape.rows, shape.columns), np.float32)
-    truth[positions >> 16, positions & 0xFFFF] = expected.counts  # type: ignore[attr-defined]
+    truth[positions >> 16, positions & 0xFFFF] = expected.counts
     rare = np.zeros(truth.shape, bool)
     rare[shape.common[0] :, shape.common[1] :] = shape.is_sampled
     np.testing.assert_array_equal(read_tiles(cells, shard, shape), np.where(rare, 0, truth))
@@ -160,7 +162,7 @@ def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(matrices: di
     matrix = matrices[True]
     starts = block_starts(23, 4)
     cells = DeviceCells(Places((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
-    wanted = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
+    wanted: dict[tuple[int, int], ObservedCells] = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
     cells.take_blocks(wanted)
     for block, expected in wanted.items():
         check_block(cells, block, expected)

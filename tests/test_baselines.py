@@ -8,11 +8,20 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from swivel.baselines import LONGEST_UNIT, BaselineConfig, baseline_settings, keep_vectors, train_word2vec
+from swivel.baselines import (
+    LONGEST_UNIT,
+    BaselineConfig,
+    baseline_settings,
+    keep_vectors,
+    train_gensim_model,
+    train_word2vec,
+    vectors_of_words,
+)
 from swivel.config import CorpusConfig
 from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
 from swivel.means import Means
@@ -53,7 +62,7 @@ class Bar(SilentProgress):
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         self.totals[job] = total
         self.done = 0.0
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.done += amount
@@ -107,9 +116,12 @@ def test_vocabulary_of_a_matrix_of_the_same_text_has_the_same_counts(
 
     given: list[dict[str, int]] = []
     build = Word2Vec.build_vocab_from_freq
-    monkeypatch.setattr(
-        Word2Vec, "build_vocab_from_freq", lambda model, counts: given.append(counts) or build(model, counts)
-    )
+
+    def note(model: Any, counts: dict[str, int]) -> None:
+        given.append(counts)
+        build(model, counts)
+
+    monkeypatch.setattr(Word2Vec, "build_vocab_from_freq", note)
     matrix = count(TEXTS, tmp_path / "matrix", min_count=500, columns="symmetric")
     train_word2vec(TEXTS, matrix.rows, config=replace(CONFIG, passes=1), means=ONE_THREAD)
     assert 0 < len(matrix.rows) < WORDS
@@ -211,10 +223,24 @@ def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+def test_fasttext_has_vectors_for_words_that_it_never_saw() -> None:
+    config = replace(CONFIG, passes=1, buckets=100, min_n=2, max_n=3)
+    model = train_gensim_model(TEXTS, VOCABULARY, method="fasttext", config=config, means=ONE_THREAD)
+    assert (model.sg, model.wv.min_n, model.wv.max_n, model.wv.bucket) == (1, 2, 3, 100)
+    assert np.abs(model.wv["w99"]).sum() > 0
+    np.testing.assert_array_equal(vectors_of_words(model, VOCABULARY)[3], model.wv["w3"])
+
+
+def test_only_fasttext_has_settings_of_character_ngrams() -> None:
+    ngrams = {"min_n", "max_n", "buckets"}
+    assert ngrams <= baseline_settings("fasttext", CONFIG)["baseline"].keys()
+    assert not ngrams & baseline_settings("sgns", CONFIG)["baseline"].keys()
+
+
 def test_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, got 'glove'"):
+    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, fasttext, got 'glove'"):
         train("glove")
-    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, got 'glove'"):
+    with pytest.raises(ConfigError, match="method must be one of sgns, cbow, fasttext, got 'glove'"):
         baseline_settings("glove", CONFIG)
 
 
@@ -228,5 +254,5 @@ def test_settings_without_sense_are_refused(setting: str, value: object) -> None
 
 def test_missing_gensim_is_told_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(MissingExtra, match=r"sgns and cbow need gensim: pip install 'swivel-embeddings\[baselines\]'"):
+    with pytest.raises(MissingExtra, match=r"sgns, cbow and fasttext need gensim: pip install 'swivel-embeddings\[baselines\]'"):
         train_word2vec(Path("no such file"), VOCABULARY)

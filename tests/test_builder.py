@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from swivel import storage
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
-from swivel.matrix import MatrixBuilder, MatrixSpec, open_matrix, to_units
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.matrix import layout as matrix_layout
 from swivel.storage import ArrayAppender
 from swivel.vocabulary import Vocabulary
@@ -21,7 +23,7 @@ ROWS, COLUMNS = 9, 7
 LEAST = 1_024 * 80
 
 
-def make_spec(*, symmetric=False, unit=1):
+def make_spec(*, symmetric: bool = False, unit: int = 1) -> MatrixSpec:
     rows = Vocabulary([f"r{number}" for number in range(ROWS)])
     return MatrixSpec(
         rows=rows,
@@ -31,7 +33,14 @@ def make_spec(*, symmetric=False, unit=1):
     )
 
 
-def build(path, additions, *, symmetric=False, capacity=10**6, threads=1):
+def build(
+    path: Path,
+    additions: Iterable[Iterable[ArrayLike]],
+    *,
+    symmetric: bool = False,
+    capacity: int = 10**6,
+    threads: int = 1,
+) -> Matrix:
     with MatrixBuilder(path, make_spec(symmetric=symmetric), memory_bytes=LEAST, threads=threads) as builder:
         builder._capacity = capacity
         for rows, columns, units in additions:
@@ -39,17 +48,17 @@ def build(path, additions, *, symmetric=False, capacity=10**6, threads=1):
         return builder.finish()
 
 
-def digest(path):
+def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path(path).iterdir() if file.is_file()}
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "flush", lambda path: None)
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
 
 
@@ -61,8 +70,13 @@ cells = st.tuples(st.integers(0, ROWS - 1), st.integers(0, COLUMNS - 1), st.inte
     added=st.lists(cells, min_size=1, max_size=60), capacity=st.integers(1, 40), symmetric=st.booleans(), data=st.data()
 )
 def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
-    small_blocks, tmp_path_factory, added, capacity, symmetric, data
-):
+    small_blocks: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    added: list[tuple[int, int, int]],
+    capacity: int,
+    symmetric: bool,
+    data: st.DataObject,
+) -> None:
     folder = tmp_path_factory.mktemp("build")
     if symmetric:
         added = [cell for row, column, units in added for cell in ((row, column, units), (column, row, units))]
@@ -80,17 +94,17 @@ def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
     assert np.array_equal(many.column_sums_units, dense.sum(axis=0))
 
 
-def test_zeros_are_not_stored(tmp_path):
+def test_zeros_are_not_stored(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", [([0, 1], [0, 1], [0, 3])])
     assert matrix.cell_count == 1
 
 
-def test_rows_and_columns_without_counts_are_no_error(tmp_path):
+def test_rows_and_columns_without_counts_are_no_error(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", [([0], [0], [3])])
     assert matrix.row_sums.tolist() == [3.0] + [0.0] * (ROWS - 1)
 
 
-def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path):
+def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST) as builder:
         builder.add([0], [0], [-1])
@@ -99,7 +113,7 @@ def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path):
         open_matrix(tmp_path / "m")
 
 
-def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path):
+def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
     build(tmp_path / "m", [([0], [0], [3])])
     with pytest.raises(FolderExists), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST):
         pass
@@ -120,33 +134,35 @@ def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path):
         ([0, 0], [0, 0], [1 << 61, 1 << 61], "more than 2\\^62 units"),
     ],
 )
-def test_wrong_additions_are_refused(tmp_path, rows, columns, units, message):
+def test_wrong_additions_are_refused(
+    tmp_path: Path, rows: ArrayLike, columns: ArrayLike, units: ArrayLike, message: str
+) -> None:
     builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
     with builder, pytest.raises(CountsError, match=message):
         builder.add(rows, columns, units)
 
 
-def test_an_empty_matrix_is_refused(tmp_path):
+def test_an_empty_matrix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CountsError, match="no counts at all"):
         build(tmp_path / "m", [([0], [0], [0])])
     with pytest.raises(CountsError, match="no counts at all"):
         build(tmp_path / "n", [])
 
 
-def test_counts_said_to_be_symmetric_that_are_not_are_refused(tmp_path):
+def test_counts_said_to_be_symmetric_that_are_not_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CountsError, match="not symmetric"):
         build(tmp_path / "m", [([0, 1], [1, 0], [2, 3])], symmetric=True)
     with pytest.raises(CountsError, match="not symmetric"):
         build(tmp_path / "n", [([0, 2], [1, 0], [2, 2])], symmetric=True)
 
 
-def test_too_little_memory_is_refused_with_what_is_needed(tmp_path):
+def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> None:
     builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=1_000)
     with pytest.raises(MemoryBudgetError, match="needs 81,920 bytes of memory or more, got 1,000"), builder:
         pass
 
 
-def test_specs_that_do_not_fit_are_refused():
+def test_specs_that_do_not_fit_are_refused() -> None:
     rows, columns = Vocabulary(["a", "b"]), Vocabulary(["x", "y", "z"])
     with pytest.raises(CountsError, match="unit must be 1 or more, got 0"):
         MatrixSpec(rows=rows, unit=0)
@@ -158,21 +174,21 @@ def test_specs_that_do_not_fit_are_refused():
         MatrixSpec(rows=Vocabulary([]), columns=columns).layout()
 
 
-def test_to_units_rounds_and_refuses_what_is_no_count():
+def test_to_units_rounds_and_refuses_what_is_no_count() -> None:
     assert to_units([0.0, 1.0, 0.3334, 1e-9], 3).tolist() == [0, 3, 1, 1]
     for value, what in ((-1.0, "negative"), (np.nan, "not finite"), (np.inf, "not finite"), (1e30, "too large")):
         with pytest.raises(CountsError, match=f"at index 1 is {what}"):
             to_units([1.0, value], 1)
 
 
-def test_a_run_that_misses_shards_is_a_bug_that_is_told(tmp_path):
+def test_a_run_that_misses_shards_is_a_bug_that_is_told(tmp_path: Path) -> None:
     builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
     with builder, pytest.raises(AssertionError, match="a run of 0 shards, not of 1"), builder.begin_run():
         pass
 
 
 @pytest.mark.parametrize("pieces", [[], [3], [2, 0, 5]])
-def test_appended_arrays_are_what_numpy_reads(tmp_path, pieces):
+def test_appended_arrays_are_what_numpy_reads(tmp_path: Path, pieces: list[int]) -> None:
     appender = ArrayAppender(tmp_path / "a.npy", np.uint32)
     for size in pieces:
         appender.append(np.arange(size, dtype=np.uint32))

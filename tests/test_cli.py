@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from swivel import workers
 from swivel._version import __version__
-from swivel.backends import BackendMeans
+from swivel.backends import BackendMeans, create_backend
 from swivel.cli import cli, main
 from swivel.cli.bars import format_rate
 from swivel.cli.commands import next_look
@@ -169,11 +169,10 @@ def test_device_and_its_memory_reach_counting_and_training(
     swivel: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str | None]] = []
-    create = workers.create_backend
 
     def note(name: str, settings: Any, means: BackendMeans) -> Any:
         seen.append((means.device, means.memory))
-        return create(name, settings, means)
+        return create_backend(name, settings, means)
 
     monkeypatch.setattr(workers, "create_backend", note)
     flags = ["--device", "cpu", "--device-memory", "1GiB"]

@@ -27,6 +27,7 @@ from swivel.corpus import FileRange
 from swivel.errors import ClusterError, ConfigError, CorpusError, CountsError, MemoryBudgetError, VocabularyError
 from swivel.matrix import layout as matrix_layout
 from swivel.matrix.layout import Layout
+from swivel.progress import SilentProgress
 
 pytestmark = pytest.mark.xdist_group("ray")
 WORDS = 70
@@ -73,7 +74,7 @@ def assert_same(folder: Path, other: Path) -> None:
     assert one == two
 
 
-class Watcher:
+class Watcher(SilentProgress):
     """Progress that calls back when the first piece of a job has ended."""
 
     def __init__(self, job: str, call: Callable[[], None]) -> None:
@@ -81,9 +82,6 @@ class Watcher:
 
     def begin(self, job: str, total: float | None, unit: str) -> Any:
         return _Watched(self, job)
-
-    def end(self, task: Any) -> None:
-        pass
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -257,12 +255,13 @@ def test_errors_are_those_of_one_machine(tmp_path: Path, address: str) -> None:
     bad.write_bytes(b"all is well\n" * 2_000 + b"here \xff not\n" + b"all is well\n" * 2_000)
     alone = tmp_path / "alone.txt"
     alone.write_text("one\ntwo\n" * 100)
-    for file, error, settings in [
+    cases: list[tuple[Path, type[Exception], dict[str, Any]]] = [
         (bad, CorpusError, {}),
         (alone, VocabularyError, {"min_count": 1_000}),
         (alone, VocabularyError, {"vocabulary": ["three"]}),
         (alone, CountsError, {}),
-    ]:
+    ]
+    for file, error, settings in cases:
         with pytest.raises(error) as here:
             swivel.count(file, **settings)
         with pytest.raises(error) as there:

@@ -159,14 +159,14 @@ class Command:
 
 def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, address: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = {**SETTINGS, "block_size": 21, "passes": 2 * PASSES, "checkpoint_minutes": 0.01}
+    settings: dict[str, Any] = {**SETTINGS, "block_size": 21, "passes": 2 * PASSES, "checkpoint_minutes": 0.01}
     first = Command(planted, folder, address, **settings)
     for done in range(20, 100_000):
         first.wait_for(done)
         if any((folder / slot / MANIFEST).exists() for slot in SLOTS):
             break
     first.close()
-    config, progress = TrainConfig(**settings), Watching()  # type: ignore[arg-type]
+    config, progress = TrainConfig(**settings), Watching()
     workers = Audited(address, ClusterConfig(workers=1, servers=1))
     trained = train_matrix(planted, config, folder=folder, threads=1, workers=workers, progress=progress)
     alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from swivel.means import Means
 from swivel.progress import SilentProgress
 from swivel.resources import find_rank
 from swivel.training import train_matrix
+from tolerances import assert_equal_but_for_rounding
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -53,15 +55,23 @@ def test_two_ranks_train_what_one_process_trains_in_the_same_order(
     folder, results = two_ranks
     config = JOBS[name]
     alone = train_alone(planted, replace(config, ranks=config.ranks or 2), tmp_path)
-    assert (folder / name / "bits").read_bytes() == bits(alone)
-    assert results[name]["losses"] == [loss.mean for loss in alone.history]
+    found, losses = (folder / name / "bits").read_bytes(), [loss.mean for loss in alone.history]
+    if config.backend == "cpu":
+        assert found == bits(alone)
+        assert results[name]["losses"] == losses
+        return
+    # Products of torch and numpy run on other numbers of threads in the ranks: torchrun sets OMP_NUM_THREADS.
+    expected = np.concatenate([alone.rows, alone.columns])
+    terms = 13 * 5 * config.passes  # columns of a block, blocks of a row, passes
+    assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
+    np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * np.finfo(np.float32).eps)
 
 
 def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path, dict[str, Any]]) -> None:
     """Two ranks: every column block changes hands once a pass, vectors and accumulators, half of them each way."""
-    columns, passes, dim = 62, CONFIG.passes, CONFIG.dim
+    assert CONFIG.passes is not None
     _, results = two_ranks
-    everything = passes * columns * dim * 2 * 4
+    everything = CONFIG.passes * 62 * CONFIG.dim * 2 * 4  # columns
     assert 0 < results["all zeros"]["sent"] <= everything * 3 / 5  # of one rank: half, but for blocks that are uneven
 
 

@@ -60,8 +60,8 @@ class LocalLinks:
     def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
         self.asked.append(("fetch", part))
         fetched = self.servers[server].fetch(part, with_accumulators)
-        copies = [None if array is None else array.copy() for array in fetched[1:]]
-        return "fetch", fetched._replace(vectors=copies[0], accumulators=copies[1])
+        accumulators = None if fetched.accumulators is None else fetched.accumulators.copy()
+        return "fetch", fetched._replace(vectors=fetched.vectors.copy(), accumulators=accumulators)
 
     def push(self, server: int, push: Push) -> Any:
         self.asked.append(("push", push.part))
@@ -216,9 +216,9 @@ def test_a_worker_with_a_device_changes_what_one_without_changes(planted: Matrix
     device, here, there = Worker(5.0), serve(planted, 2), serve(planted, 2)
     assert "triton" in device.begin(make_order(planted, replace(CONFIG, backend="triton")))
     for strip in (Strip(0, 2, blocks, rates, 0), Strip(1, 2, ((0, 2),), (0.1,))):
-        one, other = worker.train(strip, 1, here), device.train(strip, 1, there)
-        assert not one.failure and not other.failure
-        assert [loss.mean for loss in one.losses] == pytest.approx([loss.mean for loss in other.losses], rel=1e-4)
+        ours, theirs = worker.train(strip, 1, here), device.train(strip, 1, there)
+        assert not ours.failure and not theirs.failure
+        assert [loss.mean for loss in ours.losses] == pytest.approx([loss.mean for loss in theirs.losses], rel=1e-4)
     device.close()
     for part in [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]:
         one, other = (links.servers[server_of(part, 2)].read(part) for links in (here, there))

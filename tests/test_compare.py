@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_middle_runs_with_the_values() -> None:
         ({"min_count": -1}, "min_count must be an integer of 0 or more"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, int], says: str, table: np.ndarray) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], says: str, table: np.ndarray) -> None:
     with pytest.raises(ConfigError, match=says):
         compare(make(table), make(table), **settings)
 

@@ -32,15 +32,15 @@ DOCUMENTS = CorpusConfig(unit="document")
         ("", []),
     ],
 )
-def test_words_are_what_the_rule_says(text, tokens):
+def test_words_are_what_the_rule_says(text: str, tokens: list[str]) -> None:
     assert [token for unit in split_units(text, WORDS) for token in unit] == tokens
 
 
-def test_case_can_be_kept():
+def test_case_can_be_kept() -> None:
     assert split_units("The CAT", CorpusConfig(lowercase=False)) == [["The", "CAT"]]
 
 
-def test_whitespace_tokens_keep_their_punctuation():
+def test_whitespace_tokens_keep_their_punctuation() -> None:
     config = CorpusConfig(tokenizer="whitespace")
     assert split_units("Hello, w\u00adorld!\u00a0x\0y\n--", config) == [["hello,", "w\u00adorld!", "x", "y"], ["--"]]
 
@@ -48,12 +48,12 @@ def test_whitespace_tokens_keep_their_punctuation():
 @pytest.mark.parametrize(
     "end", ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 )
-def test_a_line_ends_at_every_line_end(end):
+def test_a_line_ends_at_every_line_end(end: str) -> None:
     for config in (WORDS, SENTENCES, CorpusConfig(tokenizer="whitespace")):
         assert split_units(f"a b{end}c{end}{end}d", config) == [["a", "b"], ["c"], ["d"]]
 
 
-def test_a_document_ends_at_a_blank_line():
+def test_a_document_ends_at_a_blank_line() -> None:
     assert split_units("a\nb\n \t\u00a0\0\nc\r\nd\r\n\r\ne\n", DOCUMENTS) == [["a", "b"], ["c", "d"], ["e"]]
 
 
@@ -74,11 +74,11 @@ def test_a_document_ends_at_a_blank_line():
         ("No stop. 5 digits. “Quote", 3),
     ],
 )
-def test_sentences_end_where_the_rule_says(text, sentences):
+def test_sentences_end_where_the_rule_says(text: str, sentences: int) -> None:
     assert len(split_units(text, SENTENCES)) == sentences
 
 
-def test_a_sentence_of_tokenised_text_ends_after_a_token_that_ends_in_a_stop():
+def test_a_sentence_of_tokenised_text_ends_after_a_token_that_ends_in_a_stop() -> None:
     config = CorpusConfig(tokenizer="whitespace", unit="sentence")
     assert split_units("it ends . here too! and 。 on", config) == [
         ["it", "ends", "."],
@@ -88,12 +88,12 @@ def test_a_sentence_of_tokenised_text_ends_after_a_token_that_ends_in_a_stop():
     ]
 
 
-def test_importing_the_room_loads_no_numba():
+def test_importing_the_room_loads_no_numba() -> None:
     code = "import sys, swivel.corpus; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_name_the_room_promises_is_there():
+def test_every_name_the_room_promises_is_there() -> None:
     assert all(hasattr(swivel.corpus, name) for name in swivel.corpus.__all__)
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         _ = swivel.corpus.missing

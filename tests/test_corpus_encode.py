@@ -3,6 +3,7 @@
 import itertools
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import BREAK, GAP, split_units
 from swivel.corpus.characters import ABBREVIATIONS, MAX_TOKEN_BYTES, build_rules, kind_of
 from swivel.corpus.encode import EncodedCorpus, encode_corpus
+from swivel.corpus.sources import Texts
+from swivel.progress import SilentProgress, Task
 from swivel.vocabulary import Vocabulary, choose_tokens
 
 NASTY = [
@@ -47,16 +50,20 @@ many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthChe
 
 
 @pytest.fixture(scope="module")
-def folder():
+def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as path:
         yield Path(path)
 
 
-def encode(texts, config, folder, *, threads=1, piece_bytes=1 << 20):
+def encode(
+    texts: Texts, config: CorpusConfig, folder: Path, *, threads: int = 1, piece_bytes: int = 1 << 20
+) -> EncodedCorpus:
     return encode_corpus(texts, config, scratch=folder, threads=threads, piece_bytes=piece_bytes)
 
 
-def read_units(encoded: EncodedCorpus, folder: Path, vocabulary: Vocabulary | None = None, keep_gaps=False):
+def read_units(
+    encoded: EncodedCorpus, folder: Path, vocabulary: Vocabulary | None = None, keep_gaps: bool = False
+) -> list[list[str | None]]:
     """Return units as lists of tokens (None for a gap), checking that breaks are where they belong."""
     vocabulary = vocabulary or Vocabulary(sorted(encoded.counts()))
     ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=folder / "out.npy", threads=2)
@@ -75,7 +82,9 @@ def read_units(encoded: EncodedCorpus, folder: Path, vocabulary: Vocabulary | No
 )
 @many
 @given(text=nasty_texts | free_texts, piece_bytes=st.integers(1, 64), threads=st.integers(1, 3))
-def test_a_file_encodes_to_what_the_oracle_says(folder, config, text, piece_bytes, threads):
+def test_a_file_encodes_to_what_the_oracle_says(
+    folder: Path, config: CorpusConfig, text: str, piece_bytes: int, threads: int
+) -> None:
     file = folder / "text.txt"
     text = text.lstrip("\ufeff")  # which a file begins with, and is not text
     file.write_bytes(text.encode())
@@ -88,7 +97,7 @@ def test_a_file_encodes_to_what_the_oracle_says(folder, config, text, piece_byte
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_hard_cases_encode_to_what_the_oracle_says(folder, config):
+def test_hard_cases_encode_to_what_the_oracle_says(folder: Path, config: CorpusConfig) -> None:
     for text in [*HARD, "\n\n".join(HARD), " ".join(HARD)]:
         (folder / "hard.txt").write_bytes(text.encode())
         for piece_bytes in (1, 7, 1 << 20):
@@ -103,7 +112,9 @@ def test_hard_cases_encode_to_what_the_oracle_says(folder, config):
     piece_bytes=st.integers(1, 64),
     threads=st.integers(1, 3),
 )
-def test_each_string_of_an_iterable_is_a_document_of_its_own(folder, texts, config, piece_bytes, threads):
+def test_each_string_of_an_iterable_is_a_document_of_its_own(
+    folder: Path, texts: list[str], config: CorpusConfig, piece_bytes: int, threads: int
+) -> None:
     encoded = encode(iter(texts), config, folder, threads=threads, piece_bytes=piece_bytes)
     expected = [unit for text in texts for unit in split_units(text, config)]
     assert read_units(encoded, folder) == expected
@@ -116,7 +127,9 @@ def test_each_string_of_an_iterable_is_a_document_of_its_own(folder, texts, conf
     config=st.sampled_from(CONFIGS),
     piece_bytes=st.integers(1, 64),
 )
-def test_lists_of_tokens_are_taken_as_they_are_but_for_case(folder, units, config, piece_bytes):
+def test_lists_of_tokens_are_taken_as_they_are_but_for_case(
+    folder: Path, units: list[list[str]], config: CorpusConfig, piece_bytes: int
+) -> None:
     encoded = encode(units, config, folder, threads=2, piece_bytes=piece_bytes)
     lower = (lambda token: "".join(map(str.lower, token))) if config.lowercase else str
     expected = [[lower(token) for token in unit if token] for unit in units]
@@ -125,7 +138,9 @@ def test_lists_of_tokens_are_taken_as_they_are_but_for_case(folder, units, confi
 
 @many
 @given(texts=st.lists(nasty_texts, min_size=1, max_size=4), config=st.sampled_from(CONFIGS), threads=st.integers(1, 3))
-def test_units_never_cross_files_and_files_keep_their_order(folder, texts, config, threads):
+def test_units_never_cross_files_and_files_keep_their_order(
+    folder: Path, texts: list[str], config: CorpusConfig, threads: int
+) -> None:
     files = [folder / f"part-{number}.txt" for number in range(len(texts))]
     texts = [text.lstrip("\ufeff") for text in texts]
     for file, text in zip(files, texts, strict=True):
@@ -138,17 +153,21 @@ def test_units_never_cross_files_and_files_keep_their_order(folder, texts, confi
 @given(data=st.lists(st.sampled_from([b"a ", b"B", b"\n", b"\xff", b"\xe2\x82", b"\x80", b"\xf0\x9f\x98", b"\xc3\xa9",
                                       b"\xed\xa0\x80", b"\xc0\x80", b". ", b"\xf4\x90\x80\x80"]), max_size=12),
        config=st.sampled_from(CONFIGS), piece_bytes=st.integers(1, 64))  # fmt: skip
-def test_bad_utf8_separates_when_asked_to_be_replaced(folder, data, config, piece_bytes):
-    file, data = folder / "bad.txt", b"".join(data)
-    file.write_bytes(data)
+def test_bad_utf8_separates_when_asked_to_be_replaced(
+    folder: Path, data: list[bytes], config: CorpusConfig, piece_bytes: int
+) -> None:
+    file, joined = folder / "bad.txt", b"".join(data)
+    file.write_bytes(joined)
     config = CorpusConfig(tokenizer=config.tokenizer, unit=config.unit, lowercase=config.lowercase, errors="replace")
     encoded = encode(file, config, folder, threads=2, piece_bytes=piece_bytes)
-    assert read_units(encoded, folder) == split_units(data.decode("utf-8", "swivel.separator"), config)
+    assert read_units(encoded, folder) == split_units(joined.decode("utf-8", "swivel.separator"), config)
 
 
 @many
 @given(text=nasty_texts, vocabulary=st.sets(st.sampled_from(["a", "b", "absent", "don't", "j", "z", "中"]), min_size=1))
-def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(folder, text, vocabulary):
+def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(
+    folder: Path, text: str, vocabulary: set[str]
+) -> None:
     config = CorpusConfig()
     encoded = encode([text, text], config, folder, threads=2, piece_bytes=16)
     expected = split_units(text, config) * 2
@@ -159,7 +178,7 @@ def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(folder, 
     assert read_units(encoded, folder, chosen, keep_gaps=True) == gaps
 
 
-def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder):
+def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder: Path) -> None:
     text = "é" * 50_000 + "x" * 100_000 + "-İ" * 40_000 + " end"
     (folder / "long.txt").write_text(text, encoding="utf-8")
     for config in (CorpusConfig(), CorpusConfig(tokenizer="whitespace", lowercase=False)):
@@ -169,7 +188,7 @@ def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder):
             assert max(len(token.encode()) for token in encoded.counts()) <= MAX_TOKEN_BYTES
 
 
-def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folder):
+def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folder: Path) -> None:
     rng = np.random.default_rng(3)
     text = " ".join(f"w{number:x}" for number in rng.zipf(1.3, 200_000) % 100_000)
     (folder / "line.txt").write_text(text)
@@ -186,39 +205,39 @@ def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folde
     assert len(set(results)) == 1
 
 
-def test_counts_are_only_those_of_the_least_count_or_more(folder):
+def test_counts_are_only_those_of_the_least_count_or_more(folder: Path) -> None:
     encoded = encode(["a b a c", "c a"], CorpusConfig(), folder)
     assert encoded.counts() == {"a": 3, "b": 1, "c": 2}
     assert encoded.counts(min_count=2) == {"a": 3, "c": 2}
 
 
-def test_the_tables_say_what_the_oracle_says_of_every_character():
+def test_the_tables_say_what_the_oracle_says_of_every_character() -> None:
     kinds = build_rules(CorpusConfig(unit="sentence")).kinds
     assert kinds.tolist() == [kind_of(chr(point)) for point in range(0x110000)]
 
 
-def test_no_abbreviation_is_too_long_for_the_compiled_tokeniser():
+def test_no_abbreviation_is_too_long_for_the_compiled_tokeniser() -> None:
     assert all(word.isascii() and word.islower() and 1 < len(word) <= 7 and "k" not in word for word in ABBREVIATIONS)
 
 
-class Recorder:
+class Recorder(SilentProgress):
     """A progress that adds up what it is told."""
 
-    def begin(self, job, total, unit):
-        self.total, self.unit, self.done, self.ended = total, unit, 0, False
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        self.total, self.unit, self.done, self.ended = total, unit, 0.0, False
         return self
 
-    def advance(self, amount=1, note=""):
+    def advance(self, amount: float = 1, note: str = "") -> None:
         self.done += amount
 
-    def end(self, task):
+    def end(self, task: Task) -> None:
         self.ended = True
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         raise AssertionError(text)
 
 
-def test_progress_counts_the_bytes_of_the_files(folder):
+def test_progress_counts_the_bytes_of_the_files(folder: Path) -> None:
     (folder / "p.txt").write_bytes(b"some words\n" * 100)
     recorder = Recorder()
     encode_corpus([folder / "p.txt"] * 2, CorpusConfig(), scratch=folder, threads=2, progress=recorder, piece_bytes=64)

@@ -6,7 +6,9 @@ import io
 import lzma
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +16,13 @@ import zstandard
 
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
+from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.encode import encode_corpus as encode_pieces
-from swivel.corpus.sources import open_streams
+from swivel.corpus.sources import Block, open_streams
 from swivel.errors import ConfigError, CorpusError, MissingExtra
 
 TEXT = "Ünïcode words\nand more\r\n" * 50
-COMPRESS = {
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
@@ -27,29 +30,29 @@ COMPRESS = {
 }
 
 
-def count(texts, folder, config=CorpusConfig(), **settings):  # noqa: B008 (frozen)
+def count(texts: Any, folder: Path, config: CorpusConfig = CorpusConfig(), **settings: Any) -> EncodedCorpus:  # noqa: B008 (frozen)
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     return encode_corpus(texts, config, scratch=scratch, threads=2, **settings)
 
 
-def fail(texts, folder, config=CorpusConfig()):  # noqa: B008 (frozen)
+def fail(texts: Any, folder: Path, config: CorpusConfig = CorpusConfig()) -> str:  # noqa: B008 (frozen)
     with pytest.raises(CorpusError) as caught:
         count(texts, folder, config)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_folders_are_read_whole_in_sorted_order_without_hidden_files(tmp_path):
+def test_folders_are_read_whole_in_sorted_order_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/y.txt", ".hidden", ".git/config"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(name)
-    names = [file.relative_to(tmp_path / "in").as_posix() for file in list_files(tmp_path / "in")]
+    names = [Path(str(file)).relative_to(tmp_path / "in").as_posix() for file in list_files(tmp_path / "in")]
     assert names == ["a/y.txt", "a/z.txt", "b.txt"]
     assert count(tmp_path / "in", tmp_path).token_count == 8
 
 
-def test_globs_match_files_and_folders_in_sorted_order(tmp_path):
+def test_globs_match_files_and_folders_in_sorted_order(tmp_path: Path) -> None:
     for name in ("2.txt", "1.txt", "3.md", "sub/4.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -58,13 +61,13 @@ def test_globs_match_files_and_folders_in_sorted_order(tmp_path):
     assert [file.name for file in list_files([tmp_path / "su?", tmp_path / "3.md"])] == ["4.txt", "3.md"]
 
 
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").write_text("x")
     assert list_files(tmp_path / "a[1].txt") == [tmp_path / "a[1].txt"]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_compressed_files_read_like_plain_ones(tmp_path, suffix):
+def test_compressed_files_read_like_plain_ones(tmp_path: Path, suffix: str) -> None:
     data = TEXT.encode()
     half = len(data) // 2
     file = tmp_path / f"text{suffix}"
@@ -76,7 +79,7 @@ def test_compressed_files_read_like_plain_ones(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path, suffix):
+def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
     # Letters by chance, hardly compressible: many reads bring nothing out, some half a character.
     words = ["".join(map(chr, row)) for row in np.random.default_rng(5).integers(0x4E00, 0x9FA5, (30_000, 7))]
     data = " ".join(words).encode("utf-16")
@@ -89,7 +92,7 @@ def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path, suffi
     assert 0 < sum(block.cost for block in blocks) <= file.stat().st_size
 
 
-def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path):
+def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes("ab".encode("utf-16-le") + b"c")
     assert "line 1: not valid utf-16-le" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
     config = CorpusConfig(encoding="utf-16-le", errors="replace")
@@ -97,7 +100,7 @@ def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
+def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     file.write_bytes(COMPRESS[suffix](TEXT.encode())[:-12])
     assert f"text{suffix}: not a " in fail(file, tmp_path)
@@ -105,7 +108,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
     assert "or damaged" in fail(file, tmp_path)
 
 
-def test_zst_without_its_library_names_the_extra(tmp_path, monkeypatch):
+def test_zst_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zst").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"\.zst files need zstandard: pip install .*\[zstd\]"):
@@ -113,21 +116,21 @@ def test_zst_without_its_library_names_the_extra(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["-", Path("-")])
-def test_standard_input_is_a_dash(tmp_path, monkeypatch, name):
+def test_standard_input_is_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | Path) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a b\nc"), encoding="utf-8"))
     assert count(name, tmp_path).unit_count == 2
     assert fingerprint_sources(name, CorpusConfig()) == {"-": "standard input"}
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\0\0", b"\r\n\r\n"])
-def test_files_without_words_are_no_error(tmp_path, data):
+def test_files_without_words_are_no_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "empty").write_bytes(data)
     encoded = count(tmp_path / "empty", tmp_path)
     assert (encoded.token_count, encoded.unit_count, encoded.counts()) == (0, 0, {})
     assert count([], tmp_path).token_count == 0
 
 
-def test_a_byte_order_mark_is_skipped(tmp_path):
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     config = CorpusConfig(tokenizer="whitespace")
     (tmp_path / "bom").write_bytes(b"\xef\xbb\xbfa b")
     assert count(tmp_path / "bom", tmp_path, config).counts() == {"a": 1, "b": 1}
@@ -137,13 +140,13 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-32-be", "cp1252", "UTF8", "utf-8-sig"])
-def test_other_encodings_read_the_same(tmp_path, encoding):
+def test_other_encodings_read_the_same(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "text").write_bytes(TEXT.encode(encoding))
     encoded = count(tmp_path / "text", tmp_path, CorpusConfig(encoding=encoding))
     assert encoded.counts() == {"ünïcode": 50, "words": 50, "and": 50, "more": 50}
 
 
-def test_bytes_that_are_not_in_another_encoding_are_an_error_or_separate(tmp_path):
+def test_bytes_that_are_not_in_another_encoding_are_an_error_or_separate(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"ab\r\nc\xe9d")
     message = fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="ascii"))
     assert message.endswith(
@@ -156,7 +159,7 @@ def test_bytes_that_are_not_in_another_encoding_are_an_error_or_separate(tmp_pat
 
 
 @pytest.mark.parametrize("encoding", ["klingon", "rot13", "a\0b"])
-def test_an_unknown_encoding_is_a_wrong_setting(tmp_path, encoding):
+def test_an_unknown_encoding_is_a_wrong_setting(tmp_path: Path, encoding: str) -> None:
     with pytest.raises(ConfigError, match="encoding must be one"):
         count(["a"], tmp_path, CorpusConfig(encoding=encoding))
 
@@ -170,20 +173,20 @@ def test_an_unknown_encoding_is_a_wrong_setting(tmp_path, encoding):
         (b"\xed\xa0\x80", "line 1: not valid UTF-8 (byte 0xed at column 1)"),
     ],
 )
-def test_bad_utf8_is_an_error_that_says_where(tmp_path, data, place, piece_bytes):
+def test_bad_utf8_is_an_error_that_says_where(tmp_path: Path, data: bytes, place: str, piece_bytes: int) -> None:
     (tmp_path / "bad.txt").write_bytes(data)
     with pytest.raises(CorpusError) as caught:
         encode_pieces(tmp_path / "bad.txt", CorpusConfig(), scratch=tmp_path, threads=2, piece_bytes=piece_bytes)
     assert str(caught.value) == f"{tmp_path / 'bad.txt'}, {place}; pass --encoding or --errors replace"
 
 
-def test_an_error_in_the_text_comes_before_a_later_one_of_the_file(tmp_path):
+def test_an_error_in_the_text_comes_before_a_later_one_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff")
     (tmp_path / "b.gz").write_bytes(b"never compressed")
     assert "a.txt, line 1: not valid UTF-8" in fail([tmp_path / "a.txt", tmp_path / "b.gz"], tmp_path)
 
 
-def test_paths_that_lead_nowhere_are_named(tmp_path):
+def test_paths_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     assert "missing.txt': no such file or folder" in fail(str(tmp_path / "missing.txt"), tmp_path)
     assert "missing.gz': no such file or folder" in fail([tmp_path / "missing.gz"], tmp_path)
     assert "*.txt: no file matches" in fail(str(tmp_path / "*.txt"), tmp_path)
@@ -193,11 +196,11 @@ def test_paths_that_lead_nowhere_are_named(tmp_path):
     assert "no such file or folder" in fail("a\0b", tmp_path)
 
 
-def test_files_and_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+def test_files_and_folders_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "secret").write_text("x")
 
-    def refuse(*args, **kwargs):
+    def refuse(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied", *map(str, args[:1]))
 
     with monkeypatch.context() as patch:
@@ -209,7 +212,7 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path, monkeypatch)
         list_files(tmp_path / "in")
 
 
-def swivel_blocks(file, config=CorpusConfig()):  # noqa: B008 (frozen)
+def swivel_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[Block]:  # noqa: B008 (frozen)
     return open_streams(file, config)[0].blocks()
 
 
@@ -228,17 +231,17 @@ def swivel_blocks(file, config=CorpusConfig()):  # noqa: B008 (frozen)
         ([["a"], ["\ud800"]], "item 2: a token has a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"),
     ],
 )
-def test_items_that_are_no_text_are_numbered(tmp_path, texts, message):
+def test_items_that_are_no_text_are_numbered(tmp_path: Path, texts: Any, message: str) -> None:
     assert fail(texts, tmp_path) == message
 
 
-def test_lone_surrogates_are_replaced_when_asked(tmp_path):
+def test_lone_surrogates_are_replaced_when_asked(tmp_path: Path) -> None:
     config = CorpusConfig(errors="replace")
     assert count(["a\ud800b"], tmp_path, config).counts() == {"a": 1, "b": 1}
     assert count([["a\ud800b"]], tmp_path, config).counts() == {"a?b": 1}
 
 
-def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path):
+def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("x")
     os.utime(file, ns=(1, 1))
@@ -252,7 +255,7 @@ def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path):
     assert next(items) == "a"
 
 
-def test_a_fingerprint_does_not_say_where_a_file_lies(tmp_path, monkeypatch):
+def test_a_fingerprint_does_not_say_where_a_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("x")
@@ -265,7 +268,7 @@ def test_a_fingerprint_does_not_say_where_a_file_lies(tmp_path, monkeypatch):
     assert here == fingerprint_sources(tmp_path / "two", CorpusConfig())
 
 
-def test_files_of_the_same_name_have_a_fingerprint_each(tmp_path):
+def test_files_of_the_same_name_have_a_fingerprint_each(tmp_path: Path) -> None:
     names = ("-", "a/a.txt", "a/vocabulary", "a.txt#2", "b/a.txt", "c/a.txt", "iterable")
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)

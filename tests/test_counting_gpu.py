@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,11 +15,11 @@ from device_counts import compare_writers, count_on_cores, count_on_device, dige
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "flush", lambda path: None)
 
 
-def test_triton_writes_the_same_pairs_under_its_interpreter():
+def test_triton_writes_the_same_pairs_under_its_interpreter() -> None:
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled here: the next test")
@@ -26,14 +28,14 @@ def test_triton_writes_the_same_pairs_under_its_interpreter():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(8))
-def test_triton_writes_the_same_pairs_on_a_gpu(seed):
+def test_triton_writes_the_same_pairs_on_a_gpu(seed: int) -> None:
     assert compare_writers("triton", seed, "cuda") >= 0
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", ["symmetric", "directional"])
 @pytest.mark.parametrize("writer", ["torch", "triton"])
-def test_files_of_a_gpu_are_those_of_the_cores_inside_its_budget(tmp_path, columns, writer):
+def test_files_of_a_gpu_are_those_of_the_cores_inside_its_budget(tmp_path: Path, columns: str, writer: str) -> None:
     ids, config = make_corpus(7, 1_000_000, words=20_000), CountConfig(columns=columns)
     expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20_000).path)
     for memory in (100 << 20, 1 << 30, 8 << 30):

@@ -27,6 +27,7 @@ from crash_runs import (
     stamp_stages,
 )
 from swivel import making, pipeline
+from swivel.checkpoint import remove_checkpoints
 from swivel.cli import cli
 from swivel.cli.leaving import BEGINS_AGAIN, GOES_ON, describe_kept, say_goodbye
 from swivel.errors import FolderLocked
@@ -101,8 +102,12 @@ def test_interrupt_after_the_last_step_is_heeded_when_the_vectors_are_written(
 ) -> None:
     matrix = pipeline.count([TEXT], min_count=1)
     written: list[Path] = []
-    remove = making.remove_checkpoints
-    monkeypatch.setattr(making, "remove_checkpoints", lambda path: (written.append(path), remove(path)))
+
+    def note(path: Path) -> None:
+        written.append(path)
+        remove_checkpoints(path)
+
+    monkeypatch.setattr(making, "remove_checkpoints", note)
     with pytest.raises(KeyboardInterrupt):
         pipeline.train(matrix, tmp_path / "v", dim=4, passes=2, means=Means(threads=1, progress=Interrupting()))
     assert written == [tmp_path / "v"]

@@ -26,10 +26,10 @@ from swivel.estimator import KNOBS, _choose_unit
 # Checks that cannot apply, with the reason: none. (`check_array_api_input` skips itself unless SCIPY_ARRAY_API is set.)
 CANNOT_APPLY: dict[str, str] = {}
 GROUPS = 4
-QUICK = {"dim": 4, "device": "cpu"}
+QUICK: dict[str, Any] = {"dim": 4, "device": "cpu"}
 
 
-@parametrize_with_checks(
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
     [SwivelEmbedding(dim=3, passes=3, device="cpu", threads=1)], expected_failed_checks=lambda estimator: CANNOT_APPLY
 )
 def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
@@ -50,7 +50,7 @@ def fitted() -> SwivelEmbedding:
 
 def nearest_groups(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.argmax(queries @ unit.T, axis=1) % GROUPS
+    return np.asarray(np.argmax(queries @ unit.T, axis=1) % GROUPS)
 
 
 def test_new_rows_lie_beside_their_group(fitted: SwivelEmbedding) -> None:

@@ -92,7 +92,8 @@ def test_similarity_is_measured_on_the_known_pairs_only() -> None:
     pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("a", "new"), ("a", "a"), ("a", "zero")), (8, 1, 9, 10, 2))
     result = score_similarity(vectors, pairs)
     expected = spearmanr([0.5**0.5, 0, 1, 0], [8, 1, 10, 2]).statistic
-    assert (result.known, result.total, result.rho) == (4, 5, pytest.approx(expected))
+    assert (result.known, result.total) == (4, 5)
+    assert result.rho == pytest.approx(expected)
     np.testing.assert_allclose(result.cosines, [0.5**0.5, 0, np.nan, 1, 0], atol=1e-7)
     assert (result.scores.tolist(), result.items) == ([8, 1, 9, 10, 2], pairs.pairs)
 

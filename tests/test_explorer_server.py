@@ -128,7 +128,12 @@ def test_everyone_who_can_reach_it_is_worth_a_warning(tmp_path: Path, monkeypatc
     make_vectors(columns=False).save(tmp_path / "vectors")
     opened: list[str] = []
     monkeypatch.setattr(explorer, "serve", lambda *_: None)
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+
+    def note(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", note)
     ended = CliRunner().invoke(cli, ["explore", str(tmp_path), "--port", "0", "--host", "0.0.0.0"])
     assert "warning: everyone who can reach 0.0.0.0 can read these vectors" in ended.output
     assert opened[0].startswith("http://127.0.0.1:")

@@ -258,14 +258,12 @@ def test_text_without_a_new_word_is_refused(
 
 
 def test_settings_of_the_counting_are_the_trainings(tmp_path: Path) -> None:
-    settings = {"window": 2, "weight": "uniform", "columns": "directional", "lowercase": False, "oov": "gap"}
-    run(OLD_TEXT, tmp_path / "work", **settings, **QUICK)
+    settings: dict[str, Any] = {"window": 2, "weight": "uniform", "columns": "directional", "oov": "gap"}
+    run(OLD_TEXT, tmp_path / "work", lowercase=False, **settings, **QUICK)
     extend(tmp_path / "work", NEW_TEXT, tmp_path / "out", min_count=2)
     manifest = read_manifest(tmp_path / "out")
     count = manifest.config["count"]
-    assert {name: count[name] for name in ("window", "weight", "columns", "oov")} == {
-        name: settings[name] for name in ("window", "weight", "columns", "oov")
-    }
+    assert {name: count[name] for name in settings} == settings
     assert manifest.config["corpus"]["lowercase"] is False
     assert manifest.config["vocabulary"]["min_count"] == 2
     assert manifest.facts["counted_with"]["count"] == count

@@ -146,6 +146,7 @@ def test_trained_rows_folded_in_are_among_their_own_group(
     config = TrainConfig(dim=8, decay=1e-2, device="cpu")
     trained = swivel.train(planted, recipe="fast", combine="rows", dim=8, decay=1e-2, device="cpu")
     counts = planted.to_scipy()
+    assert trained.columns is not None
     folded = fold_rows(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")
     assert share_of_own_group(folded) > 0.9
     with_counts = planted.row_sums > 0

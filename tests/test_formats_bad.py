@@ -22,7 +22,7 @@ from swivel.formats import FORMATS, export, load
 from swivel.vectors import Side, Vectors
 from swivel.vocabulary import Vocabulary
 
-FLOATS = np.float32([1, 2]).tobytes()
+FLOATS = np.array([1, 2], np.float32).tobytes()
 MOST = 20_000_000  # bytes that may be allocated: pyarrow's own pools apart, far less than what is claimed
 
 
@@ -111,8 +111,14 @@ def npy(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
         (npy("(1, 1)", "|O", b"12345678"), "it holds Python objects, and no pickle is loaded"),
         (npy("(0, 3)"), "v.npy: 2 words, but 0 vectors"),
         (npy("(3, 1)", "<f4", b"0" * 12), "v.npy: 2 words, but 3 vectors"),
-        (npy("(2, 1)", "<f4", np.float32([1, np.nan]).tobytes()), r"word 2 \('b'\): a value that is no finite number"),
-        (npy("(2, 1)", "<f8", np.float64([1, 1e300]).tobytes()), r"word 2 \('b'\): a value that is no finite number"),
+        (
+            npy("(2, 1)", "<f4", np.array([1, np.nan], np.float32).tobytes()),
+            r"word 2 \('b'\): a value that is no finite number",
+        ),
+        (
+            npy("(2, 1)", "<f8", np.array([1, 1e300], np.float64).tobytes()),
+            r"word 2 \('b'\): a value that is no finite number",
+        ),
         (npy("(" * 150), "not an npy file"),
         (b"\x93NUMPY\x07\x00", "not an npy file"),
         (b"\x93NUMPY", "not an npy file"),

@@ -127,7 +127,9 @@ def test_digits_are_the_fewest_that_give_a_value_back() -> None:
     rng = np.random.default_rng(3)
     bits = rng.integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     values = np.concatenate([bits[np.isfinite(bits)], rng.standard_normal(20_000).astype(np.float32)])
-    values = np.concatenate([values, np.float32([0, -0.0, 1e-14, 1e27, 0.1, 1e-5, 9.999999e22, 123456.7, 1e10])])
+    values = np.concatenate(
+        [values, np.array([0, -0.0, 1e-14, 1e27, 0.1, 1e-5, 9.999999e22, 123456.7, 1e10], np.float32)]
+    )
     texts = join_digits(values[None], " ")[0].split(" ")
     assert np.array(texts, np.float64).astype(np.float32).tobytes() == values.tobytes()
 
@@ -157,7 +159,7 @@ def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list
         (make(["a", "a"]), VocabularyError, "'a' is in the vocabulary twice"),
         (make(["\ud800"]), VocabularyError, "holds half a surrogate pair"),
         (
-            Vectors(Side(Vocabulary(["a", "b"]), np.float32([[1], [np.nan]]))),
+            Vectors(Side(Vocabulary(["a", "b"]), np.array([[1], [np.nan]], np.float32))),
             ConfigError,
             "vector of 'b' is not finite",
         ),

@@ -164,7 +164,7 @@ def test_model2vec_gives_texts_the_mean_of_their_words(tmp_path: Path, format: s
     texts = ["The King, the queen", "Don’t! state-of-the-art", "unheard", "naïve 中文", "king-queen"]
     expected = [["king", "queen"], ["don't", "state-of-the-art"], [], ["naïve", "中文"], []]
     assert [[model.tokens[i] for i in ids] for ids in model.tokenize(texts)] == expected
-    means = [np.mean([vectors[word] for word in words] or [np.zeros(4)], axis=0) for words in expected]
+    means = [np.mean([vectors[word] for word in words] or [np.zeros(4, np.float32)], axis=0) for words in expected]
     assert np.allclose(model.encode(texts), means, atol=1e-6)
 
 

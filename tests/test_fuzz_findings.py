@@ -38,7 +38,7 @@ def twice(name: str) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 UNENDED = npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,", bytes(24))

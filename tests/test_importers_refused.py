@@ -173,7 +173,8 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 
 def save_npz(path: Path, **arrays: Any) -> Path:
     good = {"format": np.array(b"csr"), "shape": [2, 2], "data": [1.0, 2], "indices": [0, 1], "indptr": [0, 1, 2]}
-    np.savez(path, **{name: np.asarray(value) for name, value in (good | arrays).items() if value is not None})
+    kept: dict[str, Any] = {name: np.asarray(value) for name, value in (good | arrays).items() if value is not None}
+    np.savez(path, **kept)
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     cgroups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = Needs("counting", 10 * GIB, 5 * GIB, 3 * GIB, "take less text")
-    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
     needs.check(tmp_path / "new" / "folder")
     monkeypatch.setattr("swivel.needs.free_address_space", lambda: 7 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, 7\.0 GiB are left .* less text"):
@@ -157,7 +158,7 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     monkeypatch.setattr(resources, "_free_of_machine", lambda: 3 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, 3\.0 GiB of memory are free"):
         needs.check(tmp_path)
-    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
     with pytest.raises(StorageError, match=r"needs about 10\.0 GiB of disk, 1\.0 GiB are free; choose another disk"):
         needs.check(tmp_path)
 
@@ -189,7 +190,7 @@ def test_training_without_room_leaves_no_trace(
 ) -> None:
     config = TrainConfig(dim=8, passes=1, backend="cpu", dtype="float32")
     needs = estimate_needs(planted, config, make_plan(planted, config), 1)
-    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: SimpleNamespace(free=needs.disk_bytes // 2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needs.disk_bytes // 2))
     with pytest.raises(StorageError, match=r"training needs about [\d.]+ KiB of disk"):
         train_matrix(planted, config, folder=tmp_path / "run", threads=1)
     assert not list((tmp_path / "run").iterdir())

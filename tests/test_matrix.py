@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from swivel import storage
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
-from swivel.matrix import MatrixBuilder, MatrixSpec, block_count_for, open_matrix
+from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, block_count_for, open_matrix
 from swivel.matrix import layout as matrix_layout
 from swivel.matrix.layout import Layout, block_length, choose_layout
 from swivel.storage import seal, unseal
 from swivel.vocabulary import Vocabulary
 
 
-def make_vocabulary(size, letter="w"):
+def make_vocabulary(size: int, letter: str = "w") -> Vocabulary:
     return Vocabulary([f"{letter}{number}" for number in range(size)], range(size, 0, -1))
 
 
-def make_dense(rows, columns, *, symmetric=False, seed=1, large=False):
+def make_dense(
+    rows: int, columns: int, *, symmetric: bool = False, seed: int = 1, large: bool = False
+) -> NDArray[np.int64]:
     rng = np.random.default_rng(seed)
     dense = rng.integers(1, 9, (rows, columns)) * (rng.random((rows, columns)) < 0.4)
     if large:
@@ -32,28 +36,31 @@ def make_dense(rows, columns, *, symmetric=False, seed=1, large=False):
     return dense + dense.T if symmetric else dense
 
 
-def build(path, dense, *, symmetric=False, unit=1, memory_bytes=1 << 20):
+def build(
+    path: Path, dense: NDArray[np.int64], *, symmetric: bool = False, unit: int = 1, memory_bytes: int = 1 << 20
+) -> Matrix:
     rows, columns = dense.shape
     labels = None if symmetric else make_vocabulary(columns, "c")
     spec = MatrixSpec(rows=make_vocabulary(rows), columns=labels, unit=unit, symmetric=symmetric)
     with MatrixBuilder(path, spec, memory_bytes=memory_bytes) as builder:
-        builder.add(*np.nonzero(dense), dense[np.nonzero(dense)])
+        filled = np.nonzero(dense)
+        builder.add(filled[0], filled[1], dense[filled])
         return builder.finish(config={"made": "here"})
 
 
 @pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch):
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "flush", lambda path: None)
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 4)
 
 
 @given(size=st.integers(1, 10_000), blocks=st.integers(1, 300))
 @settings(deadline=None)
-def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size, blocks):
+def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size: int, blocks: int) -> None:
     blocks = min(size, blocks)
     sizes = [block_length(size, blocks, block) for block in range(blocks)]
     assert sizes == np.bincount(np.arange(size) % blocks, minlength=blocks).tolist()
@@ -62,27 +69,29 @@ def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size,
 
 @given(rows=st.integers(1, 5_000_000), columns=st.integers(1, 5_000_000), parts=st.integers(1, 4))
 @settings(deadline=None)
-def test_a_chosen_layout_has_at_most_a_million_shards_of_at_most_65536_rows(rows, columns, parts):
+def test_a_chosen_layout_has_at_most_a_million_shards_of_at_most_65536_rows(
+    rows: int, columns: int, parts: int
+) -> None:
     layout = choose_layout(rows, columns * parts, parts=parts)
     assert layout.shards <= 1 << 20
     assert layout.largest_rows <= 1 << 16
     assert layout.column_blocks % parts == 0
 
 
-def test_stored_blocks_have_about_1024_rows():
+def test_stored_blocks_have_about_1024_rows() -> None:
     layout = choose_layout(98_305, 98_305)
     assert (layout.row_blocks, layout.column_blocks) == (97, 97)
     assert block_count_for(98_304, 1_024) == 96
 
 
-def test_blocks_that_positions_cannot_hold_are_refused():
+def test_blocks_that_positions_cannot_hold_are_refused() -> None:
     with pytest.raises(CountsError, match="at most 65,536 rows; ask for 2 blocks or more"):
         Layout(65_537, 10, 1, 1, False)
     with pytest.raises(CountsError, match="column blocks must be 1 to 10"):
         Layout(10, 10, 1, 11, False)
 
 
-def test_positions_and_keys_are_each_others_inverse():
+def test_positions_and_keys_are_each_others_inverse() -> None:
     layout = Layout(23, 31, 3, 5, False)
     rows, columns = (ids.ravel() for ids in np.indices((23, 31)))
     keys = layout.keys(rows, columns)
@@ -92,7 +101,7 @@ def test_positions_and_keys_are_each_others_inverse():
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_blocks_hold_every_cell_at_its_place(tmp_path, small_blocks, symmetric):
+def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
     for i in range(matrix.row_blocks):
@@ -109,7 +118,7 @@ def test_blocks_hold_every_cell_at_its_place(tmp_path, small_blocks, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_sums_cells_and_total_are_those_of_the_counts(tmp_path, small_blocks, symmetric):
+def test_sums_cells_and_total_are_those_of_the_counts(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(13, 13, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=2)
     assert np.array_equal(matrix.row_sums_units, dense.sum(axis=1))
@@ -122,7 +131,7 @@ def test_sums_cells_and_total_are_those_of_the_counts(tmp_path, small_blocks, sy
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_counts_past_32_bits_are_exact(tmp_path, small_blocks, symmetric):
+def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(9, 9, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric)
     assert np.array_equal(matrix.to_scipy().toarray(), dense)
@@ -133,7 +142,7 @@ def test_counts_past_32_bits_are_exact(tmp_path, small_blocks, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_stored_cells_are_all_of_them_shard_after_shard(tmp_path, small_blocks, symmetric):
+def test_stored_cells_are_all_of_them_shard_after_shard(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
     stored = matrix.stored
@@ -151,7 +160,7 @@ def test_stored_cells_are_all_of_them_shard_after_shard(tmp_path, small_blocks, 
             assert np.array_equal(stored.counts_of(first, last), cells.counts)
 
 
-def test_stored_counts_are_read_in_any_pieces(tmp_path, small_blocks):
+def test_stored_counts_are_read_in_any_pieces(tmp_path: Path, small_blocks: None) -> None:
     dense = make_dense(9, 9, large=True)
     stored = build(tmp_path / "m", dense, unit=3).stored
     whole = stored.counts_of(0, int(stored.offsets[-1]))
@@ -164,7 +173,9 @@ def test_stored_counts_are_read_in_any_pieces(tmp_path, small_blocks):
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("blocks", [(6, 6), (1, 1), (2, 5), (5, 2), (12, 9), (3, 3)])
-def test_reblocked_is_the_same_matrix(tmp_path, small_blocks, symmetric, blocks):
+def test_reblocked_is_the_same_matrix(
+    tmp_path: Path, small_blocks: None, symmetric: bool, blocks: tuple[int, int]
+) -> None:
     dense = make_dense(12, 12, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric)
     other = matrix.reblocked(*blocks, scratch=tmp_path / "scratch", threads=2)
@@ -178,18 +189,18 @@ def test_reblocked_is_the_same_matrix(tmp_path, small_blocks, symmetric, blocks)
             assert np.all(np.diff(other.cells(i, j).positions.astype(np.int64)) > 0)
 
 
-def test_reblocked_to_its_own_blocks_is_itself(tmp_path):
+def test_reblocked_to_its_own_blocks_is_itself(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", make_dense(5, 6))
     assert matrix.reblocked(1, 1, scratch=tmp_path / "scratch") is matrix
     assert not (tmp_path / "scratch").exists()
 
 
-def test_a_symmetric_matrix_stores_half_of_its_shards(tmp_path, small_blocks):
+def test_a_symmetric_matrix_stores_half_of_its_shards(tmp_path: Path, small_blocks: None) -> None:
     matrix = build(tmp_path / "m", make_dense(40, 40, symmetric=True), symmetric=True)
     assert matrix.facts["stored_cells"] < 0.6 * matrix.cell_count
 
 
-def test_count_finds_cells_from_both_sides(tmp_path, small_blocks):
+def test_count_finds_cells_from_both_sides(tmp_path: Path, small_blocks: None) -> None:
     dense = make_dense(10, 10, symmetric=True)
     matrix = build(tmp_path / "m", dense, symmetric=True)
     counts = [[matrix.count(row, column) for column in matrix.columns] for row in matrix.rows]
@@ -198,13 +209,13 @@ def test_count_finds_cells_from_both_sides(tmp_path, small_blocks):
         matrix.count("w99", "w0")
 
 
-def test_blocks_out_of_range_are_refused(tmp_path):
+def test_blocks_out_of_range_are_refused(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", make_dense(5, 6))
     with pytest.raises(IndexError, match=r"block \(0, 1\) of a matrix of 1 x 1 blocks"):
         matrix.cells(0, 1)
 
 
-def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path):
+def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path: Path) -> None:
     build(tmp_path / "m", make_dense(50, 60))
     started = time.perf_counter()
     matrix = open_matrix(tmp_path / "m")
@@ -214,21 +225,21 @@ def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path):
     assert matrix.config == {"made": "here"}
 
 
-def test_fingerprints_tell_matrices_apart(tmp_path):
+def test_fingerprints_tell_matrices_apart(tmp_path: Path) -> None:
     first, again = build(tmp_path / "a", make_dense(5, 6)), build(tmp_path / "b", make_dense(5, 6))
     other = build(tmp_path / "c", make_dense(5, 6, seed=2))
     assert first.fingerprint == again.fingerprint == open_matrix(tmp_path / "a").fingerprint
     assert first.fingerprint != other.fingerprint
 
 
-def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path):
+def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path: Path) -> None:
     sparse = build(tmp_path / "m", make_dense(5, 6), unit=4).to_scipy()
     assert isinstance(sparse, scipy.sparse.csr_matrix)
     assert sparse.dtype == np.float64
     assert np.array_equal(sparse.toarray(), make_dense(5, 6) / 4)
 
 
-def test_damage_is_told(tmp_path):
+def test_damage_is_told(tmp_path: Path) -> None:
     path = tmp_path / "m"
     matrix = build(path, make_dense(5, 6))
     matrix.verify()
@@ -254,7 +265,7 @@ def test_damage_is_told(tmp_path):
     ("fact", "value", "message"),
     [("row_blocks", 3, "does not fit"), ("shape", [5], "not that of a matrix"), ("shape", [0, 6], "not that")],
 )
-def test_a_manifest_that_does_not_fit_is_told(tmp_path, fact, value, message):
+def test_a_manifest_that_does_not_fit_is_told(tmp_path: Path, fact: str, value: object, message: str) -> None:
     path = tmp_path / "m"
     build(path, make_dense(5, 6))
     manifest = unseal((path / "manifest.json").read_bytes())

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from step_contract import (
     zero_weights,
 )
 from swivel import planning
-from swivel.backends import Side, StepSettings
+from swivel.backends import Side, StepSettings, choose_backend
 from swivel.config import TrainConfig
 from swivel.errors import CountsError, Diverged
 from swivel.importers import import_counts
@@ -50,13 +50,16 @@ def some_counts(shape: tuple[int, int]) -> NDArray[np.float64]:
     return np.where(rng.random(shape) < 0.5, rng.lognormal(0, 1, shape), 0.0) + np.eye(*shape)
 
 
-def with_cells(counts: NDArray[np.float64], cells: dict[tuple[int, int], float]) -> NDArray[np.float64]:
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+def with_cells(counts: NDArray[Number], cells: dict[tuple[int, int], float]) -> NDArray[Number]:
     for cell, count in cells.items():
         counts[cell] = count
     return counts
 
 
-def without_some(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+def without_some(counts: NDArray[Number]) -> NDArray[Number]:
     counts[3], counts[:, 5] = 0, 0
     return counts
 
@@ -136,8 +139,8 @@ def whole_counts(shape: tuple[int, int]) -> NDArray[np.int64]:
 MATRICES: dict[str, Callable[[], tuple[NDArray[np.int64], int]]] = {
     "smallest counts": lambda: (whole_counts((20, 30)), 1 << 60),
     "largest counts": lambda: (whole_counts((20, 30)) << 50, 1),
-    "one huge count": lambda: (with_cells(whole_counts((90, 90)), {(18, 1): 1 << 60}), 1),  # type: ignore[arg-type]
-    "empty rows and columns": lambda: (without_some(whole_counts((20, 30))), 1),  # type: ignore[arg-type]
+    "one huge count": lambda: (with_cells(whole_counts((90, 90)), {(18, 1): 1 << 60}), 1),
+    "empty rows and columns": lambda: (without_some(whole_counts((20, 30))), 1),
     "one row": lambda: (1 + whole_counts((1, 30)), 1),
     "one column": lambda: (1 + whole_counts((30, 1)), 1),
     "one by one": lambda: (np.full((1, 1), 7), 1),
@@ -156,10 +159,11 @@ def train(matrix: Matrix, config: TrainConfig, folder: Path) -> Trained:
 def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the triton backend be chosen without a GPU."""
     if not HAS_GPU:
-        choose = planning.choose_backend
-        monkeypatch.setattr(
-            planning, "choose_backend", lambda c: ("triton", "cpu") if c.backend == "triton" else choose(c)
-        )
+
+        def choose(config: TrainConfig) -> tuple[str, str]:
+            return ("triton", "cpu") if config.backend == "triton" else choose_backend(config)
+
+        monkeypatch.setattr(planning, "choose_backend", choose)
 
 
 @pytest.mark.parametrize("changes", [{}, {"dim": 1}, {"block_size": 4096}], ids=["", "dim 1", "k above the matrix"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -22,7 +23,7 @@ def test_results_come_in_order_whatever_the_threads(items: list[int], threads: i
 def test_no_more_results_exist_than_asked_for(ahead: int) -> None:
     made = taken = 0
 
-    def futures():
+    def futures() -> Iterator[Future[int]]:
         nonlocal made
         for number in range(20):
             made += 1
@@ -37,7 +38,8 @@ def test_no_more_results_exist_than_asked_for(ahead: int) -> None:
 
 
 def test_an_error_comes_in_its_turn_and_cancels_what_waits() -> None:
-    gate, seen = threading.Event(), []
+    gate = threading.Event()
+    seen: list[int] = []
 
     def work(number: int) -> int:
         if number == 1:

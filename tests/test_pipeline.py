@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from swivel.config import RECIPES
+from swivel.corpus import Texts
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.means import Means
@@ -44,7 +45,7 @@ class Interrupting(Listening):
         self.left = after
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.left -= 1 if note else 0
@@ -256,7 +257,7 @@ def test_folder_below_a_file_is_refused(stage: Callable[..., object], text: Path
 
 def test_paths_texts_and_tokens_give_the_same_matrix(text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    same = [
+    same: list[Texts] = [
         text,
         str(text),
         [text, tmp_path / "empty.txt"],
@@ -392,8 +393,7 @@ def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_pa
 
 def test_device_that_cannot_be_used_is_told_before_the_text_is_read(tmp_path: Path) -> None:
     def texts() -> Iterator[str]:
-        raise AssertionError("was read")
-        yield ""
+        yield pytest.fail("was read")
 
     with pytest.raises(ConfigError, match="device 'cuda:77' cannot be used for counting"):
         count(texts(), tmp_path / "matrix", device="cuda:77")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -93,7 +94,7 @@ def test_corner_may_be_smaller_than_the_number_of_blocks(planted: Matrix, tmp_pa
 
 def test_block_picture_has_both_pieces(planted: Matrix, tmp_path: Path) -> None:
     figure = plot_block(planted.reblocked(2, 2, scratch=tmp_path))
-    left, right = (axes.images[0].get_array() for axes in figure.axes[:2])
+    left, right = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
     whole = np.log1p(planted.to_scipy().toarray())
     assert np.allclose(left, whole[:31, :31])
     assert np.allclose(right, whole[::2, ::2])
@@ -115,7 +116,7 @@ def test_shrinking_takes_means_and_cuts_off_what_is_left_over() -> None:
 def test_curves_are_drawn_as_they_are_with_their_names_beside_them() -> None:
     figure = plot_frequency([curve("ours", 0.3, 0.6), curve("other", 0.2, 0.59)])
     axes = figure.axes[0]
-    drawn = {tuple(line.get_ydata()): line for line in axes.lines}
+    drawn = {tuple(np.asarray(line.get_ydata())): line for line in axes.lines}
     assert set(drawn) == {(0.3, 0.6), (0.2, 0.59)}
     assert drawn[0.3, 0.6].get_linewidth() > drawn[0.2, 0.59].get_linewidth()
     assert axes.lines[-1] is drawn[0.3, 0.6]  # drawn last: on top
@@ -136,7 +137,7 @@ def test_nothing_to_draw_against_frequency_is_told(curves: list[Curve]) -> None:
 def test_differences_are_marked_above_below_or_open() -> None:
     figure = plot_differences([curve("other", 0.2, 0.01, -0.2, 0.3)], "ours")
     axes = figure.axes[0]
-    marks = {tuple(line.get_ydata()): line for line in axes.lines[1:]}
+    marks = {tuple(np.asarray(line.get_ydata())): line for line in axes.lines[1:]}
     assert set(marks) == {(0.2, 0.3), (0.01,), (-0.2,)}
     assert same_color(marks[0.2, 0.3].get_markerfacecolor(), COLOURS[0])
     assert same_color(marks[0.01,].get_markerfacecolor(), "white")
@@ -170,7 +171,7 @@ def test_figures_are_the_same_bytes_every_time_and_without_a_date() -> None:
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone_and_pyplot_unloaded() -> None:
-    around = {"font.size": 30.0, "text.color": "red", "svg.hashsalt": None, "axes.linewidth": 5.0}
+    around: dict[Any, Any] = {"font.size": 30.0, "text.color": "red", "svg.hashsalt": None, "axes.linewidth": 5.0}
     with matplotlib.rc_context(around):
         png = draw_figure(plot_losses(), "png")
         assert {name: matplotlib.rcParams[name] for name in around} == around
@@ -199,8 +200,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> AnalogyResult:
     """A set that asks one question about four words, so often."""
-    four = tuple(words)
-    questions = AnalogySet(name, (Questions("s", (four,) * len(is_right) * copies),))
+    a, b, c, d = list(words)
+    questions = AnalogySet(name, (Questions("s", ((a, b, c, d),) * len(is_right) * copies),))
     right = np.array(is_right * copies)
     return summarise_answers(questions, right, np.ones(len(right), bool))
 

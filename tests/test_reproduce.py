@@ -46,7 +46,7 @@ from swivel.vocabulary import Vocabulary
 
 GROUPS, WORDS = 4, 40
 NAMES = [f"word{'abcdefghijklmnopqrst'[n // 2]}{'xy'[n % 2]}" for n in range(WORDS)]
-QUICK = {"min_count": 1, "tokenizer": "whitespace"}
+QUICK: dict[str, Any] = {"min_count": 1, "tokenizer": "whitespace"}
 
 
 def write_corpus(file: Path) -> Path:
@@ -501,8 +501,8 @@ def test_matrices_are_named_by_what_sets_them_apart() -> None:
 
 def test_matrices_that_would_have_one_name_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, narrow = ({"count": {"columns": "bands", "window": window}} for window in (10, 4))
-    monkeypatch.setitem(settings_room.RECIPES, "yy", wide)  # type: ignore[index]
-    monkeypatch.setitem(settings_room.RECIPES, "zz", narrow)  # type: ignore[index]
+    monkeypatch.setitem(settings_room.RECIPES, "yy", wide)
+    monkeypatch.setitem(settings_room.RECIPES, "zz", narrow)
     assert {matrix_name("yy", {}), matrix_name("zz", {})} == {"bands-line", "bands-line-2"}
 
 

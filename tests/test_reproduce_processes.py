@@ -13,12 +13,12 @@ import pytest
 from reproduce_jobs import FailingJob, InterruptedJob, LonelyJob, TellingJob, WaitingJob
 from swivel.errors import ConfigError, TrainingError
 from swivel.means import Means
-from swivel.progress import Task
+from swivel.progress import SilentProgress, Task
 from swivel.reproduce import run_here, run_in_process
 from swivel.reproduce.processes import peak_memory
 
 
-class Heard:
+class Heard(SilentProgress):
     """Keeps every event, and does something when it hears a word."""
 
     def __init__(self) -> None:

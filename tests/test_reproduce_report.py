@@ -22,7 +22,7 @@ SETS = (SetInfo("men", "similarity", 3000), SetInfo("own", "analogies", 50))
 
 
 def make_method(name: str, *scores: Score, **rest: Any) -> MethodResult:
-    fields = {
+    fields: dict[str, Any] = {
         "about": f"about {name}",
         "words": 99,
         "dim": 7,
@@ -39,7 +39,7 @@ def compare(low: float, high: float, p: float = 0.5) -> Comparison:
 
 
 def make_results(*methods: MethodResult, **rest: Any) -> Results:
-    fields = {
+    fields: dict[str, Any] = {
         "corpus": {"files": ["a.txt", "b.txt"], "tokens": 12345, "words": 99},
         "sets": SETS,
         "curves": (),
@@ -97,7 +97,7 @@ def test_a_set_of_which_too_little_is_known_has_no_figure_but_a_reason() -> None
 
 
 def test_figures_over_other_items_than_ours_say_how_many() -> None:
-    fewer = replace(OTHER, scores=OTHER.scores | {"men": Score(0.7, (0.65, 0.75), 1200)})
+    fewer = replace(OTHER, scores={**OTHER.scores, "men": Score(0.7, (0.65, 0.75), 1200)})
     _, row = rows_of(compose_report(make_results(OURS, fewer), {}), "The table")
     assert [cell.small for cell in row[1:]] == [".650 to .750, 1,200 items", ".150 to .350"]
 
@@ -109,7 +109,7 @@ def test_it_is_said_where_settings_were_chosen_on_what_is_asked() -> None:
 
 
 def test_means_stand_in_the_table_where_there_are_several_seeds() -> None:
-    ours = replace(OURS, scores=OURS.scores | {"men": Score(0.75, (0.7, 0.8), 2900, (0.75, 0.65))})
+    ours = replace(OURS, scores={**OURS.scores, "men": Score(0.75, (0.7, 0.8), 2900, (0.75, 0.65))})
     document = compose_report(make_results(ours, OTHER), {})
     assert rows_of(document, "The table")[0][1] == Cell(".700", ".700 to .800", True)
     assert rows_of(document, "The table")[1][1].is_best  # as good as the mean of ours

@@ -94,7 +94,8 @@ def test_empty_arrays_come_back_empty(tmp_path: Path) -> None:
         folder.write_array("none.npy", np.empty((0, 3), np.float32))
         folder.finish(config={}, inputs={}, facts={})
     found = open_folder(tmp_path, "example").array("none.npy")
-    assert (found.shape, found.dtype) == ((0, 3), np.float32)
+    assert found.shape == (0, 3)
+    assert found.dtype == np.float32
 
 
 def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from swivel.backends import Step, Zeros
@@ -30,6 +31,7 @@ from streaming_runs import (
     make_load,
     make_matrix,
     make_needs,
+    make_sides,
     run_passes,
     run_resident,
     with_plain_steps,
@@ -106,6 +108,25 @@ def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: Zeros) -> N
         assert backend.is_swapping is (memory is not None)
         runs.append(run_passes(backend, kind, groups, passes=1))
     assert runs[0] == runs[1]
+
+
+@with_plain_steps
+@each_kind
+@pytest.mark.parametrize("array", ["vectors", "accumulators"])
+def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(kind: str, array: str) -> None:
+    groups, zeros = (1, 1), Zeros()
+    needs = make_needs(kind, zeros)
+    least = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    backend = make_backend(kind, zeros, DeviceMeans(least + UNEVEN, groups))
+    rows, columns = make_sides(kind)
+    getattr(rows, array)[0, 0] = np.inf
+
+    backend.hold(rows, columns, make_load(kind, zeros).starts)
+    backend.take(make_matrix(kind)[0])
+    assert backend.is_swapping
+    assert backend.is_finite(), "no block is on the device yet"
+    run_passes(backend, kind, groups, passes=1)
+    assert not backend.is_finite()
 
 
 @with_plain_steps
@@ -208,11 +229,11 @@ def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypat
     assert len(late) == 2  # those of the very first pair
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the bytes of all tensors that live at a time, those of host memory apart."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live, self.peak = 0, 0
         self._seen: set[int] = set()
 
@@ -314,7 +335,11 @@ def test_host_memory_is_unlocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def cudaHostUnregister(self, place: int) -> None:  # noqa: N802  (CUDA's name)
             locked.remove(place)
 
-    monkeypatch.setattr(lanes, "_lock", lambda array: locked.append(array.ctypes.data) or 0)
+    def lock(array: NDArray[Any]) -> int:
+        locked.append(array.ctypes.data)
+        return 0
+
+    monkeypatch.setattr(lanes, "_lock", lock)
     monkeypatch.setattr(lanes, "_runtime", Runtime)
     memory = lanes.HostMemory(torch.device("cuda"))
     tensors = [memory.empty((size,), np.float32) for size in (0, 3, 5)]

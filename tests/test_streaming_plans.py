@@ -195,7 +195,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> Trained:
     config = replace(CONFIG, device_memory=None if memory is None else str(memory))
-    return train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
+    assert trained is not None
+    return trained
 
 
 def bits_of(trained: Trained) -> tuple[bytes, bytes, Any, Any]:

@@ -40,7 +40,7 @@ class Signalling(SilentProgress):
         self.left = after
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.left -= 1 if note else 0
@@ -49,7 +49,9 @@ class Signalling(SilentProgress):
 
 
 def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> Trained:
-    return train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+    trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+    assert trained is not None
+    return trained
 
 
 def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
@@ -140,7 +142,8 @@ def build_small(path: Path) -> Matrix:
     x = x + np.triu(x, 1).T
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(7)]), symmetric=True)
     with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
-        builder.add(*np.nonzero(x), x[np.nonzero(x)])
+        filled = np.nonzero(x)
+        builder.add(filled[0], filled[1], x[filled])
         return builder.finish()
 
 
@@ -195,7 +198,7 @@ def test_zeros_are_next_to_none_where_that_is_faster(planted: Matrix) -> None:
 
 
 def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_path: Path) -> None:
-    settings = {"dim": 12, "passes": 3, "block_size": 21, "backend": "cpu"}
+    settings: dict[str, Any] = {"dim": 12, "passes": 3, "block_size": 21, "backend": "cpu"}
     vectors = train_vectors(planted, tmp_path / "kept", recipe="glove", **settings)
     config = stage_config(TrainConfig, "glove", **settings)
     trained = train(planted, config, tmp_path / "alone")

@@ -37,7 +37,7 @@ class Signalling(SilentProgress):
         self.lines: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.left -= 1 if note else 0
@@ -68,7 +68,9 @@ class Interrupting:
 
 
 def train(matrix: Any, config: TrainConfig, folder: Path, progress: Any = None, threads: int = 2) -> Trained:
-    return train_matrix(matrix, config, folder=folder, threads=threads, progress=progress or SilentProgress())
+    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress or SilentProgress())
+    assert trained is not None
+    return trained
 
 
 def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from step_contract import HAS_GPU
 from swivel import planning
+from swivel.backends import choose_backend
 from swivel.config import TrainConfig
 from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.progress import SilentProgress, Task
@@ -25,6 +27,8 @@ from swivel.vocabulary import Vocabulary
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # that builds the matrix
+
+from swivel.backends.triton.swapping import ParameterStore
 
 CONFIG = TrainConfig(dim=4, block_size=21, passes=2, backend="triton", dtype="float32", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, block_size=9, passes=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
@@ -35,10 +39,11 @@ ROUNDS = 3  # of a pass over 62 x 62 in blocks of 21
 def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the triton backend be chosen without a GPU."""
     if not HAS_GPU:
-        choose = planning.choose_backend
-        monkeypatch.setattr(
-            planning, "choose_backend", lambda c: ("triton", "cpu") if c.backend == "triton" else choose(c)
-        )
+
+        def choose(config: TrainConfig) -> tuple[str, str]:
+            return ("triton", "cpu") if config.backend == "triton" else choose_backend(config)
+
+        monkeypatch.setattr(planning, "choose_backend", choose)
 
 
 class Notes(SilentProgress):
@@ -50,7 +55,7 @@ class Notes(SilentProgress):
         self.notes: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         if note:
@@ -64,7 +69,9 @@ class Notes(SilentProgress):
 
 
 def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> Trained:
-    return train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+    trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+    assert trained is not None
+    return trained
 
 
 def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
@@ -87,7 +94,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     counts = counts + np.triu(counts, 1).T
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(17)]), symmetric=True)
     with MatrixBuilder(tmp_path_factory.mktemp("small") / "matrix", spec, memory_bytes=1 << 20) as builder:
-        builder.add(*np.nonzero(counts), counts[np.nonzero(counts)])
+        filled = np.nonzero(counts)
+        builder.add(filled[0], filled[1], counts[filled])
         return builder.finish()
 
 
@@ -133,6 +141,27 @@ def test_interrupted_and_resumed_is_never_interrupted(
     # The round after the one that is heard of has begun, unless that was the last of a pass.
     done = 3 * (after if after % ROUNDS == 0 else after + 1)
     assert f"going on after {done} of 18 steps" in again.lines
+
+
+def test_parameters_leave_the_device_only_at_the_end(
+    planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches = []
+    fetch = ParameterStore.fetch
+    monkeypatch.setattr(ParameterStore, "fetch", lambda self, side: fetches.append(side) or fetch(self, side))
+    train(planted, CONFIG, tmp_path)
+    assert fetches == [0, 1]
+
+
+@pytest.mark.gpu
+def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted: Matrix, tmp_path: Path) -> None:
+    def count_copies(epochs: int) -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            train(planted, replace(CONFIG, passes=epochs), tmp_path / str(epochs))
+        return sum("Memcpy DtoH" in event.name for event in profile.events() or ())
+
+    count_copies(1)  # The first run compiles.
+    assert count_copies(4) - count_copies(2) == 2 * (ROUNDS + 1)
 
 
 def test_words_without_counts_have_vectors_of_zeros(planted: Matrix, whole: Trained) -> None:

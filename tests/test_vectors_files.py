@@ -211,20 +211,22 @@ def test_a_folder_that_is_missing_unfinished_or_of_another_stage_says_so(tmp_pat
         load(tmp_path / "bare")
 
 
-def save_with(path: Path, *, facts: dict[str, Any] | None = None, **parts: Any) -> None:
-    """Save the model with some parts replaced: bytes, arrays or lines."""
+def save_with(path: Path, parts: dict[str, Any]) -> None:
+    """Save the model with some parts replaced: bytes, arrays or lines; or the facts."""
     with create_folder(path, "vectors") as folder:
         real = write_vectors(folder, make_model())
         if TENSORS in parts:
             del real["tensors"]  # as older versions wrote it
         for name, value in parts.items():
-            if isinstance(value, bytes):
+            if name == "facts":
+                real = value
+            elif isinstance(value, bytes):
                 folder.write_bytes(name, value)
             elif isinstance(value, np.ndarray):
                 folder.write_array(name, value)
             else:
                 folder.write_lines(name, value)
-        folder.finish(config={}, inputs={}, facts=real if facts is None else facts)
+        folder.finish(config={}, inputs={}, facts=real)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def save_with(path: Path, *, facts: dict[str, Any] | None = None, **parts: Any) 
     ],
 )
 def test_parts_that_do_not_fit_together_are_damage(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
-    save_with(tmp_path, **parts)
+    save_with(tmp_path, parts)
     with pytest.raises(DamagedFolder, match=message):
         load(tmp_path)
 
@@ -274,7 +276,7 @@ def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> di
     ],
 )
 def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
-    save_with(tmp_path, **{TENSORS: data})
+    save_with(tmp_path, {TENSORS: data})
     with pytest.raises(DamagedFolder, match=r"vectors\.safetensors: not a safetensors file"):
         load(tmp_path)
 
@@ -283,13 +285,13 @@ def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize("name", ["columns", "vectors"])
 def test_a_tensor_that_is_no_matrix_of_float32_is_damage(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
     data = tensor_file(json.dumps(entry() | {name: wrong["rows"]}).encode(), bytes(24))
-    save_with(tmp_path, **{TENSORS: data})
+    save_with(tmp_path, {TENSORS: data})
     with pytest.raises(DamagedFolder, match=rf"not a safetensors file of float32 matrices \({name} is none\)"):
         load(tmp_path)
 
 
 def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
-    save_with(tmp_path, **{TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
+    save_with(tmp_path, {TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
     with pytest.raises(DamagedFolder, match="'rows' is missing"):
         load(tmp_path)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Side, Vectors, search
+from swivel.vectors.lookup import Query
 from swivel.vectors.search import Pairs, best_ids, best_rows
 from swivel.vocabulary import Vocabulary
 
@@ -38,7 +39,7 @@ def test_the_best_rows_are_those_of_the_whole_product(
     rng = np.random.default_rng(at_a_time + count)
     unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # whole numbers: products are exact, and many equal
     queries = rng.integers(-2, 3, (13, 3)).astype(np.float32)
-    is_zero = ~unit.any(axis=1)
+    is_zero = np.asarray(~unit.any(axis=1))
     excluded = Pairs(rng.integers(0, 13, 40), rng.integers(0, 211, 40))
     scores = queries @ unit.T
     scores[:, is_zero] = -np.inf
@@ -65,7 +66,7 @@ def make(count: int = 300) -> Vectors:
 def test_each_of_many_has_the_neighbours_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.vectors.lookup.QUERIES_AT_A_TIME", 3)
     vectors = make()
-    queries = ["w0", "w5", ("w1", "w2"), np.ones(8), "w299", "w0", ["w7"]]
+    queries: list[Query] = ["w0", "w5", ("w1", "w2"), np.ones(8), "w299", "w0", ["w7"]]
     found = vectors.nearest_each(queries, count=7)
     assert len(found) == len(queries)
     for query, each in zip(queries, found, strict=True):

@@ -12,7 +12,7 @@ from swivel.vocabulary import Vocabulary, choose_tokens, escape, from_list, unes
 ALL = VocabularyConfig(min_count=1, max_size=None)
 
 
-def test_tokens_come_by_falling_count_and_ties_by_code_points():
+def test_tokens_come_by_falling_count_and_ties_by_code_points() -> None:
     counts = {"b": 2, "é": 2, "a": 2, "B": 2, "rare": 1, "the": 9}
     vocabulary = choose_tokens(counts, ALL)
     assert vocabulary.tokens == ("the", "B", "a", "b", "é", "rare")
@@ -20,7 +20,7 @@ def test_tokens_come_by_falling_count_and_ties_by_code_points():
     assert choose_tokens(dict(reversed(counts.items())), ALL) == vocabulary
 
 
-def test_rare_tokens_and_those_beyond_the_size_are_left_out():
+def test_rare_tokens_and_those_beyond_the_size_are_left_out() -> None:
     counts = {"a": 3, "b": 2, "c": 1}
     assert choose_tokens(counts, VocabularyConfig(min_count=2)).tokens == ("a", "b")
     assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=1)).tokens == ("a",)
@@ -28,7 +28,7 @@ def test_rare_tokens_and_those_beyond_the_size_are_left_out():
     assert len(choose_tokens(counts, ALL)) == 3
 
 
-def test_an_empty_vocabulary_is_an_error_that_says_why():
+def test_an_empty_vocabulary_is_an_error_that_says_why() -> None:
     with pytest.raises(
         VocabularyError, match=r"no token occurs 5 times or more \(the commonest: 3\); lower --min-count"
     ):
@@ -39,7 +39,7 @@ def test_an_empty_vocabulary_is_an_error_that_says_why():
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**62), max_size=20))
-def test_what_is_saved_as_text_comes_back(counts):
+def test_what_is_saved_as_text_comes_back(counts: dict[str, int]) -> None:
     vocabulary = Vocabulary(counts, counts.values())
     lines = vocabulary.to_lines()
     assert not any(char in line for line in lines for char in "\r\n")
@@ -48,18 +48,18 @@ def test_what_is_saved_as_text_comes_back(counts):
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("\\\t\n\rtnr a")))
-def test_escaping_is_undone(token):
+def test_escaping_is_undone(token: str) -> None:
     assert unescape(escape(token)) == token
     assert not set(escape(token)) & set("\t\r\n")
 
 
 @pytest.mark.parametrize("line", ["", "word", "word\t", "word\tmany", "word\t-1", "word 3"])
-def test_a_malformed_line_is_numbered(line):
+def test_a_malformed_line_is_numbered(line: str) -> None:
     with pytest.raises(VocabularyError, match="vocabulary, line 2: expected a token, a tab and a count"):
         Vocabulary.from_lines(["a\t1", line])
 
 
-def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens():
+def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens() -> None:
     vocabulary = from_list(["x", "unseen", "y", "z"], {"x": 1, "y": 5, "z": 1, "other": 9})
     assert vocabulary.tokens == ("y", "x", "z", "unseen")
     assert vocabulary.counts.tolist() == [5, 1, 1, 0]
@@ -73,12 +73,12 @@ def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens():
         (["a", "b", "a"], "list of tokens, line 3: 'a' is there twice"),
     ],
 )
-def test_a_malformed_list_is_refused(tokens, message):
+def test_a_malformed_list_is_refused(tokens: list[str], message: str) -> None:
     with pytest.raises(VocabularyError, match=message):
         from_list(tokens, {})
 
 
-def test_ids_are_positions():
+def test_ids_are_positions() -> None:
     vocabulary = Vocabulary(["the", "of"], [7, 3])
     assert [vocabulary.id(token) for token in vocabulary] == [0, 1]
     assert ("of" in vocabulary, "and" in vocabulary, vocabulary[1], len(vocabulary)) == (True, False, "of", 2)
@@ -88,7 +88,7 @@ def test_ids_are_positions():
     assert repr(vocabulary) == "<Vocabulary of 2 tokens>"
 
 
-def test_an_unknown_token_is_answered_with_close_spellings():
+def test_an_unknown_token_is_answered_with_close_spellings() -> None:
     vocabulary = Vocabulary(["color", "colours", "banana"])
     with pytest.raises(UnknownToken, match=r"'colour' is not in the vocabulary of 3 tokens; did you mean 'col"):
         vocabulary.id("colour")
@@ -97,7 +97,7 @@ def test_an_unknown_token_is_answered_with_close_spellings():
     assert vocabulary.close_spellings("colour") == ["colours", "color"]
 
 
-def test_a_vocabulary_is_immutable_and_leaves_the_callers_counts_alone():
+def test_a_vocabulary_is_immutable_and_leaves_the_callers_counts_alone() -> None:
     counts = np.array([2, 1])
     vocabulary = Vocabulary(["a", "b"], counts)
     counts[0] = 9
@@ -107,7 +107,7 @@ def test_a_vocabulary_is_immutable_and_leaves_the_callers_counts_alone():
     assert Vocabulary("ab", (count for count in (2, 1))) == vocabulary
 
 
-def test_wrong_numbers_of_counts_and_tokens_given_twice_are_errors():
+def test_wrong_numbers_of_counts_and_tokens_given_twice_are_errors() -> None:
     with pytest.raises(VocabularyError, match="2 tokens but 1 counts"):
         Vocabulary(["a", "b"], [1])
     with pytest.raises(VocabularyError, match="'a' is in the vocabulary twice"):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ for nth, call in enumerate(log, 1):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """How a folder ended whose n-th call failed, for each call and each way to fail."""
     home = tmp_path_factory.mktemp("faults")
     environment = faults.Control(home / "control").environment(faults.build_library(home))
@@ -92,20 +93,20 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
 
 
 @needs_faults
-def test_every_kind_of_call_is_made_to_fail(ended: list[list[object]]) -> None:
+def test_every_kind_of_call_is_made_to_fail(ended: list[list[Any]]) -> None:
     assert {case[0] for case in ended} >= {"open", "write", "sync", "rename", "mkdir", "truncate", "remove"}
     assert len(ended) > 60
 
 
 @needs_faults
-def test_a_failing_call_is_an_error_that_names_the_file_and_the_reason(ended: list[list[object]]) -> None:
+def test_a_failing_call_is_an_error_that_names_the_file_and_the_reason(ended: list[list[Any]]) -> None:
     for kind, fault, code, state, _ in ended:
         harmless = kind in ("remove", "mkdir") or fault == "ENOSPC short"  # mkdir: of a folder that is there
         assert code == 2 or (code == 0 and harmless and state == "whole") or "short, then" in str(fault), (kind, fault)
 
 
 @needs_faults
-def test_a_folder_that_failed_is_written_again_and_nothing_stays_behind(ended: list[list[object]]) -> None:
+def test_a_folder_that_failed_is_written_again_and_nothing_stays_behind(ended: list[list[Any]]) -> None:
     whole = ["manifest.json", "numbers.npy", "tensors.safetensors", "words.txt"]
     for kind, fault, _, _, names in ended:
         left = {name for name in names if not name.endswith(".part") and name != "lock"}

@@ -76,9 +76,9 @@ class Licence:
 def read_licence(package: Distribution) -> str:
     """Return a package's licence, as an expression of SPDX where it can be said so; "" where it names none."""
     metadata = package.metadata
-    if expression := metadata.get("License-Expression"):
-        return str(expression)
-    said = (metadata.get("License") or "").strip()
+    if expressions := metadata.get_all("License-Expression"):
+        return str(expressions[0])
+    said = "".join(metadata.get_all("License") or ()).strip()
     said = SPDX.get(said, said)
     if re.fullmatch(r"[\w.+-]+( (AND|OR|WITH) [\w.+-]+)*", said):  # not the text of one
         return said

@@ -72,7 +72,8 @@ def leave_apart(text: str) -> str:
 def main() -> None:
     new = LOCK.with_suffix(".new")
     new.write_text(LOCK.read_text(encoding="utf-8") if LOCK.exists() else "", encoding="utf-8")  # uv keeps its versions
-    command = [Path(sys.executable).parent / "uv", *COMPILE, *INPUTS, *HEADER, "--output-file", new.name, *sys.argv[1:]]
+    uv = str(Path(sys.executable).parent / "uv")
+    command = [uv, *COMPILE, *INPUTS, *HEADER, "--output-file", new.name, *sys.argv[1:]]
     try:
         if status := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
             sys.exit(status)

@@ -1,8 +1,8 @@
-"""SGNS and CBOW, by gensim, on the tokens and the vocabulary that our own vectors are trained on.
+"""SGNS, CBOW and fastText, trained by gensim on the tokens and the vocabulary of our own vectors.
 
-Receives texts and a vocabulary, hands on `Vectors`: the words' own, in the vocabulary's order. The text is read by
-`corpus`, so tokens, units and what is left out are the same as in a matrix that was counted from it; gensim only
-trains. GloVe is not here: its objective is a recipe of our own engine (`swivel train --recipe glove`).
+The text is read by `swivel.corpus`, so tokens, sentence boundaries and the vocabulary are the same as in a matrix
+counted from it; gensim only trains. GloVe is not here: its objective is a recipe of our own engine
+(`swivel train --recipe glove`), and `benchmarks/glove.py` has its optimizer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from swivel.storage import create_folder, scratch_folder
 from swivel.vectors import Side, Vectors, write_vectors
 from swivel.vocabulary import Vocabulary
 
-RATES = {"sgns": 0.025, "cbow": 0.05}  # word2vec's own; gensim's default is .025 for both
+# Learning rates of word2vec and of the fastText paper; gensim's default is .025 for all of them.
+RATES = {"sgns": 0.025, "cbow": 0.05, "fasttext": 0.05}
 LONGEST_UNIT = 10_000  # tokens: gensim leaves out what comes after them
 TOLD_TOKENS = 100_000  # between two reports of progress
 A_CORPUS = Rule(lambda v: isinstance(v, CorpusConfig), "a CorpusConfig")
@@ -61,6 +62,9 @@ class BaselineConfig:
     rate: float | None = knob(None, "learning rate; default: .025 for sgns, .05 for cbow", POSITIVE, optional=True)
     sample: float = knob(1e-3, "share of the text above which a word is left out at random; 0: never", NOT_NEGATIVE)
     seed: int = knob(1, "seed of everything random; the same vectors again need one thread, too", NATURAL)
+    min_n: int = knob(3, "fasttext: length of the shortest character n-grams", POSITIVE_INT)
+    max_n: int = knob(6, "fasttext: length of the longest character n-grams", POSITIVE_INT)
+    buckets: int = knob(2_000_000, "fasttext: rows of the table that n-grams are hashed into", POSITIVE_INT)
     corpus: CorpusConfig = knob(CorpusConfig(), "how text is read", A_CORPUS)  # noqa: RUF009 (it is frozen)
 
     def __post_init__(self) -> None:
@@ -87,16 +91,16 @@ def train_word2vec(
     vocabulary
         The words that get vectors, such as the rows of a matrix counted from the same texts; others are left out.
     method
-        sgns (skip-gram with negative samples) or cbow.
+        sgns (skip-gram with negative samples), cbow, or fasttext (skip-gram with character n-grams).
     scratch
-        Folder for the numbers of the text, 8 bytes a token, while it lasts; the system's by default.
+        Folder for the token ids of the text, 8 bytes per token, while it lasts; the system's by default.
 
     Raises
     ------
     MissingExtra
-        Where gensim is not installed.
+        If gensim is not installed.
     VocabularyError
-        Where the texts have none of the words.
+        If the texts have none of the words.
 
     Examples
     --------
@@ -105,15 +109,33 @@ def train_word2vec(
     >>> train_word2vec(texts, Vocabulary(["the", "sat", "cat"]), config=config).dim
     4
     """
+    model = train_gensim_model(texts, vocabulary, method=method, config=config, means=means, scratch=scratch)
+    return Vectors(Side(vocabulary, vectors_of_words(model, vocabulary)))
+
+
+def train_gensim_model(
+    texts: Texts,
+    vocabulary: Vocabulary,
+    *,
+    method: str = "sgns",
+    config: BaselineConfig | None = None,
+    means: Means | None = None,
+    scratch: Path | None = None,
+) -> Any:
+    """Train and return gensim's own model; the parameters are those of `train_word2vec`.
+
+    A fastText model has a vector for every word, also for one that is not in the vocabulary: `model.wv["unseen"]`.
+    """
     config, means = config or BaselineConfig(), means or Means()
     settings = _gensim_settings(method, config, means.thread_count)
-    make_model = _find_gensim()
+    make_model = _find_gensim(method)
+
     with scratch_folder(scratch or Path(tempfile.gettempdir())) as folder:
         ids = _read_ids(texts, vocabulary, config.corpus, folder, means)
         model = make_model(**settings)
         with stop_on_signals() as should_stop, _without_warnings():
             _train(model, _Units(ids, vocabulary, should_stop), config.passes, f"training {method}", means)
-    return Vectors(Side(vocabulary, _in_vocabulary_order(model, vocabulary)))
+    return model
 
 
 def baseline_settings(method: str, config: BaselineConfig) -> dict[str, dict[str, Any]]:
@@ -124,6 +146,9 @@ def baseline_settings(method: str, config: BaselineConfig) -> dict[str, dict[str
     """
     settings = result_settings(config)
     settings |= {"method": method, "rate": _find_rate(method, config)}
+    if method != "fasttext":
+        for name in ("min_n", "max_n", "buckets"):
+            del settings[name]
     return {"corpus": result_settings(settings.pop("corpus")), "baseline": settings}
 
 
@@ -145,12 +170,12 @@ def keep_vectors(
     return Vectors.load(path)
 
 
-def _find_gensim() -> Any:
+def _find_gensim(method: str) -> Any:
     try:
-        from gensim.models import Word2Vec
+        from gensim.models import FastText, Word2Vec
     except ImportError:
-        raise missing_extra("sgns and cbow", "gensim", "baselines") from None
-    return Word2Vec
+        raise missing_extra("sgns, cbow and fasttext", "gensim", "baselines") from None
+    return FastText if method == "fasttext" else Word2Vec
 
 
 def _find_rate(method: str, config: BaselineConfig) -> float:
@@ -160,8 +185,8 @@ def _find_rate(method: str, config: BaselineConfig) -> float:
 
 
 def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[str, Any]:
-    return {
-        "sg": int(method == "sgns"),
+    settings = {
+        "sg": int(method != "cbow"),
         "vector_size": config.dim,
         "window": config.window,
         "negative": config.negatives,
@@ -172,6 +197,9 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
         "workers": threads,
         "min_count": 1,
     }
+    if method == "fasttext":
+        settings |= {"min_n": config.min_n, "max_n": config.max_n, "bucket": config.buckets}
+    return settings
 
 
 def _read_ids(
@@ -240,8 +268,8 @@ def _without_warnings() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _in_vocabulary_order(model: Any, vocabulary: Vocabulary) -> NDArray[np.float32]:
-    """Return the word vectors; zeros for words that the text does not have."""
+def vectors_of_words(model: Any, vocabulary: Vocabulary) -> NDArray[np.float32]:
+    """Return the vectors of a gensim model in a vocabulary's order; zeros for words that the text does not have."""
     vectors = np.zeros((len(vocabulary), model.vector_size), np.float32)
     there = model.wv.key_to_index
     pairs = [(n, there[token]) for n, token in enumerate(vocabulary.tokens) if token in there]

@@ -23,6 +23,12 @@ class ClusterConfig:
     )
     servers: int = knob(1, "with --ray: servers that hold the parameters", POSITIVE_INT, changes_result=False)
     worker_threads: int = knob(1, "with --ray: cores of a worker", POSITIVE_INT, changes_result=False)
+    worker_gpus: float = knob(
+        1.0,
+        "with --ray and --device cuda: GPUs of a worker; 0.5 lets two workers share one",
+        POSITIVE,
+        changes_result=False,
+    )
     lease_seconds: float = knob(
         60.0,
         "with --ray: how long a worker or a server may be silent before another does its work",

@@ -248,8 +248,7 @@ class _Run:
                 self._save()
                 self._leave_if_asked()
         self._refuse_growth()
-        if number == 0:
-            self._fetch()  # An accumulator that overflows holds its vector still, and shows in no loss.
+        self._refuse_overflow()
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, passes=number + 1, loss=Loss(), history=history)
         self.done[:] = False
@@ -263,10 +262,23 @@ class _Run:
     def _refuse_growth(self) -> None:
         """Raise Diverged where the observed cells of this pass lose far more than under small random vectors."""
         loss = self.place.loss
+        # A cell loses f(x) / 2 at least under such vectors, and f(x) is b0 at least. Mostly that settles it, and the
+        # loss at the start, which takes longer than an epoch on a GPU, need not be computed.
+        if loss.mean_observed <= MOST_GROWTH * self.objective.confidence_base / 2:
+            return
         if loss.mean_observed <= MOST_GROWTH * self._sampled_start.mean_observed:
             return
         if loss.observed > MOST_GROWTH * self._whole_start.observed:  # A few huge counts may lie outside the sample.
             raise self._diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its start")
+
+    def _refuse_overflow(self) -> None:
+        """Raise Diverged where a parameter is not finite, computed where the parameters are.
+
+        The loss does not show it: it is that of the step before, and an accumulator that overflows holds its vector
+        still.
+        """
+        if not self.workers.is_finite():
+            raise self._diverged("a vector is not finite")
 
     @cached_property
     def _sampled_start(self) -> Loss:
@@ -310,20 +322,18 @@ class _Run:
         )
 
     def _fetch(self) -> dict[str, Array] | None:
-        """Return all parameters, or raise Diverged where one is not finite: the loss is of the step before."""
+        """Return all parameters as host arrays, or None where this process does not lead."""
+        self._refuse_overflow()
         sides = self.workers.fetch()
         if sides is None:
             return None
         rows, columns = sides
-        arrays = {
+        return {
             "rows": rows.vectors,
             "rows_accumulators": rows.accumulators,
             "columns": columns.vectors,
             "columns_accumulators": columns.accumulators,
         }
-        if not all(np.isfinite(array).all() for array in arrays.values()):
-            raise self._diverged("a vector is not finite")
-        return arrays
 
     def _save(self) -> None:
         self._refuse_growth()  # before it takes the place of a better one

@@ -149,6 +149,9 @@ class Workers(Protocol):
     def agree(self, is_so: bool) -> bool:
         """Return whether it is so for any process that runs the same loop."""
 
+    def is_finite(self) -> bool:
+        """Return whether all parameters are finite after all steps so far, wherever they are; the same on all ranks."""
+
     def fetch(self) -> Sides | None:
         """Return the parameters after all steps so far as host arrays; None where this process does not lead."""
 
@@ -198,6 +201,10 @@ class Alone:
                 break
         if before is not None:
             yield _wait_for(*before)
+
+    def is_finite(self) -> bool:
+        """Ask the backend."""
+        return self._backend.is_finite()
 
     def fetch(self) -> Sides | None:
         """Return the parameters."""

@@ -12,7 +12,7 @@ ADDRESS_SECOND = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 HERE = {None, "", "localhost", "127.0.0.1", "::1", "0.0.0.0", b"localhost"}
 
 
-def refuse(event: str, arguments: tuple) -> None:
+def refuse(event: str, arguments: tuple[object, ...]) -> None:
     if event in HOST_FIRST:
         host = arguments[0]
     elif event in ADDRESS_SECOND and isinstance(arguments[1], tuple):  # else the path of a Unix socket

@@ -176,6 +176,11 @@ class HeldSides:
         vectors, accumulators, offsets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Side(vectors, accumulators, offsets)
 
+    def is_finite(self) -> bool:
+        """Return whether every vector and accumulator is finite."""
+        blocks = [block for side in self._blocks for block in side]
+        return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
+
     def lend_block(self, side: int, block: int) -> Side:
         """Return a block's own arrays, of the rows (0) or the columns (1)."""
         return self._blocks[side][block]
@@ -193,6 +198,12 @@ class HeldSides:
         rows, columns = (self.lend_block(side, block) for side, block in enumerate(step.block))
         cells = step.load()
         return (cells, columns, rows) if cells.mirrored else (cells, rows, columns)
+
+
+def _is_finite(array: Any) -> bool:
+    """Return whether all values of a NumPy array or torch tensor are finite, computed where the array is."""
+    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+    return bool(flags.all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +363,9 @@ class Backend(Protocol):
 
     def fetch(self) -> tuple[Side, Side]:
         """Return the parameters after all steps so far as host arrays, in the backend's own precision."""
+
+    def is_finite(self) -> bool:
+        """Return whether all parameters are finite after all steps so far; computed where the parameters are."""
 
     def lend_block(self, side: int, block: int) -> Side:
         """Return the arrays of a block of rows (0) or columns (1) after all steps so far, of the backend's own kind."""

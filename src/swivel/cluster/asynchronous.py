@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import numpy as np
+
 from swivel.cluster.bank import Bank, now
 from swivel.cluster.connecting import await_nodes, connect
 from swivel.cluster.crew import Crew, Heard
@@ -108,7 +110,7 @@ class Asynchronous:
         """Return how many workers the cluster has cores for, and GPUs where each needs one."""
         places = sum(int(node.cores) // self.config.worker_threads for node in await_nodes(self._ray))
         if self._job.plan.device.startswith("cuda"):
-            places = min(places, int(self._ray.cluster_resources().get("GPU", 0)))
+            places = min(places, int(self._ray.cluster_resources().get("GPU", 0) / self.config.worker_gpus))
         return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
@@ -247,6 +249,11 @@ class Asynchronous:
     def applied(self) -> dict[Part, frozenset[int]]:
         """What each part of the parameters was trained with in the last call of `run`, as its server said."""
         return self._bank.applied
+
+    def is_finite(self) -> bool:
+        """Return whether the parameters were finite when the last call of `run` ended: they were read then."""
+        sides = self._bank.sides
+        return all(bool(np.isfinite(array).all()) for side in sides for array in (side.vectors, side.accumulators))
 
     def fetch(self) -> Sides | None:
         """Return the parameters as they were when the last call of `run` ended."""

@@ -103,7 +103,7 @@ class Crew:
 
     def _create(self, member: _Member) -> None:
         order = self._order
-        gpus = 1 if order.plan.device.startswith("cuda") else 0
+        gpus = self._config.worker_gpus if order.plan.device.startswith("cuda") else 0
         member.handle = (
             self._ray.remote(Worker)
             .options(

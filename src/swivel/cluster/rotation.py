@@ -246,6 +246,11 @@ class Rotating:
         values[-1, 0] = float(pause)
         return _Told(round_, values, dist.all_reduce(values, async_op=True))
 
+    def is_finite(self) -> bool:
+        """Return whether the parameters of all ranks are finite; blocks on their way are waited for."""
+        self._finish(list(self._under_way))
+        return not self.agree(not self._backend.is_finite())
+
     def fetch(self) -> Sides | None:
         """Gather all parameters at the leading rank."""
         self._finish(list(self._under_way))

@@ -209,6 +209,11 @@ class TritonBackend:
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
+    def is_finite(self) -> bool:
+        """Return whether all parameters are finite: reductions on the device, one number comes back."""
+        with self._on_device():
+            return self._store.is_finite()
+
     def lend_block(self, side: int, block: int) -> Side:
         """Return a block's own tensors; only where all parameters are on the device."""
         return self._store.lend(side, block)

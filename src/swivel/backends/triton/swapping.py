@@ -7,7 +7,8 @@ next are in their banks, the next group being fetched and the last one saved bes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, zip_longest
 
 import numpy as np
@@ -22,6 +23,7 @@ from swivel.backends.triton.steps import Parameters
 from swivel.errors import TrainingError
 
 LN2 = math.log(2)
+STAGES, STAGE_VALUES = 2, 1 << 22  # locked buffers for downloads, and float32 values of each: 16 MiB
 Pair = tuple[int, int]  # a group of rows and a group of columns
 
 
@@ -47,6 +49,9 @@ class ParameterStore:
         self._inward, self._outward = Lane(self.device), Lane(self.device)
         self._coming: list[Pair] = []
         self._now: Pair | None = None
+        # The largest magnitude of what was saved to host memory since `is_finite` last looked; NaN is kept by maximum.
+        self._largest_saved = torch.zeros((), device=self.device)
+        self._stages: list[torch.Tensor] = []
 
     def put(self, side: int, given: Side) -> None:
         """Take the parameters of a side on."""
@@ -73,13 +78,46 @@ class ParameterStore:
         if host is None:
             arrays = [np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape[:1], np.float32)]
             target = Side(*(torch.from_numpy(array) for array in arrays))
-            for group in range(self.layout[side].groups):
-                for block in self.layout[side].blocks(group):
-                    self._copy_out(side, block, group, target)
+            self._download(self._resident_pieces(side, target))
         else:
             self._save_all(side)
             arrays = [tensor.numpy().copy() for tensor in (host.vectors, host.accumulators, host.offsets)]
         return Side(arrays[0], arrays[1], arrays[2] * LN2)
+
+    def _resident_pieces(self, side: int, target: Side) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield device and host tensors of equal shape, small enough for a stage, that together are the whole side."""
+        p = self.parameters
+        pairs = (p.vectors, target.vectors), (p.accumulators, target.accumulators), (p.offsets, target.offsets)
+        for group in range(self.layout[side].groups):
+            for block in self.layout[side].blocks(group):
+                there, here = self._spans(side, block, group)
+                for device, host in pairs:
+                    rows = max(1, STAGE_VALUES // max(1, device[:1].numel()))
+                    yield from zip(torch.split(device[here], rows), torch.split(host[there], rows), strict=True)
+
+    def _download(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Copy tensors to host memory through two locked buffers: one is filled while the other is emptied."""
+        waiting: deque[tuple[torch.Tensor, torch.Tensor, Mark]] = deque()
+        for number, (source, target) in enumerate(pieces):
+            if len(waiting) == STAGES:
+                _empty_stage(*waiting.popleft())
+            if len(self._stages) < STAGES:
+                self._stages.append(self._memory.empty((STAGE_VALUES,), np.float32))
+            stage = self._stages[number % STAGES][: source.numel()].view(source.shape)
+            stage.copy_(source, non_blocking=True)
+            waiting.append((stage, target, mark_here(self.device)))
+        for entry in waiting:
+            _empty_stage(*entry)
+
+    def is_finite(self) -> bool:
+        """Return whether all parameters are finite, those that were swapped out included; one flag comes back."""
+        p = self.parameters
+        # The infinity norm is inf or NaN where a value is, and needs no temporary array.
+        largest = [torch.linalg.vector_norm(values, math.inf) for values in (p.vectors, p.accumulators)]
+        wait_here(self.device, self._outward.submit(lambda: None, []))
+        found = torch.stack([*largest, self._largest_saved]).isfinite().all()
+        self._largest_saved.zero_()
+        return bool(found)
 
     def lend(self, side: int, block: int) -> Side:
         """Return the tensors of a block on the device."""
@@ -216,7 +254,14 @@ class ParameterStore:
     def _copy_out(self, side: int, block: int, bank: int, target: Side) -> None:
         there, here = self._spans(side, block, bank)
         p = self.parameters
-        is_async = target is self._host[side]
-        target.vectors[there].copy_(p.vectors[here], non_blocking=is_async)
-        target.accumulators[there].copy_(p.accumulators[here], non_blocking=is_async)
-        target.offsets[there].copy_(p.offsets[here], non_blocking=is_async)
+        for values in (p.vectors[here], p.accumulators[here]):
+            largest = torch.linalg.vector_norm(values, math.inf)
+            torch.maximum(self._largest_saved, largest, out=self._largest_saved)
+        target.vectors[there].copy_(p.vectors[here], non_blocking=True)
+        target.accumulators[there].copy_(p.accumulators[here], non_blocking=True)
+        target.offsets[there].copy_(p.offsets[here], non_blocking=True)
+
+
+def _empty_stage(stage: torch.Tensor, target: torch.Tensor, filled: Mark) -> None:
+    wait_for(filled)
+    target.copy_(stage)

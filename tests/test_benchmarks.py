@@ -1,0 +1,73 @@
+"""Every benchmark still runs: each script with `--smoke`, on tiny data and without anything outside the repository."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from claims import BENCHMARKS, RESULTS, find_script, find_source, read_measures
+
+SLOW = {
+    "asynchronous": "starts Ray twice",
+    "cluster_counting": "starts Ray",
+    "cluster_quality": "starts three processes that train",
+    "kills": "starts a Ray cluster of two nodes",
+    "rotation": "starts three processes that train",
+    "scale": "starts Ray twice",
+}
+LIMIT_SECONDS = 600
+
+
+def has_main(script: Path) -> bool:
+    statements = ast.parse(script.read_text(encoding="utf-8")).body
+    return any(isinstance(statement, ast.FunctionDef) and statement.name == "main" for statement in statements)
+
+
+SCRIPTS = sorted(script.stem for script in BENCHMARKS.glob("*.py") if has_main(script))
+
+
+def list_results() -> dict[str, tuple[int, int]]:
+    """Return size and time of every file in the folder of results."""
+    return {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in RESULTS.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SCRIPTS]
+)
+def test_a_smoke_run_prints_a_result_and_keeps_nothing(name: str, tmp_path: Path) -> None:
+    before = list_results()
+    # The data beside the repository cannot be found, and one thread keeps the machine free for other tests.
+    environment = {**os.environ, "SWIVEL_SHARED": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)  # A script asks for the interpreter itself if it needs it.
+
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--smoke"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["benchmark"] == name
+    assert result["machine"]["versions"]
+    assert list_results() == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_slow_scripts_exist() -> None:
+    assert set(SCRIPTS) >= SLOW.keys()
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "fuzz"])
+def test_a_script_declares_modules_that_exist(name: str) -> None:
+    for entry in read_measures(find_script(name)):
+        find_source(entry)
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_a_result_names_its_script_and_commit(file: Path) -> None:
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert find_script(result["benchmark"]).exists()
+    assert result["machine"]["commit"]

@@ -1,0 +1,316 @@
+"""Writes the tables of the README and the docs from the files in `benchmarks/results` (`make figures`).
+
+A table stands between `<!-- figures: NAME -->` and `<!-- /figures -->` in a Markdown file and is made by the function
+of that name in `TABLES`. With `--check` nothing is written, and the exit status is 1 if a file differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"<!-- figures: (\w+) -->\n.*?<!-- /figures -->", re.DOTALL)
+
+SETS = {
+    "ws353_similarity": "WS sim",
+    "ws353_relatedness": "WS rel",
+    "men": "MEN",
+    "mturk": "MTurk",
+    "rare_words": "Rare",
+    "simlex999": "SimLex",
+    "google_analogies": "Google",
+    "msr_analogies": "MSR",
+}
+SWIVEL_ROWS = {
+    "end_to_end_default_cuda": "Swivel `default`, GPU",
+    "end_to_end_fast_cuda": "Swivel `fast`, GPU",
+    "end_to_end_default_cpu": "Swivel `default`, CPU",
+    "end_to_end_fast_cpu": "Swivel `fast`, CPU",
+}
+BASELINE_ROWS = {
+    "baseline_sgns": "SGNS, gensim",
+    "baseline_cbow": "CBOW, gensim",
+    "baseline_fasttext": "fastText, gensim",
+    "baseline_glove": "GloVe",
+}
+
+
+@cache
+def read_result(name: str) -> dict[str, Any]:
+    """Return a result of a benchmark."""
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return result
+
+
+def draw_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def draw_figure(value: float) -> str:
+    """Return a figure between -1 and 1 as the paper prints it.
+
+    >>> draw_figure(0.4567), draw_figure(-0.1)
+    ('.457', '-.100')
+    """
+    return f"{value:.3f}".replace("0.", ".", 1)
+
+
+def draw_seconds(seconds: float) -> str:
+    """Return a duration with two or three digits.
+
+    >>> [draw_seconds(value) for value in (0.0271, 3.14, 44.4, 734)]
+    ['27 ms', '3.1 s', '44 s', '12.2 min']
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 180 else f"{seconds / 60:.1f} min"
+
+
+def make_bold(rows: list[list[str]], columns: Iterable[int]) -> list[list[str]]:
+    """Return rows with the largest figure of each column in bold."""
+    marked = [list(row) for row in rows]
+    for column in columns:
+        best = max(rows, key=lambda row: float(row[column]))[column]
+        for row in marked:
+            if row[column] == best:
+                row[column] = f"**{best}**"
+    return marked
+
+
+def describe_machine(result: dict[str, Any]) -> str:
+    """Return where a row was measured, in a few words."""
+    machine = result["machine"]
+    gpu = machine.get("gpu") if result.get("device") == "cuda" else None
+    cores = f"{result['threads']} cores"
+    return f"{gpu.removeprefix('NVIDIA ')}, {cores}" if gpu else cores
+
+
+def headline() -> str:
+    """Return the table of the README: what was run, how long it takes, how good the vectors are."""
+    rows = []
+    for name, label in {**SWIVEL_ROWS, **BASELINE_ROWS}.items():
+        result = read_result(name)
+        rows.append(
+            [
+                label,
+                describe_machine(result),
+                draw_seconds(result["wall_seconds"]),
+                draw_seconds(result["training_seconds"]),
+                draw_seconds(result["cpu_seconds"]),
+                str(len(result.get("seeds", [1]))),
+                *(draw_figure(result["figures"]["whole"][key]) for key in SETS),
+            ]
+        )
+    header = ["", "machine", "text to vectors", "of it training", "CPU time", "seeds", *SETS.values()]
+    return draw_table(header, make_bold(rows, range(6, len(header))))
+
+
+def headline_sources() -> str:
+    """Return one line per row of the README's table: what was run, on which machine, from which commit."""
+    rows = []
+    for name, label in {**SWIVEL_ROWS, **BASELINE_ROWS}.items():
+        result, machine = read_result(name), read_result(name)["machine"]
+        if name in SWIVEL_ROWS:
+            what = f"`swivel run --recipe {result['recipe']} --device {result['device']} --threads {result['threads']}`"
+        else:
+            what = result["what"]
+        where = f"{machine.get('gpu', '') + ', ' if result.get('device') == 'cuda' else ''}{machine['cpu']}"
+        rows.append([label, what, where, f"`{name}.json`, {machine['commit']}, {machine['date']}"])
+    return draw_table(["", "what was run", "machine", "result"], rows)
+
+
+def untuned_halves() -> str:
+    """Return the figures on the items that no setting was chosen on."""
+    rows = [
+        [label, *(draw_figure(read_result(name)["figures"]["report"][key]) for key in SETS)]
+        for name, label in {**SWIVEL_ROWS, **BASELINE_ROWS}.items()
+    ]
+    return draw_table(["untuned halves", *SETS.values()], make_bold(rows, range(1, len(SETS) + 1)))
+
+
+def significance() -> str:
+    """Return, for `default` on a GPU and each baseline, for how many seeds each set differs significantly."""
+    compared = read_result("significance")["compared"]
+    rows = []
+    for name, label in BASELINE_ROWS.items():
+        method = name.removeprefix("baseline_")
+        for half, title in (("whole", "all items"), ("report", "untuned halves")):
+            found = compared[f"default_cuda, {method}, {half}"]
+            rows.append([f"{label}, {title}", *(draw_difference(found[key]) for key in SETS)])
+    return draw_table(["`default` on a GPU minus", *SETS.values()], rows)
+
+
+def draw_difference(found: dict[str, Any]) -> str:
+    """Return a difference and for how many seeds it is significant.
+
+    >>> draw_difference({"seeds": 3, "mean_difference": 0.02, "seeds_significantly_above": 2})
+    '+.020 (2 of 3)'
+    """
+    count = found["seeds_significantly_above" if found["mean_difference"] >= 0 else "seeds_significantly_below"]
+    return f"{found['mean_difference']:+.3f} ({count} of {found['seeds']})".replace("0.", ".", 1)
+
+
+def reproduce_small() -> str:
+    """Return the methods of one `swivel reproduce` over a few million words."""
+    result = read_result("reproduce")
+    labels = {
+        "default": "Swivel `default`",
+        "paper": "Swivel `paper`",
+        "sgns": "SGNS, gensim",
+        "cbow": "CBOW, gensim",
+        "glove": "GloVe's objective, our optimizer",
+    }
+    rows = []
+    for method, figures in result["figures"].items():
+        seconds = result["stages"][f"vectors {method}-seed1"]["seconds"]
+        rows.append([labels[method], draw_seconds(seconds), *(draw_figure(figures[key]) for key in SETS)])
+    return draw_table(["", "training", *SETS.values()], make_bold(rows, range(2, len(SETS) + 2)))
+
+
+def gpu_speed() -> str:
+    """Return the speed of training and counting on a GPU."""
+    result = read_result("gpu")
+    step, wide, paper = result["step"], result["wide"], result["paper"]
+    counting, larger = result["counting"], result["larger"]
+    loops = {
+        "24 x 24 blocks, d = 300": step,
+        "97 x 97 blocks, d = 300": paper["loop"],
+        "16 x 16 blocks, d = 1,024": wide,
+    }
+    rows = [["matrix rate of the device (8,192 x 8,192, bfloat16)", f"{result['matrix_rate'] / 1e12:.0f} TFLOP/s"]]
+    for size, part in loops.items():
+        speed = f"{part['loop_microseconds']:.0f} us, {part['share_of_matrix_rate']:.0%} of the matrix rate"
+        rows.append([f"training step, {size}", f"{speed}; {part['loop_over_kernels']:.2f} x the kernels alone"])
+
+    words = f"397,312 words, {paper['observed_cells'] / 1e9:.2f} billion observed cells, k = 4,096"
+    times = [f"{paper[zeros]['a_million_steps']:.0f} s" for zeros in ("all", "sampled")]
+    memory = [f"{paper[zeros]['gpu_bytes'] / 1e9:.1f} GB" for zeros in ("all", "sampled")]
+    ratios = [f"{larger[way]['ratio']:.2f} x" for way in ("cells streamed", "parameters swapped")]
+    rows += [
+        ["cells per second at d = 1,024", f"{wide['cells_per_second'] / 1e9:.0f} billion"],
+        [f"a million steps: {words}", f"{times[0]}; with sampled zeros {times[1]}"],
+        ["GPU memory of that", f"{memory[0]}; with sampled zeros {memory[1]}"],
+        [f"counting {counting['tokens'] / 1e9:.1f} billion tokens", draw_seconds(counting["seconds"]["total"])],
+        ["cells streamed from host memory, against everything on the device", ratios[0]],
+        ["parameters swapped with host memory, against everything on the device", ratios[1]],
+    ]
+    return draw_table(["", source_of("gpu")], rows)
+
+
+def source_of(name: str) -> str:
+    """Return machine, result file and commit."""
+    machine = read_result(name)["machine"]
+    where = machine.get("gpu") or machine["cpu"]
+    return f"{where}; `{name}.json`, {machine['commit']}"
+
+
+def scale_checks() -> str:
+    """Return the model of cluster training beside real runs."""
+    runs = read_result("scale")["runs"]
+    counts = sorted({run["workers"] for run in runs})
+    rows = []
+    for mode, label in (("served", "workers around a server"), ("rotated", "ranks")):
+        by_count = {run["workers"]: run for run in runs if run["mode"] == mode}
+        cells = [f"{by_count[count]['seconds']:.2f}, {by_count[count]['model']:.2f}" for count in counts]
+        rows.append([label, *cells])
+    return draw_table([f"seconds of an epoch, and the model's; {source_of('scale')}", *map(str, counts)], rows)
+
+
+def scale_rotation() -> str:
+    """Return the modelled seconds of an epoch with rotation, by link and number of GPUs."""
+    found = {(line["gbit"], line["gpus"]): line["rotated"] for line in projection() if line["block"] == 4096}
+    rows = [[f"{gbit} Gbit/s", *(f"{found[gbit, gpus]:,.0f}" for gpus in (8, 64, 512))] for gbit in (10, 100, 400)]
+    return draw_table(["rotation", "8 GPUs", "64 GPUs", "512 GPUs"], rows)
+
+
+def scale_servers() -> str:
+    """Return the modelled seconds of an epoch with servers, by block size and number of GPUs."""
+    found = {(line["block"], line["gpus"]): line["served"] for line in projection() if line["gbit"] == 100}
+    rows = [[f"k = {k:,}", *(f"{found[k, gpus]:,.0f}" for gpus in (8, 64, 512))] for k in (1024, 4096, 16384)]
+    return draw_table(["servers, 100 Gbit/s", "8 GPUs", "64 GPUs", "512 GPUs"], rows)
+
+
+def projection() -> list[dict[str, float]]:
+    """Return the projection of `benchmarks/scale.py`."""
+    found: list[dict[str, float]] = read_result("scale")["projection"]
+    return found
+
+
+def explorer_speed() -> str:
+    """Return the response times of the explorer."""
+    result = read_result("explorer")
+    labels = {
+        "nearest": "neighbours of a word",
+        "analogy": "analogy",
+        "expression": "arithmetic",
+        "suggest": "completion",
+        "misspelt": "close spellings",
+        "compare": "comparison of two words",
+        "labels": "labels of the map",
+    }
+    rows = []
+    for key, label in labels.items():
+        rows.append([label, f"{result[key]['p50_ms']:.0f} ms", f"{result[key]['p95_ms']:.0f} ms"])
+    return draw_table([f"{result['words']:,} words, {source_of('explorer')}", "median", "95 % within"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    function.__name__: function
+    for function in (
+        headline,
+        headline_sources,
+        untuned_halves,
+        significance,
+        reproduce_small,
+        gpu_speed,
+        scale_checks,
+        scale_rotation,
+        scale_servers,
+        explorer_speed,
+    )
+}
+
+
+def fill(text: str) -> str:
+    """Return a Markdown text with its tables made anew."""
+
+    def make(match: re.Match[str]) -> str:
+        return f"<!-- figures: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- /figures -->"
+
+    return BLOCK.sub(make, text)
+
+
+def documents() -> list[Path]:
+    """Return the Markdown files that may have tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def main() -> int:
+    """Write the tables, or check them."""
+    changed = []
+    for path in documents():
+        before = path.read_text(encoding="utf-8")
+        after = fill(before)
+        if after != before:
+            changed.append(path)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(after, encoding="utf-8")
+
+    for path in changed:
+        print(f"{path.relative_to(ROOT)}: tables differ from benchmarks/results")
+    return int(bool(changed) and "--check" in sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
