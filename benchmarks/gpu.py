@@ -378,7 +378,7 @@ def measure_served(sizes: Sizes) -> dict[str, float]:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    arguments = parse_arguments(parser, parts=("step", "paper", "wide", "served"))  # The others have scripts of their own.
+    arguments = parse_arguments(parser, parts=("step", "paper", "wide", "served"))
     sizes = SMOKE if arguments.smoke else Sizes()
     if sizes.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
