@@ -2,6 +2,7 @@
 # `make test`: set up, then lint, types and tests. Nothing else is needed first.
 # `make docs`: the site, in build/site. The tests build it, too.
 # `make fuzz`: ten million hostile inputs to everything that reads, an hour or two on two cores; EXECUTIONS=, PROCESSES=.
+# `make figures`: the tables of the README and the docs, from the files in benchmarks/results.
 # `make claims`: the results in benchmarks/results whose measured code has changed since; status 1 if there are any.
 # `make long-run`: 100,000 checkpointed steps with memory, file handles and threads watched; ten minutes.
 # `make test-variants`: the numerical tests as if on other machines: other numbers of threads, code for other CPUs.
@@ -15,7 +16,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py streaming.py cluster_servers.py)
 
-.PHONY: run test test-all test-variants versions crashes write-failures damage fuzz claims long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all test-variants versions crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -83,6 +84,9 @@ dist: setup
 # The wheel in new environments of these Pythons; on Linux each gets torch with what pip takes by itself.
 wheel-test: setup
 	$(BIN)/python benchmarks/wheels.py --pythons $(PYTHONS)
+
+figures: setup
+	$(BIN)/python tools/figures.py
 
 claims: setup
 	$(BIN)/python tools/claims.py

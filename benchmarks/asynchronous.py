@@ -48,10 +48,11 @@ class Clock(SilentProgress):
     """When how many cells were done, on the clock that the parent shares."""
 
     def __init__(self) -> None:
-        self.cells, self.marks = 0.0, []
+        self.cells = 0.0
+        self.marks: list[tuple[float, float, str]] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.cells += amount

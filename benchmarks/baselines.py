@@ -32,8 +32,8 @@ from common import (
 )
 from glove import GloveConfig, train_glove
 from swivel.baselines import BaselineConfig, baseline_settings, train_gensim_model, vectors_of_words
-from swivel.evaluation import Report, evaluate, find_sets
-from swivel.evaluation.datasets import PAPER_ORDER, SimilaritySet
+from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
+from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.rules import Rules
 from swivel.matrix import Matrix
 from swivel.means import Means

@@ -68,7 +68,7 @@ def train(command: list[str], matrix: Path, arguments: argparse.Namespace) -> di
     )
 
     report = swivel.evaluate(swivel.load(out), arguments.eval, draws=0)
-    figures = {one.name: round(one.rho if hasattr(one, "rho") else one.accuracy, 4) for one in report.results}
+    figures = {one.name: round(one.figure, 4) for one in report.results if one.figure is not None}
     facts = read_manifest(out).facts
     return {"losses": [loss["mean"] for loss in facts["losses"]], "figures": figures}
 

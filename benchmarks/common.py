@@ -142,7 +142,7 @@ def write_corpus(folder: Path) -> Path:
 
 def write_sets(folder: Path) -> Path:
     """Write the eight evaluation sets, tiny and over the words of `write_text`, and return their folder."""
-    from swivel.evaluation.datasets import PAPER_ORDER
+    from swivel.evaluation import PAPER_ORDER
 
     rng = np.random.default_rng(2)
     sets = folder / "sets"
@@ -197,14 +197,16 @@ def script_name() -> str:
 def find_commit() -> dict[str, Any]:
     """Return the commit of the checkout, and whether the measured sources differ from it.
 
-    On a machine without git, the variable SWIVEL_COMMIT names the commit, as `git describe --always --dirty` prints it.
+    Where the commit of the checkout is not known, as on a machine that has a copy of the files alone, the variable
+    SWIVEL_COMMIT names it, as `git describe --always --dirty` prints it.
     """
+    given, _, suffix = os.environ.get(COMMIT_VARIABLE, "").partition("-")
+    if given:
+        return {"commit": given} | ({"modified": True} if suffix else {})
     commit = run_git("rev-parse", "--short", "HEAD") if shutil.which("git") else None
     if commit is None:
-        given, _, suffix = os.environ.get(COMMIT_VARIABLE, "").partition("-")
-        if not given:
-            print(f"no git here: set {COMMIT_VARIABLE} so that the result names its commit", file=sys.stderr)
-        return {"commit": given or None} | ({"modified": True} if suffix else {})
+        print(f"no git here: set {COMMIT_VARIABLE} so that the result names its commit", file=sys.stderr)
+        return {"commit": None}
 
     sources = [str(find_source(entry)) for entry in measured_sources()]
     modified = run_git("status", "--porcelain", "--", *sources) if sources else None

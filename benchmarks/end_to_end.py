@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from common import (
     write_corpus,
     write_sets,
 )
-from swivel.evaluation import evaluate, find_sets
-from swivel.evaluation.datasets import PAPER_ORDER, TestSet
+from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
+from swivel.evaluation.datasets import TestSet
 from swivel.matrix import open_matrix
 from swivel.means import Means
 from swivel.storage import read_manifest, remove_tree
@@ -61,6 +62,9 @@ def main() -> None:
     parser.add_argument("--passes", type=int, help="default: the recipe's")
     smoke = {"corpus": write_corpus, "eval": write_sets, "threads": 1, "seeds": [1, 2], "commands": 1, "device": "cpu"}
     arguments = parse_arguments(parser, **smoke, dim=8, passes=2)
+
+    if arguments.device != "cpu":
+        import torch  # noqa: F401  (so that the result names the GPU)
 
     answers = arguments.answers or work_folder() / "baselines"
     files = plain_corpus(arguments.corpus)
@@ -110,7 +114,7 @@ def time_command(files: list[Path], out: Path, seed: int, arguments: argparse.Na
     }
 
 
-def changed_settings(arguments: argparse.Namespace) -> dict[str, int]:
+def changed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that differ from the recipe's."""
     return {name: getattr(arguments, name) for name in ("dim", "passes") if getattr(arguments, name)}
 
@@ -135,7 +139,7 @@ def describe(
     answers: Path,
     sets: tuple[TestSet, ...],
     commands: list[dict[str, float]],
-    plans: list[dict[str, Any]],
+    plans: list[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return what is kept."""
     later = commands[1:] or commands

@@ -48,7 +48,7 @@ def read_table(path: Path | None) -> scipy.sparse.csr_array:
 
 
 def to_unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9))
 
 
 def find_nearest(queries: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.int64]:

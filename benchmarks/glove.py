@@ -20,6 +20,7 @@ from swivel.matrix import Matrix
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
+Parameters = tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def shuffled_cells(matrix: Matrix, seed: int) -> tuple[Ids, Ids, Floats]:
     return rows[order], columns[order], counts[order]
 
 
-def initial_parameters(size: int, config: GloveConfig) -> tuple[Floats, ...]:
+def initial_parameters(size: int, config: GloveConfig) -> Parameters:
     """Return row and column vectors, their accumulators, biases and their accumulators."""
     random = np.random.default_rng(config.seed)
 
@@ -86,7 +87,7 @@ def initial_parameters(size: int, config: GloveConfig) -> tuple[Floats, ...]:
     return *vectors, *vector_accumulators, *biases, *bias_accumulators
 
 
-@numba.njit(parallel=True, fastmath=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(parallel=True, fastmath=True, cache=True)
 def run_epoch(
     rows: Ids,
     columns: Ids,
@@ -135,4 +136,4 @@ def run_epoch(
             row_bias_accumulators[i] += step * step
             column_bias_accumulators[j] += step * step
         losses[part] = total
-    return losses.sum()
+    return float(losses.sum())

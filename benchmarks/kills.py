@@ -75,7 +75,7 @@ class Beats(SilentProgress):
     """Says that the first step is done."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        return self  # type: ignore[return-value]
+        return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         if note:
@@ -202,7 +202,8 @@ def main() -> None:
     node = {"num_cpus": 2, "object_store_memory": 200 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     cluster.add_node(**node)
-    rng, matrix, runs = random.Random(options.seed), make_matrix(options.words), []
+    rng, matrix = random.Random(options.seed), make_matrix(options.words)
+    runs: list[dict[str, Any]] = []
     try:
         calm = [run_once(matrix, cluster.address, rng, 0, options.passes) for _ in range(options.calm)]
         print(calm, flush=True)

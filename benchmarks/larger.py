@@ -65,7 +65,8 @@ def draw_block(rows: int, columns: int, density: float, generator: torch.Generat
         (size * torch.rand(wanted, generator=generator, device=generator.device) ** 2).long().clamp_(max=size - 1)
         for size in (rows, columns)
     )
-    return torch.unique(i << 16 | j)
+    found: torch.Tensor = torch.unique(i << 16 | j)
+    return found
 
 
 def make_side(words: int, dim: int, seed: int) -> Side:

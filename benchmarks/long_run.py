@@ -109,8 +109,8 @@ def make_matrix(path: Path, row_blocks: int) -> Matrix:
         rows=Vocabulary([f"r{n}" for n in range(rows)]), columns=Vocabulary([f"c{n}" for n in range(columns)])
     )
     with MatrixBuilder(path, spec, memory_bytes=1 << 26) as builder:
-        places = [(rng.random(100_000) ** 2 * size).astype(np.int64) for size in (rows, columns)]
-        builder.add(*places, rng.integers(1, 9, 100_000))
+        row_ids, column_ids = ((rng.random(100_000) ** 2 * size).astype(np.int64) for size in (rows, columns))
+        builder.add(row_ids, column_ids, rng.integers(1, 9, 100_000))
         return builder.finish()
 
 
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000, help="a multiple of 10,000, which is an epoch")
     parser.add_argument("--row-blocks", type=int, default=500, help="of the matrix, which has 20 column blocks")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
-    options = parse_arguments(parser, steps=200, row_blocks=10, kinds=["alone"])
+    options = parse_arguments(parser, steps=100, row_blocks=5, kinds=["alone"])
     if options.drive:
         drive(options.drive)
         return

@@ -95,6 +95,7 @@ def run_child(arguments: tuple[str, ...], errors: Path) -> None:
         from swivel.reproduce import run
         from swivel.reproduce.processes import run_here
 
+        assert run.reproduce.__kwdefaults__ is not None
         run.reproduce.__kwdefaults__["runner"] = run_here  # A process for each stage would take hours here.
         main()
         code = 0
@@ -246,6 +247,7 @@ def make_ready(bench: Bench) -> list[Verb]:
     saving = (*small, "--passes", "3", "--checkpoint-minutes", "0.0000001", *one, "--no-report")
     count = ("count", str(text), "-o", out, *one)
     train = ("train", matrix, "-o", out, *saving)
+    arguments: tuple[str, ...]
     for arguments in (
         ("count", str(text), "-o", matrix, *one),
         ("count", str(more), "-o", f"{matrix}-2", *one),

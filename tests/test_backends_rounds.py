@@ -114,7 +114,7 @@ def test_threads_do_not_change_a_bit() -> None:
 def test_threads_of_torch_change_the_rounding_alone() -> None:
     (one, losses), (three, other_losses) = (run_rounds_to_arrays("torch", threads, 1) for threads in (1, 3))
     check_other_threads("torch", three, one)
-    np.testing.assert_allclose(losses_of(other_losses), losses_of(losses), rtol=SIZE * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(losses_of(other_losses), losses_of(losses), rtol=SIZE * float(np.finfo(np.float32).eps))
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
@@ -151,7 +151,7 @@ def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> i
     check_other_threads(name, after[:done], whole[:done])
     assert bits(after[done:]) == bits(before[done:])
     found, expected = losses_of(losses), losses_of(all_losses[: len(losses)])
-    np.testing.assert_allclose(found, expected, rtol=SIZE * np.finfo(np.float32).eps if name == "torch" else 0)
+    np.testing.assert_allclose(found, expected, rtol=SIZE * float(np.finfo(np.float32).eps) if name == "torch" else 0)
     return len(losses)
 
 

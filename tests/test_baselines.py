@@ -254,5 +254,6 @@ def test_settings_without_sense_are_refused(setting: str, value: object) -> None
 
 def test_missing_gensim_is_told_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gensim.models", None)
-    with pytest.raises(MissingExtra, match=r"sgns, cbow and fasttext need gensim: pip install 'swivel-embeddings\[baselines\]'"):
+    message = r"sgns, cbow and fasttext need gensim: pip install 'swivel-embeddings\[baselines\]'"
+    with pytest.raises(MissingExtra, match=message):
         train_word2vec(Path("no such file"), VOCABULARY)

@@ -62,9 +62,10 @@ def test_two_ranks_train_what_one_process_trains_in_the_same_order(
         return
     # Products of torch and numpy run on other numbers of threads in the ranks: torchrun sets OMP_NUM_THREADS.
     expected = np.concatenate([alone.rows, alone.columns])
+    assert config.passes is not None
     terms = 13 * 5 * config.passes  # columns of a block, blocks of a row, passes
     assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
-    np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * float(np.finfo(np.float32).eps))
 
 
 def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path, dict[str, Any]]) -> None:

@@ -90,6 +90,21 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     return Block(x, (sides[0], sides[1]))
 
 
+def log_error(block: Block) -> float:
+    """The relative error that the CPU kernel's log leaves in the gradient of the cell that pulls most.
+
+    The log is right to 2e-7 of its value, 69 for a count of 1e30. What is left of it after the subtraction of a target
+    that is nearly as large is seen on CPUs without fused multiply-add.
+    """
+    rows, columns = block.sides
+    i, j = np.nonzero(block.x)
+    logs = np.log(block.x[i, j])
+    products = (rows.vectors[i].astype(float) * columns.vectors[j]).sum(1)
+    distances = np.abs(products - logs - rows.offsets[i].astype(float) - columns.offsets[j])
+    strongest = np.argmax(Objective().confidence(block.x[i, j]) * distances)
+    return float(2e-7 * np.abs(logs[strongest]) / distances[strongest])
+
+
 def cut_loss(block: Block, settings: StepSettings, most: float) -> float:
     """The oracle's loss of the unobserved cells, each cut off at `most`."""
     rows, columns = block.sides
@@ -113,8 +128,10 @@ def test_extreme_step_is_the_oracles(
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)
     yardstick = run_yardstick(block, settings, dtype, device)
+    of_log = log_error(block) if name == "cpu" else 0.0
     for array in ARRAYS:
         allowed = 2 * distance(yardstick[array], truth[array]) + ALLOWED[dtype] * (ON_GPU if device == "cuda" else 1)
+        allowed += (2 if "accumulators" in array else 1) * of_log  # an accumulator holds squares
         assert distance(got[array], truth[array]) <= allowed, array
     tolerance = LOSS_ALLOWED[dtype]
     assert loss.observed_cells == true_loss.observed_cells

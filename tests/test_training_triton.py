@@ -146,14 +146,20 @@ def test_interrupted_and_resumed_is_never_interrupted(
 def test_parameters_leave_the_device_only_at_the_end(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetches = []
+    fetches: list[int] = []
     fetch = ParameterStore.fetch
-    monkeypatch.setattr(ParameterStore, "fetch", lambda self, side: fetches.append(side) or fetch(self, side))
+
+    def note(store: ParameterStore, side: int) -> Any:
+        fetches.append(side)
+        return fetch(store, side)
+
+    monkeypatch.setattr(ParameterStore, "fetch", note)
     train(planted, CONFIG, tmp_path)
     assert fetches == [0, 1]
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted: Matrix, tmp_path: Path) -> None:
     def count_copies(epochs: int) -> int:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
