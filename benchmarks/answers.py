@@ -13,8 +13,8 @@ import numpy as np
 
 from swivel.evaluation import Report, split_set
 from swivel.evaluation.analogies import AnalogyResult, summarise_answers
+from swivel.evaluation.config import Rules
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
-from swivel.evaluation.rules import Rules
 from swivel.evaluation.similarity import SimilarityResult, summarise_pairs
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others

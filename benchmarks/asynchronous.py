@@ -24,23 +24,23 @@ from typing import Any
 import numpy as np
 
 from common import keep, make_parser, parse_arguments, work_folder, write_text
-from swivel import pipeline
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.means import ClusterConfig, Means
-from swivel.progress import SilentProgress, Task
-from swivel.training import train_matrix
-from swivel.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.pipeline import stages as pipeline
+from swivel.runtime.options import ClusterConfig, Means
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.training.loop import train_matrix
 
 MEASURES = (
-    "swivel.cluster.asynchronous",
-    "swivel.cluster.bank",
-    "swivel.cluster.connecting",
-    "swivel.cluster.crew",
-    "swivel.cluster.leases",
-    "swivel.cluster.servers",
-    "swivel.cluster.stepping",
-    "swivel.training",
+    "swivel.training.distributed.async_executor",
+    "swivel.training.distributed.server_pool",
+    "swivel.runtime.ray",
+    "swivel.training.distributed.worker_pool",
+    "swivel.training.distributed.leases",
+    "swivel.training.distributed.parameter_server",
+    "swivel.training.distributed.worker",
+    "swivel.training.loop",
 )
 
 
@@ -64,7 +64,7 @@ def drive(order: dict[str, Any]) -> None:
     """Train once; print the figures as one line. workers = 0: the plain loop on one thread."""
     matrix, clock, workers = open_matrix(order["matrix"]), Clock(), None
     if order["workers"]:
-        from swivel.cluster.asynchronous import Asynchronous
+        from swivel.training.distributed.async_executor import Asynchronous
 
         # Workers on one machine share its GPU.
         cluster = ClusterConfig(

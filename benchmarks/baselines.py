@@ -31,17 +31,17 @@ from common import (
     write_sets,
 )
 from glove import GloveConfig, train_glove
-from swivel.baselines import BaselineConfig, baseline_settings, train_gensim_model, vectors_of_words
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
 from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
+from swivel.evaluation.baselines import BaselineConfig, baseline_settings, train_gensim_model, vectors_of_words
+from swivel.evaluation.config import Rules
 from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.rules import Rules
-from swivel.matrix import Matrix
-from swivel.means import Means
-from swivel.progress import PassedOn, Task
+from swivel.runtime.options import Means
+from swivel.runtime.progress import PassedOn, Task
 from swivel.vectors import Side
-from swivel.vocabulary import Vocabulary
 
-MEASURES = ("swivel.baselines", "swivel.evaluation")
+MEASURES = ("swivel.evaluation.baselines", "swivel.evaluation")
 
 METHODS = ("sgns", "cbow", "fasttext", "glove")
 # fastText's are those of its paper (Bojanowski et al. 2017); the others are those of the Swivel paper.

@@ -13,11 +13,16 @@ from typing import Any
 
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder, write_corpus
-from swivel.cluster.connecting import connect
-from swivel.means import Means
+from swivel.runtime.options import Means
+from swivel.runtime.ray import connect
 from swivel.storage import read_manifest, remove_tree
 
-MEASURES = ("swivel.cluster.counting", "swivel.cluster.counting_tasks", "swivel.cluster.connecting", "swivel.counting")
+MEASURES = (
+    "swivel.counts.cooccurrence.ray",
+    "swivel.counts.cooccurrence.ray_tasks",
+    "swivel.runtime.ray",
+    "swivel.counts.cooccurrence",
+)
 SETTINGS: dict[str, Any] = {"recipe": "default", "min_count": 12}
 BUDGET = "512MiB"
 

@@ -23,15 +23,15 @@ from common import keep, make_parser, parse_arguments, plain_corpus, work_folder
 from swivel.storage import read_manifest
 
 MEASURES = (
-    "swivel.cluster.asynchronous",
-    "swivel.cluster.bank",
-    "swivel.cluster.crew",
-    "swivel.cluster.leases",
-    "swivel.cluster.rotation",
-    "swivel.cluster.servers",
-    "swivel.cluster.stepping",
-    "swivel.schedule",
-    "swivel.training",
+    "swivel.training.distributed.async_executor",
+    "swivel.training.distributed.server_pool",
+    "swivel.training.distributed.worker_pool",
+    "swivel.training.distributed.leases",
+    "swivel.training.distributed.ring",
+    "swivel.training.distributed.parameter_server",
+    "swivel.training.distributed.worker",
+    "swivel.training.schedule",
+    "swivel.training.loop",
 )
 
 

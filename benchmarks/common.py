@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 import swivel
-from swivel.resources import count_cores
+from swivel.runtime.resources import count_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))

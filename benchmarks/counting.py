@@ -21,11 +21,11 @@ from common import PrivateMemory, keep, make_parser, parse_arguments, plain_corp
 from swivel import storage
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import encode_corpus
-from swivel.means import Means
+from swivel.corpus.vocabulary import choose_tokens
+from swivel.runtime.options import Means
 from swivel.storage import read_manifest, remove_tree, scratch_folder
-from swivel.vocabulary import choose_tokens
 
-MEASURES = ("swivel.corpus", "swivel.counting", "swivel.matrix", "swivel.vocabulary")
+MEASURES = ("swivel.corpus", "swivel.counts.cooccurrence", "swivel.counts", "swivel.corpus.vocabulary")
 SETTINGS: dict[str, Any] = {"recipe": "fast", "min_count": 12}
 
 

@@ -28,15 +28,15 @@ import crash_runs
 from crash_runs import Broken, Case, Outcome, differing, digest_output, make_world, run_to_end, run_undisturbed
 
 MEASURES = (
-    "swivel.checkpoint",
-    "swivel.interrupts",
-    "swivel.locks",
-    "swivel.making",
-    "swivel.pipeline",
-    "swivel.reproduce",
+    "swivel.training.checkpoint",
+    "swivel.runtime.signals",
+    "swivel.storage.processes",
+    "swivel.pipeline.train_folder",
+    "swivel.pipeline.stages",
+    "swivel.pipeline.reproduce",
     "swivel.storage",
-    "swivel.training",
-    "swivel.cli.leaving",
+    "swivel.training.loop",
+    "swivel.cli.exit",
 )
 SHARES = {"count": 5, "import": 5, "train cpu": 6, "train torch": 4, "train reference": 3, "run": 10, "reproduce": 7}
 MOST_BROKEN = 5

@@ -24,27 +24,27 @@ import numpy as np
 import swivel
 from common import keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.config import TrainConfig
+from swivel.counts import open_matrix
 from swivel.errors import StorageError, SwivelError
 from swivel.evaluation import Rules, read_sets
-from swivel.folders import read_manifest
-from swivel.matrix import open_matrix
-from swivel.means import Means
-from swivel.progress import SilentProgress
-from swivel.reproduce.evaluations import EvaluateJob, open_evaluation
-from swivel.reproduce.processes import run_here
-from swivel.reproduce.stages import Stages
-from swivel.training import train_matrix
+from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
+from swivel.pipeline.reproduce.stages import Stages
+from swivel.pipeline.reproduce.subprocess import run_here
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress
+from swivel.storage.manifest import read_manifest
+from swivel.training.loop import train_matrix
 from swivel.vectors import load
 
 MEASURES = (
-    "swivel.checkpoint",
-    "swivel.folders",
-    "swivel.matrix",
-    "swivel.reproduce.evaluations",
-    "swivel.reproduce.stages",
+    "swivel.training.checkpoint",
+    "swivel.storage.manifest",
+    "swivel.counts",
+    "swivel.pipeline.reproduce.evaluations",
+    "swivel.pipeline.reproduce.stages",
     "swivel.storage",
-    "swivel.vectors.files",
-    "swivel.vocabulary",
+    "swivel.vectors.folder",
+    "swivel.corpus.vocabulary",
 )
 HOME = scratch_in_memory("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]

@@ -30,22 +30,22 @@ from common import (
     write_corpus,
     write_sets,
 )
+from swivel.counts import open_matrix
 from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
 from swivel.evaluation.datasets import TestSet
-from swivel.matrix import open_matrix
-from swivel.means import Means
+from swivel.runtime.options import Means
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
-    "swivel.pipeline",
+    "swivel.pipeline.stages",
     "swivel.corpus",
-    "swivel.counting",
-    "swivel.matrix",
-    "swivel.training",
-    "swivel.workers",
-    "swivel.schedule",
-    "swivel.objective",
-    "swivel.backends",
+    "swivel.counts.cooccurrence",
+    "swivel.counts",
+    "swivel.training.loop",
+    "swivel.training.executor",
+    "swivel.training.schedule",
+    "swivel.training.objective",
+    "swivel.training.backends",
     "swivel.vectors.combine",
     "swivel.evaluation",
 )

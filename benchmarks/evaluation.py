@@ -15,10 +15,10 @@ import numpy as np
 
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, work_folder
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import AnalogySet, Report, Rules, compare_reports, find_sets, score_analogies
 from swivel.storage import remove_tree
 from swivel.vectors import Side
-from swivel.vocabulary import Vocabulary
 
 MEASURES = ("swivel.evaluation", "swivel.vectors")
 PAIRS = {"ws353_similarity": 203, "ws353_relatedness": 252, "men": 3000, "mturk": 287, "rare_words": 2034}

@@ -27,16 +27,16 @@ import numpy as np
 
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel import explorer
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.explorer.app import Exploration
-from swivel.explorer.files import page_files
-from swivel.explorer.layout import Floats, Reduced
+from swivel.explorer.assets import page_files
 from swivel.explorer.maps import Map, MapMaker, Stopped, compute_in_process
+from swivel.explorer.models import open_set
+from swivel.explorer.projection import Floats, Reduced
 from swivel.explorer.server import serve, warm
-from swivel.explorer.sets import open_set
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
-MEASURES = ("swivel.explorer", "swivel.vectors.lookup", "swivel.vectors.search")
+MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ import swivel
 from common import SHARED, keep, make_parser, parse_arguments, write_text
 from swivel import Vectors
 
-MEASURES = ("swivel.extending", "swivel.folding")
+MEASURES = ("swivel.pipeline.extend", "swivel.training.fold_in")
 NEIGHBOURS, GOAL = 10, 0.9
 
 

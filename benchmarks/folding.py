@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, write_table
 
-MEASURES = ("swivel.folding", "swivel.estimator")
+MEASURES = ("swivel.training.fold_in", "swivel.estimator")
 NEIGHBOURS, GOAL = 10, 0.9
 SAMPLE = {"block_size": 256, "passes": 20, "zeros": "all"}  # as `swivel demo` trains it
 

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.matrix import Matrix
+from swivel.counts import Matrix
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]

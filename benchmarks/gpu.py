@@ -27,20 +27,20 @@ import torch
 from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments
-from swivel.backends.base import Step, StepSettings, Zeros
 from swivel.config import TrainConfig
-from swivel.matrix.matrix import Cells
-from swivel.objective import Objective
-from swivel.schedule import block_starts, rounds_without_conflict
-from swivel.training import Trained, train_matrix
+from swivel.counts.matrix import Cells
+from swivel.training.backends.base import Step, StepSettings, Zeros
+from swivel.training.loop import Trained, train_matrix
+from swivel.training.objective import Objective
+from swivel.training.schedule import block_starts, rounds_without_conflict
 
 MEASURES = (
-    "swivel.backends.base",
-    "swivel.backends.triton",
-    "swivel.counting",
-    "swivel.schedule",
-    "swivel.training",
-    "swivel.workers",
+    "swivel.training.backends.base",
+    "swivel.training.backends.triton",
+    "swivel.counts.cooccurrence",
+    "swivel.training.schedule",
+    "swivel.training.loop",
+    "swivel.training.executor",
 )
 UNITS = 64  # of a count
 # How likely a cell of local row r and column c is observed: 1 - exp(-A / ((r + 20) (c + 20))^1.4). Fitted to blocks of
@@ -252,7 +252,7 @@ def seconds_per_step(matrix: SkewedMatrix, trained: Trained) -> float:
 def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) -> Any:
     """Return a backend that holds random parameters and the cells of a matrix."""
     from larger import make_side
-    from swivel.backends.triton.backend import DeviceMeans, TritonBackend
+    from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend
 
     settings = StepSettings(Objective(), Zeros(), 1e-4)
     means = DeviceMeans(cells=len(matrix.counts), is_halved=True)

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import CountConfig
-from swivel.counting import CountJob, count_tokens, window_weights
-from swivel.counting.count import make_spec
-from swivel.counting.device import DeviceCounter, DeviceMeans
-from swivel.counting.planning import survey_corpus
-from swivel.matrix.layout import Layout
-from swivel.matrix.shards import SATURATED, Piece
-from swivel.resources import count_cores
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.cooccurrence import CountJob, count_tokens, window_weights
+from swivel.counts.cooccurrence.count import make_spec
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceMeans
+from swivel.counts.cooccurrence.plan import survey_corpus
+from swivel.counts.layout import Layout
+from swivel.counts.shards import SATURATED, Piece
+from swivel.runtime.resources import count_cores
 from swivel.storage import read_manifest, remove_tree
-from swivel.vocabulary import Vocabulary
 
-MEASURES = ("swivel.counting", "swivel.matrix.layout", "swivel.matrix.shards")
+MEASURES = ("swivel.counts.cooccurrence", "swivel.counts.layout", "swivel.counts.shards")
 WORDS = 397_312
 COMMON_WORDS, COMMON_SHARE = 300, 0.5
 TOPICS, TOPIC_WORDS = 1_000, 1_000

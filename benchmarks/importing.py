@@ -23,10 +23,10 @@ import pyarrow.parquet as parquet
 
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder
-from swivel.means import Means
-from swivel.resources import parse_bytes
+from swivel.runtime.options import Means
+from swivel.runtime.resources import parse_bytes
 
-MEASURES = ("swivel.importers", "swivel.matrix", "swivel.numbering")
+MEASURES = ("swivel.counts.importers", "swivel.counts", "swivel.pipeline.token_ids")
 GROUP = 1 << 20  # rows of a row group
 GOALS = {"seconds": 60.0, "resident_bytes": 1.5 * 2**30}
 

@@ -27,26 +27,26 @@ from typing import Any
 import numpy as np
 
 from common import keep, make_parser, parse_arguments, work_folder
-from swivel.cluster.asynchronous import Asynchronous
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.means import ClusterConfig
-from swivel.progress import SilentProgress, Task
-from swivel.schedule import Block
-from swivel.training import train_matrix
-from swivel.vocabulary import Vocabulary
-from swivel.workers import Done, Round, Wishes
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.runtime.options import ClusterConfig
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.training.distributed.async_executor import Asynchronous
+from swivel.training.executor import Done, Round, Wishes
+from swivel.training.loop import train_matrix
+from swivel.training.schedule import Block
 
 MEASURES = (
-    "swivel.cluster.asynchronous",
-    "swivel.cluster.bank",
-    "swivel.cluster.connecting",
-    "swivel.cluster.crew",
-    "swivel.cluster.leases",
-    "swivel.cluster.servers",
-    "swivel.cluster.stepping",
-    "swivel.checkpoint",
-    "swivel.training",
+    "swivel.training.distributed.async_executor",
+    "swivel.training.distributed.server_pool",
+    "swivel.runtime.ray",
+    "swivel.training.distributed.worker_pool",
+    "swivel.training.distributed.leases",
+    "swivel.training.distributed.parameter_server",
+    "swivel.training.distributed.worker",
+    "swivel.training.checkpoint",
+    "swivel.training.loop",
 )
 MARK = "SWIVEL_KILLS"  # in the environment of the processes that may be killed
 BLOCK_SIZE, DIM = 256, 64

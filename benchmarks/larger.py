@@ -18,11 +18,11 @@ import torch
 
 from common import keep, make_parser, parse_arguments
 from gpu import SkewedCells
-from swivel.backends.base import Load, Running, Side, Step, StepSettings, Zeros
-from swivel.objective import Objective
-from swivel.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
+from swivel.training.backends.base import Load, Running, Side, Step, StepSettings, Zeros
+from swivel.training.objective import Objective
+from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
-MEASURES = ("swivel.backends.base", "swivel.backends.triton")
+MEASURES = ("swivel.training.backends.base", "swivel.training.backends.triton")
 GOAL = 1.15
 
 
@@ -78,7 +78,7 @@ def make_side(words: int, dim: int, seed: int) -> Side:
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     """Return the memory of each way: all there is; a third of the cells besides the parameters; half of those needs."""
-    from swivel.backends.triton.backend import measure_needs
+    from swivel.training.backends.triton.backend import measure_needs
 
     starts = block_starts(size.words, size.blocks)
     load = Load((starts, starts), size.dim, Zeros(), cells, is_halved=True)
@@ -91,7 +91,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
 
 def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) -> dict[str, Any]:
     """Return seconds of the passes, and what it took to get there."""
-    from swivel.backends.triton.backend import DeviceMeans, TritonBackend, choose_groups
+    from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend, choose_groups
 
     starts = block_starts(size.words, size.blocks)
     cells = int(stored.offsets[-1])

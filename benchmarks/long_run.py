@@ -32,13 +32,19 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.progress import SilentProgress
-from swivel.training import train_matrix
-from swivel.vocabulary import Vocabulary
-from swivel.workers import Alone, Workers
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.executor import Alone, Workers
+from swivel.training.loop import train_matrix
 
-MEASURES = ("swivel.checkpoint", "swivel.cluster.rotation", "swivel.storage", "swivel.training", "swivel.workers")
+MEASURES = (
+    "swivel.training.checkpoint",
+    "swivel.training.distributed.ring",
+    "swivel.storage",
+    "swivel.training.loop",
+    "swivel.training.executor",
+)
 COLUMN_BLOCKS, BLOCK_SIZE, DIM = 20, 8, 16
 ALWAYS = 1e-9  # minutes between two checkpoints
 SAMPLES, WARM_UP = 200, 0.25
@@ -73,7 +79,7 @@ def drive(order: dict[str, Any]) -> None:
     if order["kind"] == "ranks":
         import torch.distributed as dist
 
-        from swivel.cluster.rotation import Rotating
+        from swivel.training.distributed.ring import Rotating
 
         dist.init_process_group("gloo")
         workers = Rotating()

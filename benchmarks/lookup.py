@@ -19,10 +19,15 @@ import numpy as np
 
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
-MEASURES = ("swivel.vectors", "swivel.formats.binary", "swivel.formats.opening", "swivel.vocabulary")
+MEASURES = (
+    "swivel.vectors",
+    "swivel.vectors.formats.word2vec_binary",
+    "swivel.vectors.formats.reader",
+    "swivel.corpus.vocabulary",
+)
 
 
 def main() -> None:

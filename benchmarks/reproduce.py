@@ -15,16 +15,16 @@ from typing import Any
 from common import ROOT, SHARED, keep, make_parser, parse_arguments, work_folder, write_sets, write_text
 
 MEASURES = (
-    "swivel.reproduce",
-    "swivel.baselines",
+    "swivel.pipeline.reproduce",
+    "swivel.evaluation.baselines",
     "swivel.corpus",
-    "swivel.counting",
+    "swivel.counts.cooccurrence",
     "swivel.evaluation",
-    "swivel.training",
-    "swivel.schedule",
-    "swivel.objective",
-    "swivel.backends.cpu",
-    "swivel.backends.kernels",
+    "swivel.training.loop",
+    "swivel.training.schedule",
+    "swivel.training.objective",
+    "swivel.training.backends.cpu",
+    "swivel.training.backends.cpu_kernels",
 )
 
 

@@ -22,15 +22,15 @@ from asynchronous import Clock, make_matrix
 from asynchronous import run as run_alone
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import TrainConfig
-from swivel.matrix import open_matrix
-from swivel.training import train_matrix
+from swivel.counts import open_matrix
+from swivel.training.loop import train_matrix
 
-MEASURES = ("swivel.cluster.rotation", "swivel.schedule", "swivel.training")
+MEASURES = ("swivel.training.distributed.ring", "swivel.training.schedule", "swivel.training.loop")
 
 
 def drive(order: dict[str, Any]) -> None:
     """Train as one rank; the leading one prints the figures as one line."""
-    from swivel.cluster.rotation import Rotating
+    from swivel.training.distributed.ring import Rotating
 
     matrix, clock, workers, config = open_matrix(order["matrix"]), Clock(), Rotating(), TrainConfig(**order["config"])
     folder = Path(order["folder"]) / str(workers.rank)

@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 
 from common import RESULTS, keep, make_parser, median_seconds, parse_arguments
-from swivel.cluster.leases import MOST_BLOCKS, STRIPS_EACH
-from swivel.schedule import block_starts
+from swivel.training.distributed.leases import MOST_BLOCKS, STRIPS_EACH
+from swivel.training.schedule import block_starts
 
 MEASURES = (
-    "swivel.cluster.asynchronous",
-    "swivel.cluster.leases",
-    "swivel.cluster.rotation",
-    "swivel.cluster.servers",
-    "swivel.cluster.stepping",
-    "swivel.training",
+    "swivel.training.distributed.async_executor",
+    "swivel.training.distributed.leases",
+    "swivel.training.distributed.ring",
+    "swivel.training.distributed.parameter_server",
+    "swivel.training.distributed.worker",
+    "swivel.training.loop",
 )
 FLOAT = 4  # bytes
 CHECKED = ("constants", "size", "runs")  # what a run of the model against this machine leaves

@@ -10,16 +10,16 @@ import numpy as np
 
 import swivel
 from common import RESULTS, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
-from swivel.means import Means
+from swivel.runtime.options import Means
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
     "swivel.corpus",
-    "swivel.counting",
-    "swivel.matrix",
-    "swivel.training",
-    "swivel.backends.cpu",
-    "swivel.backends.kernels",
+    "swivel.counts.cooccurrence",
+    "swivel.counts",
+    "swivel.training.loop",
+    "swivel.training.backends.cpu",
+    "swivel.training.backends.cpu_kernels",
 )
 SIZES = (8_192, 16_384, 32_768, 65_536)
 SHARES = (0.125, 0.25, 0.5, 1.0)

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 import swivel
 from common import REFERENCE_RATE, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
-from swivel.backends import Side, Step, StepSettings, Zeros
-from swivel.backends.base import ObservedCells
-from swivel.backends.choice import measure_products
-from swivel.backends.cpu import CpuBackend
 from swivel.config import TrainConfig, stage_config
-from swivel.means import Means
-from swivel.objective import Objective, column_offsets, row_offsets
-from swivel.planning import choose_zeros
-from swivel.schedule import Block, block_order, block_starts
+from swivel.runtime.options import Means
+from swivel.training.backends import Side, Step, StepSettings, Zeros
+from swivel.training.backends.base import ObservedCells
+from swivel.training.backends.cpu import CpuBackend
+from swivel.training.backends.select import measure_products
+from swivel.training.objective import Objective, column_offsets, row_offsets
+from swivel.training.plan import choose_zeros
+from swivel.training.schedule import Block, block_order, block_starts
 
-MEASURES = ("swivel.backends.base", "swivel.backends.cpu", "swivel.backends.kernels")
+MEASURES = ("swivel.training.backends.base", "swivel.training.backends.cpu", "swivel.training.backends.cpu_kernels")
 
 Operands = tuple[torch.Tensor, torch.Tensor]  # the vectors of the rows and of the columns of a block
 

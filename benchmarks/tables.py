@@ -24,9 +24,15 @@ from scipy.sparse.linalg import svds
 
 import swivel
 from common import RESULTS, ROOT, keep, make_parser, parse_arguments, work_folder, write_table
-from swivel.plots import style
+from swivel.reports.plots import style
 
-MEASURES = ("swivel.training", "swivel.objective", "swivel.schedule", "swivel.backends.cpu", "swivel.backends.kernels")
+MEASURES = (
+    "swivel.training.loop",
+    "swivel.training.objective",
+    "swivel.training.schedule",
+    "swivel.training.backends.cpu",
+    "swivel.training.backends.cpu_kernels",
+)
 Settings = Mapping[str, Any]
 SHARE, FIRST = 0.05, 10
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the singular values; 1 is the plain SVD

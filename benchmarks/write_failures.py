@@ -24,15 +24,15 @@ from common import keep, make_parser, parse_arguments, scratch_in_memory
 from faults import FAULTS, Call, Control, Fault, build_library, why_not
 
 MEASURES = (
-    "swivel.checkpoint",
-    "swivel.folders",
-    "swivel.formats",
-    "swivel.locks",
-    "swivel.making",
-    "swivel.npy",
+    "swivel.training.checkpoint",
+    "swivel.storage.manifest",
+    "swivel.vectors.formats",
+    "swivel.storage.processes",
+    "swivel.pipeline.train_folder",
+    "swivel.storage.npy",
     "swivel.storage",
-    "swivel.reproduce.stages",
-    "swivel.reproduce.writing",
+    "swivel.pipeline.reproduce.stages",
+    "swivel.pipeline.reproduce.write",
 )
 LIMIT_SECONDS = 120  # for one command: more is a hang
 HOME = scratch_in_memory("write-failures")
@@ -92,8 +92,8 @@ def run_child(arguments: tuple[str, ...], errors: Path) -> None:
             os.dup2(handle, number)
         sys.argv = ["swivel", *arguments]
         from swivel.cli import main
-        from swivel.reproduce import run
-        from swivel.reproduce.processes import run_here
+        from swivel.pipeline.reproduce import run
+        from swivel.pipeline.reproduce.subprocess import run_here
 
         assert run.reproduce.__kwdefaults__ is not None
         run.reproduce.__kwdefaults__["runner"] = run_here  # A process for each stage would take hours here.
@@ -162,7 +162,7 @@ def read_without_times(file: Path) -> Any:
 
 def find_finished() -> dict[str, tuple[int, int]]:
     """Return what tells one writing of each finished folder from another; raise where one is damaged."""
-    from swivel.folders import MANIFEST, open_folder, read_manifest
+    from swivel.storage.manifest import MANIFEST, open_folder, read_manifest
 
     finished = {}
     for file in CASE.rglob(MANIFEST):

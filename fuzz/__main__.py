@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fuzz.running import ROOT, Job, Tally, gather_findings, report, run_job, share_out
 from fuzz.targets import MISSING, TARGETS
-from swivel.resources import count_cores
+from swivel.runtime.resources import count_cores
 
 sys.path.append(str(ROOT / "benchmarks"))
 
@@ -27,11 +27,11 @@ from common import keep, make_parser, parse_arguments
 MEASURES = (
     "swivel.corpus",
     "swivel.evaluation.datasets",
-    "swivel.folders",
-    "swivel.formats",
-    "swivel.importers",
-    "swivel.npy",
-    "swivel.vocabulary",
+    "swivel.storage.manifest",
+    "swivel.vectors.formats",
+    "swivel.counts.importers",
+    "swivel.storage.npy",
+    "swivel.corpus.vocabulary",
 )
 
 

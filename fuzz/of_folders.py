@@ -19,12 +19,12 @@ from fuzz.guard import SPLIT, Target, parts, put
 from fuzz.of_formats import TENSOR_WORDS, make_vectors
 from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS
-from swivel.checkpoint import Checkpoint, Place, find_checkpoint, load_plan, save_checkpoint, save_plan
-from swivel.folders import open_folder, read_manifest
-from swivel.importers.importing import import_counts
-from swivel.matrix import open_matrix
-from swivel.planning import read_plan
-from swivel.reproduce.stages import Record, read_records
+from swivel.counts import open_matrix
+from swivel.counts.importers.importer import import_counts
+from swivel.pipeline.reproduce.stages import Record, read_records
+from swivel.storage.manifest import open_folder, read_manifest
+from swivel.training.checkpoint import Checkpoint, Place, find_checkpoint, load_plan, save_checkpoint, save_plan
+from swivel.training.plan import read_plan
 from swivel.vectors import Side, Vectors
 from swivel.vectors import load as load_folder
 

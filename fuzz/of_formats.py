@@ -14,9 +14,9 @@ import numpy as np
 from fuzz.guard import SPLIT, Target, parts, put
 from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS, NUMBERS
-from swivel.formats import FORMATS, export, load
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.formats import FORMATS, export, load
 
 WORDS = ["king", "queen", "é-ö", "7"]
 TENSOR_WORDS: tuple[bytes, ...] = (

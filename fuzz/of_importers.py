@@ -15,18 +15,18 @@ import scipy.sparse
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.of_text import JSON_WORDS, NUMBERS
+from swivel.counts.importers.baskets import Baskets
+from swivel.counts.importers.config import ImportConfig
+from swivel.counts.importers.context import Reading
+from swivel.counts.importers.detect import find_source
+from swivel.counts.importers.glove import read_label_file
+from swivel.counts.importers.importer import import_counts
+from swivel.counts.importers.labels import LabelTable
+from swivel.counts.importers.protobuf import WireError, parse_example
+from swivel.counts.importers.spill import refuse_bad_counts
 from swivel.errors import CountsError
-from swivel.importers.baskets import Baskets
-from swivel.importers.glove import read_label_file
-from swivel.importers.importing import import_counts
-from swivel.importers.labels import LabelTable
-from swivel.importers.protobuf import WireError, parse_example
-from swivel.importers.reading import Reading
-from swivel.importers.settings import ImportConfig
-from swivel.importers.sources import find_source
-from swivel.importers.spill import refuse_bad_counts
-from swivel.means import Means
-from swivel.progress import SILENT
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SILENT
 
 MEMORY = 1 << 22
 TRIPLES = "tea\tmilk\t2\ncafé au lait\tmilk\t3.5\ntea\tmilk\t1e2\n".encode()

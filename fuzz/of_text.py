@@ -20,17 +20,17 @@ import numpy as np
 from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import BREAK, encode, split_units
-from swivel.corpus.characters import Rules, build_rules
+from swivel.corpus.character_classes import Rules, build_rules
+from swivel.corpus.chunks import cut_stream
 from swivel.corpus.encode import EncodedCorpus, Worker, _fresh
-from swivel.corpus.kernels import START
-from swivel.corpus.pieces import cut_stream
 from swivel.corpus.sources import Block, Stream, open_streams
+from swivel.corpus.tokenizer_kernels import START
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.importers.config import ImportConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
-from swivel.importers.settings import ImportConfig
-from swivel.resources import parse_bytes
+from swivel.runtime.resources import parse_bytes
 from swivel.storage import open_array
 from swivel.vectors import parse_expression
-from swivel.vocabulary import Vocabulary
 
 TEXT = (
     "Don’t stop -- it's state-of-the-art. mr. X said: “No!” Then… 中文。かな\u00ad\u0301\r\n\r\n"
@@ -165,7 +165,7 @@ def read_vocabulary(data: bytes, folder: Path) -> None:
 
 def read_listed(data: bytes, folder: Path) -> None:
     """One's own list of tokens: as texts, the last one not empty."""
-    from swivel.cli.commands import read_tokens
+    from swivel.cli.main import read_tokens
 
     found = read_tokens(str(put(folder, "words.txt", data)))
     assert found is not None

@@ -21,7 +21,12 @@ from pathlib import Path
 import atheris
 
 # Compiled by numba from their bytecode, which must stay as it was written.
-COMPILED = ["swivel.corpus.kernels", "swivel.counting.kernels", "swivel.matrix.kernels", "swivel.backends"]
+COMPILED = [
+    "swivel.corpus.tokenizer_kernels",
+    "swivel.counts.cooccurrence.kernels",
+    "swivel.counts.kernels",
+    "swivel.training.backends",
+]
 MEMORY_BYTES = 1 << 30  # that an input may take beside what the process has
 TIMEOUT_SECONDS = 20
 

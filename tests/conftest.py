@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 
 if TYPE_CHECKING:
     from ray_cluster import TwoNodes
     from step_contract import Maker
-    from swivel.backends import Backend, StepSettings
+    from swivel.training.backends import Backend, StepSettings
 
 GROUPS, WORDS = 6, 60
 
@@ -113,7 +113,7 @@ def share_of_own_group() -> Callable[[np.ndarray], float]:
 @pytest.fixture(scope="session")
 def has_bfloat16() -> bool:
     """Whether bfloat16 products run here: asked in a process of its own, for they may kill the one that tries."""
-    from swivel.backends.choice import measure_products
+    from swivel.training.backends.select import measure_products
 
     return "bfloat16" in measure_products("bfloat16")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from swivel.config import CountConfig
-from swivel.counting import BREAK, GAP
+from swivel.counts.cooccurrence import BREAK, GAP
 
 
 def corpora(words: int, least: int) -> st.SearchStrategy[list[int]]:

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from swivel import pipeline
-from swivel.cli.leaving import BEGINS_AGAIN, GOES_ON
-from swivel.means import Means
+from swivel.cli.exit import BEGINS_AGAIN, GOES_ON
+from swivel.pipeline import stages as pipeline
+from swivel.runtime.options import Means
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LEAVE_SECONDS = 5.0  # from SIGINT or SIGTERM to the end of the process

@@ -11,13 +11,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.config import CountConfig
-from swivel.counting import BREAK, GAP, CountJob, count_tokens, device, device_pairs, part_names
-from swivel.counting import count as counting
-from swivel.counting.device import DeviceCounter, DeviceMeans
-from swivel.matrix import Matrix
-from swivel.matrix.layout import Layout
-from swivel.progress import SILENT
-from swivel.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
+from swivel.counts.cooccurrence import BREAK, GAP, CountJob, count_tokens, part_names
+from swivel.counts.cooccurrence import count as counting
+from swivel.counts.cooccurrence.gpu import counter as device
+from swivel.counts.cooccurrence.gpu import pairs as device_pairs
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceMeans
+from swivel.counts.layout import Layout
+from swivel.runtime.progress import SILENT
 
 WORDS = 7
 

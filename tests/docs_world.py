@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import swivel
-from swivel import sample
+from swivel.pipeline import demo as sample
 
 GROUPS = [
     ["tuxedo", "gown", "ball", "dinner", "jacket", "tie", "shirt"],

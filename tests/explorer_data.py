@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.explorer.app import Exploration
-from swivel.explorer.layout import Floats, Reduced
 from swivel.explorer.maps import MapMaker
-from swivel.explorer.sets import VectorSet
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
+from swivel.explorer.models import VectorSet
+from swivel.explorer.projection import Floats, Reduced
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 HTML = "<img src=x onerror=alert(1)>"
 PLANTED = {"man": (0, 1, 0), "king": (1, 1, 0), "woman": (0, 0, 1), "queen": (1, 0, 1)}

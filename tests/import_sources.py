@@ -16,7 +16,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import zstandard
 
-from swivel.matrix import Matrix
+from swivel.counts import Matrix
 
 Counts = Mapping[tuple[str, str], float]
 

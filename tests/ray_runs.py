@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from swivel.cluster.asynchronous import Asynchronous
 from swivel.config import TrainConfig
-from swivel.matrix import open_matrix
-from swivel.means import ClusterConfig
-from swivel.progress import SilentProgress, Task
-from swivel.schedule import Block
-from swivel.training import train_matrix
-from swivel.workers import Done, Round, Wishes
+from swivel.counts import open_matrix
+from swivel.runtime.options import ClusterConfig
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.training.distributed.async_executor import Asynchronous
+from swivel.training.executor import Done, Round, Wishes
+from swivel.training.loop import train_matrix
+from swivel.training.schedule import Block
 
 
 class Audited(Asynchronous):

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from swivel.errors import ConfigError
-from swivel.interrupts import stop_on_signals
-from swivel.means import Means
-from swivel.progress import track
-from swivel.reproduce import run_in_process
+from swivel.pipeline.reproduce import run_in_process
+from swivel.runtime.options import Means
+from swivel.runtime.progress import track
+from swivel.runtime.signals import stop_on_signals
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from swivel.cluster.rotation import Rotating
 from swivel.config import TrainConfig
+from swivel.counts import open_matrix
 from swivel.errors import Diverged
-from swivel.matrix import open_matrix
-from swivel.progress import SilentProgress
-from swivel.training import train_matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.distributed.ring import Rotating
+from swivel.training.loop import train_matrix
 
 
 class Stopping(SilentProgress):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix
-from swivel.training import Trained, train_matrix
+from swivel.counts import Matrix
+from swivel.training.loop import Trained, train_matrix
 
 SCRIPT = Path(__file__).parent / "rotation_ranks.py"
 CONFIG = TrainConfig(dim=4, passes=3, block_size=13, zeros="all", backend="cpu", dtype="float32")

@@ -15,8 +15,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
-from swivel.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
+from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
 
 Maker = Callable[[StepSettings], Backend]
 HAS_GPU = torch.cuda.is_available()

@@ -11,14 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends import Side, Step, StepSettings, Zeros
-from swivel.backends.base import Load
-from swivel.backends.triton.backend import DeviceMeans, TritonBackend, measure_needs
-from swivel.backends.triton.plan import Places, Shapes
-from swivel.backends.triton.residence import DeviceNeeds
-from swivel.backends.triton.steps import Batch, CellArrays, Parameters
-from swivel.objective import Loss, Objective
-from swivel.schedule import block_starts, rounds_in_groups
+from swivel.training.backends import Side, Step, StepSettings, Zeros
+from swivel.training.backends.base import Load
+from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend, measure_needs
+from swivel.training.backends.triton.launch import Batch, CellArrays, Parameters
+from swivel.training.backends.triton.layout import Places, Shapes
+from swivel.training.backends.triton.memory_plan import DeviceNeeds
+from swivel.training.objective import Loss, Objective
+from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}

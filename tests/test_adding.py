@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, StorageError
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.means import Means
-from swivel.pipeline import add, count
-from swivel.progress import SilentProgress, Task
-from swivel.vocabulary import Vocabulary
+from swivel.pipeline.stages import add, count
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress, Task
 
 CELL_FILES = ("offsets.npy", "positions.npy", "counts.npy", "row_sums.npy", "column_sums.npy", "rows.txt")
 COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
@@ -204,7 +204,7 @@ def test_what_a_sum_needs_is_said_first_and_held_against_the_disk(
     monkeypatch.setattr(SilentProgress, "say", lambda self, line: said.append(line))
     add(one, two, out=tmp_path / "sum")
     assert any(line.startswith("about ") and line.endswith("for adding") for line in said)
-    monkeypatch.setattr("swivel.needs.free_disk", lambda path: 8)
+    monkeypatch.setattr("swivel.runtime.estimates.free_disk", lambda path: 8)
     with pytest.raises(StorageError, match=r"adding needs about .* of disk, 8 B are free"):
         add(one, two, out=tmp_path / "more")
     assert not (tmp_path / "more").exists()

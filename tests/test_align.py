@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Side, Vectors, find_rotation, shared_words
-from swivel.vocabulary import Vocabulary
 
 WORDS, DIM = 60, 8
 
@@ -44,7 +44,7 @@ def test_rotation_is_orthogonal_and_beats_any_other(rotation: np.ndarray) -> Non
 
 def test_long_lists_are_taken_piece_by_piece(monkeypatch: pytest.MonkeyPatch, rotation: np.ndarray) -> None:
     source = np.random.default_rng(3).normal(size=(50, DIM)).astype(np.float32)
-    monkeypatch.setattr("swivel.vectors.aligning._CHUNK_ROWS", 7)
+    monkeypatch.setattr("swivel.vectors.align._CHUNK_ROWS", 7)
     np.testing.assert_allclose(find_rotation(source, (source @ rotation).astype(np.float32)), rotation, atol=1e-6)
 
 

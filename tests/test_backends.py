@@ -21,8 +21,9 @@ from step_contract import (
     make_block,
     run_step,
 )
-from swivel.backends import Side, StepSettings, Zeros, kernels
-from swivel.objective import Objective
+from swivel.training.backends import Side, StepSettings, Zeros
+from swivel.training.backends import cpu_kernels as kernels
+from swivel.training.objective import Objective
 
 SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300)]
 # Every shape with every dimension and both kinds of zeros; other ways to sample at one dimension.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
-from swivel.backends import StepSettings, Zeros
-from swivel.objective import Objective
+from swivel.training.backends import StepSettings, Zeros
+from swivel.training.objective import Objective
 
 pytestmark = pytest.mark.gpu
 if not HAS_GPU:

@@ -12,21 +12,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.backends import (
+from swivel.config import TrainConfig
+from swivel.errors import ConfigError, TrainingError
+from swivel.training.backends import (
     Backend,
     BackendMeans,
     Side,
     Step,
     StepSettings,
     Zeros,
-    choice,
     choose_backend,
     choose_dtype,
     create_backend,
 )
-from swivel.config import TrainConfig
-from swivel.errors import ConfigError, TrainingError
-from swivel.objective import Loss, Objective
+from swivel.training.backends import select as choice
+from swivel.training.objective import Loss, Objective
 from tolerances import assert_equal_but_for_rounding
 
 SAMPLED = StepSettings(Objective(), Zeros(common=0.1, middle=0.4, share=0.05), decay=1e-4)

@@ -30,16 +30,16 @@ from step_contract import (
     parameters_of,
     run_step,
 )
-from swivel.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
 from swivel.errors import TrainingError
-from swivel.objective import Loss, Objective
-from swivel.schedule import block_starts
+from swivel.training.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
+from swivel.training.objective import Loss, Objective
+from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
-from swivel.backends.triton import backend as triton_backend
-from swivel.backends.triton import residence
-from swivel.backends.triton.plan import Tile
-from swivel.backends.triton.steps import StepLauncher
+from swivel.training.backends.triton import backend as triton_backend
+from swivel.training.backends.triton import memory_plan as residence
+from swivel.training.backends.triton.launch import StepLauncher
+from swivel.training.backends.triton.layout import Tile
 
 float32 = pytest.mark.parametrize("kind", ["triton float32"])
 both = pytest.mark.parametrize("kind", ["triton float32", "triton float16"])

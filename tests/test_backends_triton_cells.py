@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from step_contract import HAS_GPU, Cells
 from swivel import storage
-from swivel.backends import Zeros
-from swivel.backends.base import ObservedCells
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.matrix import layout as matrix_layout
-from swivel.schedule import block_starts
-from swivel.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.counts import layout as matrix_layout
+from swivel.training.backends import Zeros
+from swivel.training.backends.base import ObservedCells
+from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # that builds the matrix
-from swivel.backends.triton import cells as cells_module
-from swivel.backends.triton.cells import DeviceCells, ShardCells
-from swivel.backends.triton.plan import BlockShape, Places, Shapes, Tile
+from swivel.training.backends.triton import cells as cells_module
+from swivel.training.backends.triton.cells import DeviceCells, ShardCells
+from swivel.training.backends.triton.layout import BlockShape, Places, Shapes, Tile
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}

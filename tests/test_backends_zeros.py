@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from swivel.backends import Side, StepSettings, Zeros
-from swivel.backends.reference import block_gradients
-from swivel.objective import Objective, column_offsets, row_offsets
+from swivel.training.backends import Side, StepSettings, Zeros
+from swivel.training.backends.reference import block_gradients
+from swivel.training.objective import Objective, column_offsets, row_offsets
 
 SAMPLED = Zeros(common=0.1, middle=0.4, share=0.05)
 shares = st.floats(1e-4, 1.0)

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.baselines import (
+from swivel.config import CorpusConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
+from swivel.evaluation.baselines import (
     LONGEST_UNIT,
     BaselineConfig,
     baseline_settings,
@@ -22,13 +25,10 @@ from swivel.baselines import (
     train_word2vec,
     vectors_of_words,
 )
-from swivel.config import CorpusConfig
-from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
-from swivel.means import Means
-from swivel.pipeline import count, is_done
-from swivel.progress import SilentProgress, Task
+from swivel.pipeline.stages import count, is_done
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors, load
-from swivel.vocabulary import Vocabulary
 
 GROUPS, WORDS = 4, 24
 CONFIG = BaselineConfig(dim=16, window=3, passes=8, rate=0.1, sample=0.0)
@@ -168,7 +168,7 @@ def test_progress_is_told_in_tokens() -> None:
 def test_interrupted_training_leaves_nothing_behind(
     number: int, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.baselines.TOLD_TOKENS", 500)
+    monkeypatch.setattr("swivel.evaluation.baselines.TOLD_TOKENS", 500)
     bar = Bar(stop_with=number)
     with pytest.raises(error):
         train_word2vec(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from swivel import storage
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
+from swivel.counts import layout as matrix_layout
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
-from swivel.matrix import layout as matrix_layout
 from swivel.storage import ArrayAppender
-from swivel.vocabulary import Vocabulary
 
 ROWS, COLUMNS = 9, 7
 LEAST = 1_024 * 80

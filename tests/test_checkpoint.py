@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from swivel.checkpoint import (
+from swivel.errors import DamagedFolder, FolderLocked, StorageError
+from swivel.storage import FolderLock, seal, unseal
+from swivel.training.checkpoint import (
     PLAN,
     SLOTS,
     Checkpoint,
@@ -23,9 +25,7 @@ from swivel.checkpoint import (
     save_plan,
     saved_bytes,
 )
-from swivel.errors import DamagedFolder, FolderLocked, StorageError
-from swivel.objective import Loss
-from swivel.storage import FolderLock, seal, unseal
+from swivel.training.objective import Loss
 
 
 def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:

@@ -33,7 +33,7 @@ class Repository:
         for folder in (self.module.parent, self.result.parent):
             folder.mkdir(parents=True)
         self.module.write_text("FAST = True\n")
-        (root / "benchmarks" / "speed.py").write_text('MEASURES = ("swivel.counting",)\n')
+        (root / "benchmarks" / "speed.py").write_text('MEASURES = ("swivel.counts.cooccurrence",)\n')
         self.git("init", "--quiet")
         self.commit = self.save()
 
@@ -82,13 +82,13 @@ def test_a_result_of_changed_code_is_out_of_date(repository: Repository, is_comm
     repository.module.write_text("FAST = False\n")
     if is_committed:
         repository.save()
-    assert repository.check() == (["swivel.counting changed since"], [])
+    assert repository.check() == (["swivel.counts.cooccurrence changed since"], [])
 
 
 def test_a_new_file_in_a_measured_package_makes_a_result_out_of_date(repository: Repository) -> None:
     repository.write_result(repository.commit)
     repository.module.with_name("kernels.py").write_text("")
-    assert repository.check() == (["swivel.counting changed since"], [])
+    assert repository.check() == (["swivel.counts.cooccurrence changed since"], [])
 
 
 def test_a_result_of_an_unknown_commit_is_out_of_date(repository: Repository) -> None:
@@ -98,11 +98,13 @@ def test_a_result_of_an_unknown_commit_is_out_of_date(repository: Repository) ->
 
 def test_a_digest_tells_more_than_the_commit(repository: Repository) -> None:
     repository.module.write_text("FAST = 'as measured before the commit'\n")
-    repository.write_result(repository.commit, measured={"swivel.counting": claims.digest_source("swivel.counting")})
+    repository.write_result(
+        repository.commit, measured={"swivel.counts.cooccurrence": claims.digest_source("swivel.counts.cooccurrence")}
+    )
     repository.save()
     assert repository.check() == ([], [])
     repository.module.write_text("FAST = False\n")
-    assert repository.check() == (["swivel.counting changed since"], [])
+    assert repository.check() == (["swivel.counts.cooccurrence changed since"], [])
 
 
 def test_a_result_that_no_script_makes_is_an_error(repository: Repository) -> None:

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from swivel import workers
 from swivel._version import __version__
-from swivel.backends import BackendMeans, create_backend
 from swivel.cli import cli, main
-from swivel.cli.bars import format_rate
-from swivel.cli.commands import next_look
-from swivel.cli.drawing import draw_demo, draw_facts, draw_neighbours, next_command
-from swivel.sample import Demo
+from swivel.cli.main import next_look
+from swivel.cli.progress_bars import format_rate
+from swivel.cli.render import draw_demo, draw_facts, draw_neighbours, next_command
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.pipeline.demo import Demo
 from swivel.storage import read_manifest
+from swivel.training import executor as workers
+from swivel.training.backends import BackendMeans, create_backend
 from swivel.vectors import Neighbour, Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
 QUICK = ["--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32"]
@@ -396,7 +396,7 @@ def test_other_ends_are_one_line_too(
     def fail(*arguments: object, **keywords: object) -> None:
         raise error
 
-    monkeypatch.setattr("swivel.describe.describe_machine", fail)
+    monkeypatch.setattr("swivel.pipeline.info.describe_machine", fail)
     check_error(swivel("info"), status, line)
 
 

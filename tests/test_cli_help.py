@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from swivel._version import __version__
 from swivel.cli import cli
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.means import ClusterConfig
+from swivel.runtime.options import ClusterConfig
 
 VERBS = sorted(cli.commands)
 

@@ -45,7 +45,7 @@ def test_exit_statuses_are_those_of_a_good_citizen() -> None:
 
 
 def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
-    broken = "import swivel.pipeline as p, swivel.cli; p.count = None; swivel.cli.main()"
+    broken = "import swivel.pipeline.stages as p, swivel.cli; p.count = None; swivel.cli.main()"
     arguments = [sys.executable, "-c", broken, "count", str(text), "-o", str(tmp_path)]
     done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

@@ -16,8 +16,8 @@ import pytest
 
 import swivel
 from ray_cluster import TwoNodes
-from swivel.cluster import connecting
 from swivel.errors import ClusterError, ConfigError, MissingExtra
+from swivel.runtime import ray as connecting
 
 pytestmark = pytest.mark.xdist_group("ray")
 

@@ -19,15 +19,16 @@ import swivel
 from ray_cluster import TwoNodes
 from swivel import Means
 from swivel.cli import cli
-from swivel.cluster import connecting, counting
-from swivel.cluster import counting_tasks as tasks
-from swivel.cluster.counting import cut_groups
 from swivel.config import CorpusConfig
 from swivel.corpus import FileRange
+from swivel.counts import layout as matrix_layout
+from swivel.counts.cooccurrence import ray as counting
+from swivel.counts.cooccurrence import ray_tasks as tasks
+from swivel.counts.cooccurrence.ray import cut_groups
+from swivel.counts.layout import Layout
 from swivel.errors import ClusterError, ConfigError, CorpusError, CountsError, MemoryBudgetError, VocabularyError
-from swivel.matrix import layout as matrix_layout
-from swivel.matrix.layout import Layout
-from swivel.progress import SilentProgress
+from swivel.runtime import ray as connecting
+from swivel.runtime.progress import SilentProgress
 
 pytestmark = pytest.mark.xdist_group("ray")
 WORDS = 70

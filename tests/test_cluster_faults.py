@@ -20,13 +20,13 @@ import pytest
 
 from ray_cluster import NOTICED, STORE_BYTES, TwoNodes
 from ray_runs import Audited, Watching, pids
-from swivel.checkpoint import SLOTS
-from swivel.cluster.connecting import connect
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix
-from swivel.means import ClusterConfig
+from swivel.counts import Matrix
+from swivel.runtime.options import ClusterConfig
+from swivel.runtime.ray import connect
 from swivel.storage import MANIFEST
-from swivel.training import train_matrix
+from swivel.training.checkpoint import SLOTS
+from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("faults")  # a cluster of its own, beside that of "ray"
 PASSES, BLOCKS = 16, 6

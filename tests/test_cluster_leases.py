@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.cluster.leases import MOST_BLOCKS, Leases, Part, Strip, compose_strips
-from swivel.schedule import rounds_without_conflict
-from swivel.workers import Round
+from swivel.training.distributed.leases import MOST_BLOCKS, Leases, Part, Strip, compose_strips
+from swivel.training.executor import Round
+from swivel.training.schedule import rounds_without_conflict
 
 
 def make_rounds(rows: int, columns: int) -> list[Round]:

@@ -14,9 +14,9 @@ import pytest
 
 import swivel
 from rotation_runs import CONFIG, job_of, run_ranks, train_alone
-from swivel.matrix import Matrix
-from swivel.progress import SilentProgress
-from swivel.training import train_matrix
+from swivel.counts import Matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 
 

@@ -13,14 +13,14 @@ import torch
 
 import swivel
 from rotation_runs import CONFIG, bits, job_of, run_ranks, train_alone
-from swivel.cluster import rotation
-from swivel.cluster.choosing import choose_workers
+from swivel.counts import Matrix
 from swivel.errors import ClusterError, ConfigError
-from swivel.matrix import Matrix
-from swivel.means import Means
-from swivel.progress import SilentProgress
-from swivel.resources import find_rank
-from swivel.training import train_matrix
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress
+from swivel.runtime.resources import find_rank
+from swivel.training.distributed import ring as rotation
+from swivel.training.distributed.select import choose_workers
+from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 
 pytestmark = pytest.mark.xdist_group("ranks")

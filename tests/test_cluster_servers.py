@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from step_contract import HAS_GPU
-from swivel.backends import Side
-from swivel.backends.base import StepSettings
-from swivel.backends.kernels import recover_gradient
-from swivel.backends.reference import block_gradients
-from swivel.cluster.leases import Part, Strip
-from swivel.cluster.servers import REFUSED, Push, Server, server_of
-from swivel.cluster.stepping import Order, Stepper, Unanswered, Worker, open_stepper, payload_bytes
 from swivel.config import TrainConfig
+from swivel.counts import Matrix
 from swivel.errors import ClusterError
-from swivel.matrix import Matrix
-from swivel.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
-from swivel.planning import choose_zeros, make_plan
+from swivel.training.backends import Side
+from swivel.training.backends.base import StepSettings
+from swivel.training.backends.cpu_kernels import recover_gradient
+from swivel.training.backends.reference import block_gradients
+from swivel.training.distributed.leases import Part, Strip
+from swivel.training.distributed.parameter_server import REFUSED, Push, Server, server_of
+from swivel.training.distributed.worker import Order, Stepper, Unanswered, Worker, open_stepper, payload_bytes
+from swivel.training.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
+from swivel.training.plan import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
 

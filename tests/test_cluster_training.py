@@ -21,17 +21,17 @@ from ray_cluster import TwoNodes
 from ray_runs import Audited, Watching
 from swivel import Means
 from swivel.cli import cli
-from swivel.cluster.asynchronous import Asynchronous, Tally
-from swivel.cluster.choosing import choose_workers
-from swivel.cluster.connecting import connect
-from swivel.cluster.crew import Heard
-from swivel.cluster.leases import Leases
 from swivel.config import TrainConfig
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ClusterError, ConfigError, StorageError
-from swivel.matrix import Matrix, open_matrix
-from swivel.means import ClusterConfig
-from swivel.training import train_matrix
-from swivel.workers import Alone
+from swivel.runtime.options import ClusterConfig
+from swivel.runtime.ray import connect
+from swivel.training.distributed.async_executor import Asynchronous, Tally
+from swivel.training.distributed.leases import Leases
+from swivel.training.distributed.select import choose_workers
+from swivel.training.distributed.worker_pool import Heard
+from swivel.training.executor import Alone
+from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("ray")
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
@@ -131,7 +131,7 @@ def test_workers_that_the_cluster_has_no_cores_for_end_the_run(planted: Matrix, 
 def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody finishes anything: that a new worker joined is no progress."""
     clock = iter(range(1, 100_000))
-    monkeypatch.setattr("swivel.cluster.asynchronous.now", lambda: float(next(clock)))
+    monkeypatch.setattr("swivel.training.distributed.async_executor.now", lambda: float(next(clock)))
     news = cycle([[Heard(0)], [Heard(0, is_lost=True, reason="ActorDiedError: out of memory")]])
     workers = Asynchronous.__new__(Asynchronous)
     workers.config, workers.tally = ClusterConfig(workers=1, patience_seconds=50.0), Tally()

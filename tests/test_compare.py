@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 import swivel
 from swivel.cli import cli
-from swivel.cli.comparing import second_training
-from swivel.drift import Drift, compare, running_middle
+from swivel.cli.compare import second_training
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
 from swivel.errors import ConfigError
-from swivel.matrix import Matrix
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.compare import Drift, compare, running_middle
 
 WORDS, DIM = 400, 12
 MOVED = ("w7", "w150", "w390")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import BREAK, GAP, split_units
-from swivel.corpus.characters import ABBREVIATIONS, MAX_TOKEN_BYTES, build_rules, kind_of
+from swivel.corpus.character_classes import ABBREVIATIONS, MAX_TOKEN_BYTES, build_rules, kind_of
 from swivel.corpus.encode import EncodedCorpus, encode_corpus
 from swivel.corpus.sources import Texts
-from swivel.progress import SilentProgress, Task
-from swivel.vocabulary import Vocabulary, choose_tokens
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens
+from swivel.runtime.progress import SilentProgress, Task
 
 NASTY = [
     *"\r\n\0\x0b\x1c\x1f\x85\u00a0\u2028\u2029\u3000\t  ",

@@ -21,8 +21,8 @@ from swivel.corpus import (
     list_paths,
     split_units,
 )
-from swivel.corpus import ranges as ranges_module
-from swivel.corpus.ranges import open_range
+from swivel.corpus import file_ranges as ranges_module
+from swivel.corpus.file_ranges import open_range
 from swivel.corpus.remote import RemoteFile, is_url
 from swivel.errors import CorpusError
 

@@ -23,7 +23,10 @@ from numpy.typing import ArrayLike
 from count_strategies import configs, corpora
 from swivel import storage
 from swivel.config import CountConfig
-from swivel.counting import (
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
+from swivel.counts import layout as matrix_layout
+from swivel.counts.cooccurrence import (
     BREAK,
     GAP,
     CountJob,
@@ -31,15 +34,12 @@ from swivel.counting import (
     count_tokens,
     forecast,
     part_names,
-    planning,
     window_weights,
 )
-from swivel.counting import count as counting
+from swivel.counts.cooccurrence import count as counting
+from swivel.counts.cooccurrence import plan as planning
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
-from swivel.matrix import Matrix, open_matrix
-from swivel.matrix import layout as matrix_layout
-from swivel.progress import SILENT, SilentProgress, Task
-from swivel.vocabulary import Vocabulary
+from swivel.runtime.progress import SILENT, SilentProgress, Task
 
 WORDS = 7
 
@@ -363,5 +363,5 @@ def test_columns_are_named_after_their_parts(columns: str, names: tuple[str, ...
 
 
 def test_importing_counting_does_not_load_numba() -> None:
-    code = "import sys, swivel.counting, swivel.matrix; sys.exit('numba' in sys.modules)"
+    code = "import sys, swivel.counts.cooccurrence, swivel.counts; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

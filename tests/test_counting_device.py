@@ -16,23 +16,15 @@ from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
 from swivel import storage
 from swivel.config import CountConfig
-from swivel.counting import (
-    BREAK,
-    GAP,
-    CountJob,
-    count,
-    count_tokens,
-    device,
-    device_pairs,
-    device_plan,
-    wake_device,
-    window_weights,
-)
-from swivel.counting.device_plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts import layout as matrix_layout
+from swivel.counts.cooccurrence import BREAK, GAP, CountJob, count, count_tokens, wake_device, window_weights
+from swivel.counts.cooccurrence.gpu import counter as device
+from swivel.counts.cooccurrence.gpu import pairs as device_pairs
+from swivel.counts.cooccurrence.gpu import plan as device_plan
+from swivel.counts.cooccurrence.gpu.plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts.layout import Layout
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
-from swivel.matrix import layout as matrix_layout
-from swivel.matrix.layout import Layout
-from swivel.progress import SilentProgress, Task
+from swivel.runtime.progress import SilentProgress, Task
 
 
 @pytest.fixture(autouse=True)

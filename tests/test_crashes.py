@@ -26,14 +26,15 @@ from crash_runs import (
     run_undisturbed,
     stamp_stages,
 )
-from swivel import making, pipeline
-from swivel.checkpoint import remove_checkpoints
 from swivel.cli import cli
-from swivel.cli.leaving import BEGINS_AGAIN, GOES_ON, describe_kept, say_goodbye
+from swivel.cli.exit import BEGINS_AGAIN, GOES_ON, describe_kept, say_goodbye
 from swivel.errors import FolderLocked
-from swivel.means import Means
-from swivel.progress import PassedOn, Task
+from swivel.pipeline import stages as pipeline
+from swivel.pipeline import train_folder as making
+from swivel.runtime.options import Means
+from swivel.runtime.progress import PassedOn, Task
 from swivel.storage import FolderLock, create_folder
+from swivel.training.checkpoint import remove_checkpoints
 from swivel.vectors import load
 
 TEXT = "tea milk sugar\nmilk tea\nsugar cup tea\n" * 20

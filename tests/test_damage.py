@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from swivel import vectors
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder
-from swivel.matrix import Matrix, open_matrix
 from swivel.storage import MANIFEST, create_folder, open_folder, seal, unseal
-from swivel.tensors import map_tensors
+from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Side, Vectors
-from swivel.vectors.files import TENSORS
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.folder import TENSORS
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import swivel.evaluation
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import (
     TABLE_HEADER,
@@ -31,10 +32,9 @@ from swivel.evaluation import (
     score_categories,
     score_similarity,
 )
-from swivel.evaluation.answers import answer_questions
-from swivel.progress import SilentProgress
+from swivel.evaluation.analogy_search import answer_questions
+from swivel.runtime.progress import SilentProgress
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 
 def make_vectors(table: NDArray[np.float32], words: list[str] | None = None) -> Vectors:
@@ -138,8 +138,8 @@ def answer_naively(table: NDArray[np.float32], question: list[int], method: str)
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small tiles and batches, so that sizes divide nothing.
-    monkeypatch.setattr("swivel.evaluation.answers._TILE", 16)
-    monkeypatch.setattr("swivel.evaluation.answers._BATCH", 7)
+    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 16)
+    monkeypatch.setattr("swivel.evaluation.analogy_search._BATCH", 7)
     rng = np.random.default_rng(seed)
     table = rng.standard_normal((53, 6)).astype(np.float32)
     table[[0, 20, 21, 52]] = 0
@@ -155,7 +155,7 @@ def test_answers_do_not_depend_on_threads_tiles_or_chunks(monkeypatch: pytest.Mo
     questions = rng.integers(0, 120, (80, 3))
     expected = answer_questions(vectors, questions).tolist()
     for name, value in (("count_cores", lambda: 5), ("_TABLE", 700), ("_QUESTIONS", 41), ("_TILE", 1)):
-        monkeypatch.setattr(f"swivel.evaluation.answers.{name}", value)
+        monkeypatch.setattr(f"swivel.evaluation.analogy_search.{name}", value)
         assert answer_questions(vectors, questions).tolist() == expected
 
 
@@ -168,14 +168,14 @@ def test_answers_may_be_looked_for_among_the_first_words_only() -> None:
 
 
 def test_progress_of_answers_adds_up_to_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.answers._TILE", 3)
+    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 3)
     done: list[float] = []
     answer_questions(make_vectors(np.eye(10, dtype=np.float32)), np.array([[0, 1, 2]] * 6), advance=done.append)
     assert sum(done) == pytest.approx(6)
 
 
 def test_equal_answers_go_by_id_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.answers._TILE", 2)
+    monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 2)
     table = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
     assert answer_questions(make_vectors(table), np.array([[0, 1, 3], [0, 0, 0], [0, 1, 2]])).tolist() == [4, 1, 3]
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from swivel.cli import cli
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, StorageError
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 WORDS = ["king", "man", "woman", "queen", "pear"]
 SQUARE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [1, -1, 0]], np.float32)

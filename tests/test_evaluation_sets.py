@@ -9,7 +9,7 @@ import pytest
 
 from swivel.errors import ConfigError, EvaluationError
 from swivel.evaluation import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set, split_set
-from swivel.evaluation.halves import half_of_pair
+from swivel.evaluation.splits import half_of_pair
 
 
 def write(path: Path, text: str) -> Path:

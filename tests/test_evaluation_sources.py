@@ -13,12 +13,12 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, MissingExtra
 from swivel.evaluation import PAPER_ORDER, AnalogySet, SimilaritySet, evaluate, fetch_sets, find_sets, read_set
-from swivel.evaluation.sources import SOURCES, Source
-from swivel.progress import SilentProgress
+from swivel.evaluation.download import SOURCES, Source
+from swivel.runtime.progress import SilentProgress
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 REAL_SETS = Path(__file__).resolve().parents[2] / "shared" / "data" / "eval"
 CLOSED = "http://127.0.0.1:9"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError
 from swivel.evaluation import (
     COMPARISON_HEADER,
@@ -39,7 +40,6 @@ from swivel.evaluation.bootstrap import (
     share_interval,
     two_sided_p,
 )
-from swivel.vocabulary import Vocabulary
 
 
 @settings(deadline=None, max_examples=30)

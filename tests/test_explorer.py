@@ -12,17 +12,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_exploration, make_vectors
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.explorer import Hosts, answers
+from swivel.explorer import Hosts
+from swivel.explorer import queries as answers
 from swivel.explorer.app import Exploration, make_app
-from swivel.explorer.files import NAMES, page_files
-from swivel.explorer.guard import HEADERS
+from swivel.explorer.assets import NAMES, page_files
 from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS
-from swivel.explorer.sets import VectorSet, open_set
+from swivel.explorer.models import VectorSet, open_set
+from swivel.explorer.security import HEADERS
 from swivel.explorer.spelling import Speller
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")

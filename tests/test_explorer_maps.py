@@ -19,10 +19,11 @@ import pytest
 
 from explorer_data import GROUPS, WORDS, make_vectors, spread
 from swivel.errors import SwivelError
-from swivel.explorer import layout, maps
-from swivel.explorer.layout import Reduced, find_clusters, reduce_vectors, run_umap
+from swivel.explorer import maps
+from swivel.explorer import projection as layout
 from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
-from swivel.explorer.sets import View
+from swivel.explorer.models import View
+from swivel.explorer.projection import Reduced, find_clusters, reduce_vectors, run_umap
 
 
 def make_view() -> View:

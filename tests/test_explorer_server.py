@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from explorer_data import build_matrix, make_exploration, make_vectors
 from swivel import explorer
 from swivel.cli import cli
+from swivel.counts import open_matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.explorer import server
-from swivel.explorer.sets import open_set
-from swivel.matrix import open_matrix
+from swivel.explorer.models import open_set
 
 
 def test_a_port_in_use_is_told_with_what_to_do() -> None:
@@ -72,7 +72,7 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
     from swivel.storage import create_folder
-    from swivel.vectors.files import STAGE, write_contents
+    from swivel.vectors.folder import STAGE, write_contents
 
     matrix = build_matrix(tmp_path / "run" / "matrix")
     with create_folder(tmp_path / "run" / "vectors", STAGE) as folder:
@@ -87,7 +87,7 @@ def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
 
 def test_a_matrix_beside_that_is_damaged_or_another_is_left_alone(tmp_path: Path) -> None:
     from swivel.storage import create_folder
-    from swivel.vectors.files import STAGE, write_contents
+    from swivel.vectors.folder import STAGE, write_contents
 
     build_matrix(tmp_path / "matrix")
     with create_folder(tmp_path / "vectors", STAGE) as folder:

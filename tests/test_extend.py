@@ -14,17 +14,17 @@ from click.testing import CliRunner, Result
 import swivel
 from swivel.cli import cli
 from swivel.config import TrainConfig, VectorsConfig
-from swivel.describe import describe_folder
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
-from swivel.extending import extend
-from swivel.folding import fold_rows
-from swivel.matrix import MatrixBuilder, MatrixSpec
-from swivel.means import Means
-from swivel.pipeline import run, train
-from swivel.progress import SilentProgress
+from swivel.pipeline.extend import extend
+from swivel.pipeline.info import describe_folder
+from swivel.pipeline.stages import run, train
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress
 from swivel.storage import MANIFEST, read_manifest, seal, unseal
+from swivel.training.fold_in import fold_rows
 from swivel.vectors import Vectors, combine_vectors, load, recover_axes
-from swivel.vocabulary import Vocabulary
 
 QUICK: dict[str, Any] = {"dim": 4, "backend": "cpu", "dtype": "float32", "min_count": 1}
 GROUPS = ("red green blue pink grey brown", "cat dog cow hen pig goat", "run sit eat jump swim walk")

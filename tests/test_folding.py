@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import swivel
-from swivel import folding
 from swivel.config import TrainConfig
+from swivel.counts import Matrix
 from swivel.errors import ConfigError, CountsError, TrainingError
-from swivel.folding import fold_rows
-from swivel.matrix import Matrix
-from swivel.objective import Objective, column_offsets, loss_and_gradient, row_offsets
+from swivel.training import fold_in as folding
+from swivel.training.fold_in import fold_rows
+from swivel.training.objective import Objective, column_offsets, loss_and_gradient, row_offsets
 
 COLUMNS, DIM = 41, 5
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import swivel.formats
+import swivel.vectors.formats
 from swivel.errors import StorageError
-from swivel.formats import open_vectors, read_text
+from swivel.vectors.formats import open_vectors, read_text
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -19,7 +19,7 @@ def write(tmp_path: Path, text: str | bytes) -> Path:
 
 
 def test_every_public_name_is_exported() -> None:
-    assert all(hasattr(swivel.formats, name) for name in swivel.formats.__all__)
+    assert all(hasattr(swivel.vectors.formats, name) for name in swivel.vectors.formats.__all__)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, SwivelError
-from swivel.formats import FORMATS, export, load
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.formats import FORMATS, export, load
 
 FLOATS = np.array([1, 2], np.float32).tobytes()
 MOST = 20_000_000  # bytes that may be allocated: pyarrow's own pools apart, far less than what is claimed

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import swivel
 from swivel.cli import cli
-from swivel.cli.exporting import FORMAT_NAMES
+from swivel.cli.export import FORMAT_NAMES
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, StorageError, VocabularyError
-from swivel.formats import FORMATS, export, load
-from swivel.formats.digits import join_digits
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.formats import FORMATS, export, load
+from swivel.vectors.formats.decimal_text import join_digits
 
 NAMES = {
     "word2vec": "v.bin",
@@ -179,12 +179,12 @@ def test_labels_that_a_format_alone_cannot_hold_are_refused(tmp_path: Path, monk
         export(make(["a\0"]), tmp_path / "v.npz")
     with pytest.raises(VocabularyError, match=r"glove cannot hold U\+FEFF at its beginning"):
         export(make(["\ufeffa"]), tmp_path / "v", format="glove")
-    monkeypatch.setattr("swivel.formats.arrays._PADDED", 100)
+    monkeypatch.setattr("swivel.vectors.formats.npy_npz._PADDED", 100)
     with pytest.raises(
         VocabularyError, match="npz pads every label to the longest, and one has 900 characters: take s"
     ):
         export(make(["a", "b" * 900]), tmp_path / "v.npz")
-    monkeypatch.setattr("swivel.formats.tensors._LONGEST_HEADER", 100)
+    monkeypatch.setattr("swivel.vectors.formats.safetensors._LONGEST_HEADER", 100)
     with pytest.raises(VocabularyError, match="safetensors cannot hold so many labels: its header may have 100 bytes"):
         export(make(["a", "b" * 900]), tmp_path / "v.safetensors")
     assert not list(tmp_path.iterdir())
@@ -255,7 +255,7 @@ def test_without_a_library_its_formats_name_the_extra(tmp_path: Path, monkeypatc
     with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[export\]'"):
         export(make(["a"]), tmp_path / "v.parquet")
     with pytest.raises(MissingExtra, match=r"KeyedVectors need gensim: pip install 'swivel-embeddings\[export\]'"):
-        swivel.formats.to_gensim(make(["a"]))
+        swivel.vectors.formats.to_gensim(make(["a"]))
 
 
 def test_loading_needs_numpy_alone() -> None:

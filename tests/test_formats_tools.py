@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
-from swivel.formats import export, from_gensim, load, to_gensim
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.formats import export, from_gensim, load, to_gensim
 
 WORDS = ["king", "queen", "don't", "state-of-the-art", "naïve", "中文"]
 
@@ -193,7 +193,7 @@ def test_swivels_words_are_split_in_texts_as_swivel_splits_them(tmp_path: Path) 
     from tokenizers import Tokenizer
 
     from swivel.config import CorpusConfig
-    from swivel.corpus.tokenize import split_units
+    from swivel.corpus.tokenizer_reference import split_units
 
     text = "Don’t co‑operate: “l'été” 3.14 x_y naïve soft\u00adhyphen हिन्दी می‌خواهم rock-'n'-roll -lead trail- ÀÉ 東京"
     words = sorted({word for unit in split_units(text, CorpusConfig()) for word in unit})

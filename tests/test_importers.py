@@ -35,8 +35,8 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
+from swivel.counts.importers.units import UnitFinder
 from swivel.errors import ConfigError, CountsError, FolderExists
-from swivel.importers.units import UnitFinder
 
 OBJECTS: dict[str, Callable[[], Any]] = {
     "triples": lambda: TRIPLES,

@@ -27,8 +27,8 @@ from import_sources import (
     write_text,
 )
 from import_sources import example as serialised
+from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.errors import SwivelError
-from swivel.importers.protobuf import WireError, parse_example
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # `fuzz` is beside the package, not in it
 from fuzz.of_importers import drain

@@ -14,8 +14,8 @@ import scipy.sparse
 
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
+from swivel.counts.importers.spill import CellSpill, Chunk
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra, StorageError
-from swivel.importers.spill import CellSpill, Chunk
 
 REFUSED_TEXT = {
     "a\tx\t-1\n": "a.tsv, line 1: the count -1 is negative",
@@ -54,7 +54,7 @@ def test_bad_csv_is_refused_with_its_line(text: str | bytes, message: str, tmp_p
 
 
 def test_endless_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.importers.lines.LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("swivel.counts.importers.lines.LONGEST_LINE", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):
         swivel.import_counts(write_text(tmp_path / "a.tsv", b"x" * (3 << 20)))
 

@@ -13,21 +13,21 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from swivel import making
 from swivel.cli import cli
 from swivel.config import TrainConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, FolderExists
-from swivel.initial import WARM_ACCUMULATOR, fewer_passes, find_start, fingerprint_vectors, make_arrays
-from swivel.joining import LEAST_DECAY, UNSEEN_WEIGHT, join_words
-from swivel.matrix import Matrix, open_matrix
-from swivel.means import Means
-from swivel.objective import Objective, loss_and_gradient
-from swivel.pipeline import add, count, run, train
-from swivel.progress import SilentProgress, Task
-from swivel.schedule import default_passes
+from swivel.pipeline import train_folder as making
+from swivel.pipeline.stages import add, count, run, train
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
+from swivel.training.initialization import WARM_ACCUMULATOR, fewer_passes, find_start, fingerprint_vectors, make_arrays
+from swivel.training.objective import Objective, loss_and_gradient
+from swivel.training.schedule import default_passes
+from swivel.training.warm_start import LEAST_DECAY, UNSEEN_WEIGHT, join_words
 from swivel.vectors import Side, Vectors, load
-from swivel.vocabulary import Vocabulary
 
 DIM = 8
 QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "block_size": 16}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swivel.interrupts import StopRequest, deferring, stop_on_signals
+from swivel.runtime.signals import StopRequest, deferring, stop_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_earlier_interrupt_is_heeded_before_work_that_saves_nothing() -> None:
 
 DEAF = """
 import hashlib, sys
-from swivel.interrupts import leave_in_time, stop_on_signals
+from swivel.runtime.signals import leave_in_time, stop_on_signals
 
 def work(rounds):
     print("working", flush=True)
@@ -214,7 +214,7 @@ def test_a_signal_waits_until_a_library_is_loaded() -> None:
 
 LOST = """
 import os, signal, sys, time, weakref
-from swivel.interrupts import leave_in_time, stop_on_signals
+from swivel.runtime.signals import leave_in_time, stop_on_signals
 
 class Thing: pass
 

@@ -20,7 +20,7 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
-from swivel.backends.triton import hopper, kernels
+from swivel.training.backends.triton import hopper, kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 WHOLE = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()

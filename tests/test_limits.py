@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 import swivel
-from swivel import resources
 from swivel.config import CountConfig, TrainConfig
-from swivel.counting.count import make_spec
-from swivel.counting.planning import Plan as CountPlan
-from swivel.counting.rows import ChunkCounter
+from swivel.corpus.sentinels import BREAK
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.counts.cooccurrence.count import make_spec
+from swivel.counts.cooccurrence.plan import Plan as CountPlan
+from swivel.counts.cooccurrence.rows import ChunkCounter
+from swivel.counts.layout import Layout, choose_layout
+from swivel.counts.matrix import StoredCells
+from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
-from swivel.marks import BREAK
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.matrix.layout import Layout, choose_layout
-from swivel.matrix.matrix import StoredCells
-from swivel.matrix.shards import CellArrays
-from swivel.means import Means
-from swivel.needs import Needs, check_libraries
-from swivel.planning import estimate_needs, make_plan
-from swivel.progress import SilentProgress
-from swivel.resources import free_memory
-from swivel.schedule import block_order, block_starts
-from swivel.training import train_matrix
-from swivel.vocabulary import Vocabulary
+from swivel.runtime import resources
+from swivel.runtime.estimates import Needs, check_libraries
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress
+from swivel.runtime.resources import free_memory
+from swivel.training.loop import train_matrix
+from swivel.training.plan import estimate_needs, make_plan
+from swivel.training.schedule import block_order, block_starts
 
 MIB, GIB = 2**20, 2**30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process are Linux's")
@@ -89,7 +89,7 @@ def test_a_limit_below_the_need_of_training_stops_it_with_the_figure(planted: Ma
 
 @linux
 def test_memory_left_of_the_own_limit_is_all_that_is_free() -> None:
-    code = "from swivel.resources import free_memory; print(free_memory())"
+    code = "from swivel.runtime.resources import free_memory; print(free_memory())"
     limited = (
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); {code}",
         f"import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30)); {code}",
@@ -151,10 +151,10 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     needs = Needs("counting", 10 * GIB, 5 * GIB, 3 * GIB, "take less text")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
     needs.check(tmp_path / "new" / "folder")
-    monkeypatch.setattr("swivel.needs.free_address_space", lambda: 7 * GIB)
+    monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: 7 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, 7\.0 GiB are left .* less text"):
         needs.check(tmp_path)
-    monkeypatch.setattr("swivel.needs.free_address_space", lambda: None)
+    monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: None)
     monkeypatch.setattr(resources, "_free_of_machine", lambda: 3 * GIB)
     with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, 3\.0 GiB of memory are free"):
         needs.check(tmp_path)
@@ -165,7 +165,7 @@ def test_needs_are_held_against_disk_memory_and_address_space(
 
 def test_libraries_are_not_loaded_into_too_little_space(monkeypatch: pytest.MonkeyPatch) -> None:
     check_libraries("training")
-    monkeypatch.setattr("swivel.needs.address_limit", lambda: GIB)
+    monkeypatch.setattr("swivel.runtime.estimates.address_limit", lambda: GIB)
     check_libraries("counting")
     with pytest.raises(MemoryBudgetError, match=r"training needs 1\.4 GiB .* may have 1\.0 GiB; raise the limit"):
         check_libraries("training")

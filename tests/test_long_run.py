@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix
-from swivel.progress import SilentProgress
-from swivel.training import train_matrix
+from swivel.counts import Matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.loop import train_matrix
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a process holds")
 

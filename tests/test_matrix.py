@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from swivel import storage
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, block_count_for, open_matrix
+from swivel.counts import layout as matrix_layout
+from swivel.counts.layout import Layout, block_length, choose_layout
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, block_count_for, open_matrix
-from swivel.matrix import layout as matrix_layout
-from swivel.matrix.layout import Layout, block_length, choose_layout
 from swivel.storage import seal, unseal
-from swivel.vocabulary import Vocabulary
 
 
 def make_vocabulary(size: int, letter: str = "w") -> Vocabulary:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swivel.errors import ConfigError
-from swivel.means import Means
+from swivel.runtime.options import Means
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import swivel
-from swivel.cluster import connecting
+from swivel.runtime import ray as connecting
 
 PAGE = Path(swivel.__file__).parent / "explorer" / "page"
 # What a page would load from elsewhere; links that a reader may click are not among it.

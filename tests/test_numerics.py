@@ -29,15 +29,15 @@ from step_contract import (
     split_kind,
     zero_weights,
 )
-from swivel import planning
-from swivel.backends import Side, StepSettings, choose_backend
 from swivel.config import TrainConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
-from swivel.importers import import_counts
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.objective import Objective, column_offsets, row_offsets
-from swivel.training import Trained, train_matrix
-from swivel.vocabulary import Vocabulary
+from swivel.training import plan as planning
+from swivel.training.backends import Side, StepSettings, choose_backend
+from swivel.training.loop import Trained, train_matrix
+from swivel.training.objective import Objective, column_offsets, row_offsets
 
 KINDS = ["reference float64", "cpu float32", "cpu bfloat16", "torch float32", "triton float32"]
 CUT = {"cpu": 30 * math.log(2), "triton": 60 * math.log(2)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
-from swivel.objective import (
+from swivel.training.objective import (
     NEVER,
     Loss,
     Objective,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.ordered import map_in_order, take_in_order
+from swivel.runtime.parallel import map_in_order, take_in_order
 
 
 @settings(deadline=None, max_examples=50)

@@ -15,13 +15,13 @@ import pytest
 
 from swivel.config import RECIPES
 from swivel.corpus import Texts
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.means import Means
-from swivel.pipeline import count, run, train
-from swivel.progress import SilentProgress, Task
+from swivel.pipeline.stages import count, run, train
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors
-from swivel.vocabulary import Vocabulary
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
 QUICK: dict[str, Any] = {"dim": 4, "passes": 2, "backend": "cpu", "dtype": "float32"}

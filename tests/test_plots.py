@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-import swivel.plots
+import swivel.reports.plots
 from swivel.cli import cli
-from swivel.cli.experiments import split_name
+from swivel.cli.reproduce import split_name
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
 from swivel.evaluation import AnalogyResult, AnalogySet, Questions, summarise_answers
-from swivel.matrix import Matrix
-from swivel.objective import Objective
-from swivel.plots import (
+from swivel.reports.plots import (
     Curve,
     Point,
     choose_rare_words,
@@ -35,12 +35,12 @@ from swivel.plots import (
     plot_losses,
     save_figure,
 )
-from swivel.plots.blocks import frequency_corner, interleaved_block, shrink
-from swivel.plots.buckets import make_curves
-from swivel.plots.losses import COUNTS, TARGET, losses_of
-from swivel.plots.style import COLOURS, INK, spread_labels
+from swivel.reports.plots.block import frequency_corner, interleaved_block, shrink
+from swivel.reports.plots.frequency_buckets import make_curves
+from swivel.reports.plots.loss_function import COUNTS, TARGET, losses_of
+from swivel.reports.plots.style import COLOURS, INK, spread_labels
+from swivel.training.objective import Objective
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 
 def curve(name: str, *heights: float, spread: float = 0.05) -> Curve:
@@ -53,7 +53,7 @@ def texts_of(figure: Figure) -> list[str]:
 
 
 def test_every_public_name_is_exported() -> None:
-    assert all(hasattr(swivel.plots, name) for name in swivel.plots.__all__)
+    assert all(hasattr(swivel.reports.plots, name) for name in swivel.reports.plots.__all__)
 
 
 @pytest.mark.parametrize("count", [0.1, 1.0, 50.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swivel.progress import SILENT, SilentProgress, Task, track
+from swivel.runtime.progress import SILENT, SilentProgress, Task, track
 
 
 class Recorder(SilentProgress):

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import swivel.reproduce
+import swivel.pipeline.reproduce
 from swivel import config as settings_room
 from swivel import storage
 from swivel.cli import cli
 from swivel.config import CorpusConfig
 from swivel.corpus import split_units
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import open_matrix
 from swivel.errors import (
     ConfigError,
     CorpusError,
@@ -31,18 +33,16 @@ from swivel.errors import (
     StorageError,
 )
 from swivel.evaluation import AnalogyResult, CategoryResult, Rules, evaluate, read_sets
-from swivel.matrix import open_matrix
-from swivel.means import Means
-from swivel.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
-from swivel.reproduce.evaluations import EvaluateJob, open_evaluation
-from swivel.reproduce.experiment import count_settings, list_trained, matrix_name
-from swivel.reproduce.machine import describe_machine, name_processor
-from swivel.reproduce.processes import Job, Measure
-from swivel.reproduce.slices import SliceJob
-from swivel.reproduce.stages import MEASURES, Record, Stages, read_records
+from swivel.pipeline.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
+from swivel.pipeline.reproduce.config import count_settings, list_trained, matrix_name
+from swivel.pipeline.reproduce.corpus_slice import SliceJob
+from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
+from swivel.pipeline.reproduce.machine import describe_machine, name_processor
+from swivel.pipeline.reproduce.stages import MEASURES, Record, Stages, read_records
+from swivel.pipeline.reproduce.subprocess import Job, Measure
+from swivel.runtime.options import Means
 from swivel.storage import create_folder, read_manifest
 from swivel.vectors import Side, Vectors, load
-from swivel.vocabulary import Vocabulary
 
 GROUPS, WORDS = 4, 40
 NAMES = [f"word{'abcdefghijklmnopqrst'[n // 2]}{'xy'[n % 2]}" for n in range(WORDS)]
@@ -86,7 +86,7 @@ class Counting:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than a small experiment."""
-    monkeypatch.setattr("swivel.reproduce.writing._draw", lambda results, matrix: iter(()))
+    monkeypatch.setattr("swivel.pipeline.reproduce.write._draw", lambda results, matrix: iter(()))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 def test_every_public_name_is_exported() -> None:
-    assert all(hasattr(swivel.reproduce, name) for name in swivel.reproduce.__all__)
+    assert all(hasattr(swivel.pipeline.reproduce, name) for name in swivel.pipeline.reproduce.__all__)
 
 
 def test_every_recipe_is_a_method() -> None:
@@ -529,7 +529,7 @@ def test_a_slice_is_the_first_lines_with_tokens_enough(tmp_path: Path, tokens: i
 
 
 def test_a_long_slice_has_as_many_tokens_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.reproduce.slices.PIECE_BYTES", 100)
+    monkeypatch.setattr("swivel.pipeline.reproduce.corpus_slice.PIECE_BYTES", 100)
     lines = "".join(f"line number {n} says so, and not more.\n" for n in range(200))
     kept, found = slice_text(tmp_path, {"a.txt": lines.encode()}, 777)
     assert lines.startswith(kept)
@@ -605,7 +605,7 @@ def test_the_machine_is_described_without_its_name(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_figures")
 def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keywords = {"config": None, "means": None, "runner": run_here}
-    monkeypatch.setattr("swivel.reproduce.run.reproduce.__kwdefaults__", keywords)
+    monkeypatch.setattr("swivel.pipeline.reproduce.run.reproduce.__kwdefaults__", keywords)
     text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
     (tmp_path / "other.txt").write_text("wordax 1 2\nworday 2 1\nwordbx 0 1\n")
     command = ["reproduce", str(text), "-o", str(tmp_path / "out"), "--data", str(sets), "--methods", "default, glove"]

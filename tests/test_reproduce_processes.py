@@ -12,10 +12,10 @@ import pytest
 
 from reproduce_jobs import FailingJob, InterruptedJob, LonelyJob, TellingJob, WaitingJob
 from swivel.errors import ConfigError, TrainingError
-from swivel.means import Means
-from swivel.progress import SilentProgress, Task
-from swivel.reproduce import run_here, run_in_process
-from swivel.reproduce.processes import peak_memory
+from swivel.pipeline.reproduce import run_here, run_in_process
+from swivel.pipeline.reproduce.subprocess import peak_memory
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress, Task
 
 
 class Heard(SilentProgress):

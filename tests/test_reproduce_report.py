@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from swivel.evaluation import Comparison
-from swivel.pages.document import Cell, Details, Document, Heading, Paragraph, Picture, Table
-from swivel.pages.html import inline_svg, write_html
-from swivel.pages.markdown import write_markdown
-from swivel.plots import Curve, Point, RareWords, draw_figure, plot_losses
-from swivel.reproduce.report import ABOVE, BELOW, TUNED, compose_report, format_figure
-from swivel.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
+from swivel.pipeline.reproduce.report import ABOVE, BELOW, TUNED, compose_report, format_figure
+from swivel.pipeline.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
+from swivel.reports.document.html import inline_svg, write_html
+from swivel.reports.document.markdown import write_markdown
+from swivel.reports.document.model import Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.reports.plots import Curve, Point, RareWords, draw_figure, plot_losses
 
 SETS = (SetInfo("men", "similarity", 3000), SetInfo("own", "analogies", 50))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from swivel import resources
 from swivel.errors import ConfigError
-from swivel.resources import count_cores, format_bytes, free_memory, parse_bytes
+from swivel.runtime import resources
+from swivel.runtime.resources import count_cores, format_bytes, free_memory, parse_bytes
 
 GIB = 2**30
 

@@ -16,18 +16,18 @@ from click.testing import CliRunner, Result
 
 import swivel
 from swivel.cli import cli
-from swivel.cli.bars import SECONDS_A_LINE, Lines
+from swivel.cli.progress_bars import SECONDS_A_LINE, Lines
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
 from swivel.errors import ConfigError
-from swivel.matrix import Matrix
-from swivel.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
-from swivel.pages import write_html
-from swivel.plots import FitBucket, PassLoss, plot_fit, plot_norms, plot_passes
-from swivel.progress import SilentProgress, Stopwatch, track
-from swivel.reporting import compose_run, find_fit, find_norms, find_passes, look_at_run, write_report
-from swivel.reporting.looking import BANDS, MOST_CANDIDATES, ask_words, choose_words, spread_over_ranks
+from swivel.reports.document import write_html
+from swivel.reports.plots import FitBucket, PassLoss, plot_fit, plot_norms, plot_passes
+from swivel.reports.run_report import compose_run, find_fit, find_norms, find_passes, look_at_run, write_report
+from swivel.reports.run_report.collect import BANDS, MOST_CANDIDATES, ask_words, choose_words, spread_over_ranks
+from swivel.runtime.progress import SilentProgress, Stopwatch, track
 from swivel.storage import read_manifest
+from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
 from swivel.vectors import Side, Vectors
-from swivel.vocabulary import Vocabulary
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -115,7 +115,7 @@ def test_every_block_is_sampled_before_one_is_sampled_twice(
 
 
 def test_large_blocks_are_sampled(planted: Matrix, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.reporting.looking.CELLS_A_BLOCK", 100)
+    monkeypatch.setattr("swivel.reports.run_report.collect.CELLS_A_BLOCK", 100)
     buckets = find_fit(swivel.load(trained), planted, Objective())
     assert sum(each.cells for each in buckets) == 100 < planted.cell_count
 
@@ -165,7 +165,7 @@ def test_words_of_letters_are_preferred() -> None:
 
 def test_rare_words_have_neighbours_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     everything = ask_words(swivel.load(trained))
-    monkeypatch.setattr("swivel.reporting.looking.MOST_CANDIDATES", 20)
+    monkeypatch.setattr("swivel.reports.run_report.collect.MOST_CANDIDATES", 20)
     assert MOST_CANDIDATES > 20
     asked = ask_words(swivel.load(trained))
     assert [each.word for each in asked] == [each.word for each in everything]
@@ -281,7 +281,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     def fail(*_: object) -> None:
         raise ValueError("no luck")
 
-    monkeypatch.setattr("swivel.reporting.writing.look_at_run", fail)
+    monkeypatch.setattr("swivel.reports.run_report.write.look_at_run", fail)
     heard = Listening()
     swivel.train(planted, tmp_path / "v", dim=2, passes=1, means=swivel.Means(report=True, progress=heard))
     assert heard.lines[-1] == "no report: ValueError: no luck"
@@ -291,10 +291,10 @@ def test_a_report_that_fails_leaves_the_run_finished(
 def test_a_rank_that_does_not_lead_writes_nothing(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swivel.reporting import leave_report
+    from swivel.reports.run_report import leave_report
 
     for rank, is_written in ((1, False), (0, True)):
-        monkeypatch.setattr("swivel.reporting.writing.find_rank", lambda rank=rank: (rank, 2, 2))
+        monkeypatch.setattr("swivel.reports.run_report.write.find_rank", lambda rank=rank: (rank, 2, 2))
         leave_report(trained, planted, tmp_path, Stopwatch(), swivel.Means(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 
@@ -374,7 +374,7 @@ def test_bars_show_losses_rate_and_time_left_in_80_columns() -> None:
 
     from rich.console import Console
 
-    from swivel.cli.bars import _create_display
+    from swivel.cli.progress_bars import _create_display
 
     display = _create_display()
     display.add_task("training", total=100, completed=40, unit="cells", note="pass 12/20, loss 0.0421 (observed 0.5)")

@@ -12,13 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from swivel import sample
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder, FolderExists
-from swivel.matrix import Matrix, open_matrix
-from swivel.means import Means
-from swivel.progress import SilentProgress
-from swivel.sample import CELLS, PAIRS, UNIT, WORDS, Demo, open_sample, pack_cells, read_pairs, run_demo, unpack_cells
-from swivel.vocabulary import Vocabulary
+from swivel.pipeline import demo as sample
+from swivel.pipeline.demo import (
+    CELLS,
+    PAIRS,
+    UNIT,
+    WORDS,
+    Demo,
+    open_sample,
+    pack_cells,
+    read_pairs,
+    run_demo,
+    unpack_cells,
+)
+from swivel.runtime.options import Means
+from swivel.runtime.progress import SilentProgress
 
 DATA = files("swivel") / "data"
 # Half a quarter octave, either way.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.schedule import (
+from swivel.training.schedule import (
     FEWEST_PASSES,
     LARGEST_BLOCK,
     LARGEST_BLOCK_ELSEWHERE,

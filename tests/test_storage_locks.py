@@ -16,18 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from swivel import locks, storage
+from swivel import storage
 from swivel.errors import FolderLocked, StorageError
-from swivel.storage import (
-    LOCK,
-    FolderLock,
-    create_folder,
-    hold_folder,
-    locking,
-    open_folder,
-    scratch_folder,
-    sweep_folder,
-)
+from swivel.storage import LOCK, FolderLock, create_folder, hold_folder, open_folder, scratch_folder, sweep_folder
+from swivel.storage import lock as locking
+from swivel.storage import processes as locks
 
 HOLDER = """
 import sys

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from swivel.backends import Step, Zeros
 from swivel.errors import TrainingError
-from swivel.schedule import rounds_without_conflict
+from swivel.training.backends import Step, Zeros
+from swivel.training.schedule import rounds_without_conflict
 
 pytest.importorskip("triton")
 from streaming_runs import (
@@ -36,13 +36,15 @@ from streaming_runs import (
     run_resident,
     with_plain_steps,
 )
-from swivel.backends.triton import backend as triton_backend
-from swivel.backends.triton import lanes, streaming, swapping
-from swivel.backends.triton.backend import DeviceMeans
-from swivel.backends.triton.cells import CellRoom, DeviceCells, ShardCells
-from swivel.backends.triton.plan import Places, Shapes, Tile
-from swivel.backends.triton.residence import ENTRY_BYTES
-from swivel.backends.triton.streaming import plan_copies
+from swivel.training.backends.triton import backend as triton_backend
+from swivel.training.backends.triton import cell_stream as streaming
+from swivel.training.backends.triton import cuda_streams as lanes
+from swivel.training.backends.triton import parameter_swap as swapping
+from swivel.training.backends.triton.backend import DeviceMeans
+from swivel.training.backends.triton.cell_stream import plan_copies
+from swivel.training.backends.triton.cells import CellRoom, DeviceCells, ShardCells
+from swivel.training.backends.triton.layout import Places, Shapes, Tile
+from swivel.training.backends.triton.memory_plan import ENTRY_BYTES
 
 UNEVEN = 100  # bytes: the largest block of so small a matrix has a few entries more than is reckoned with
 

@@ -14,22 +14,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel import planning
-from swivel.backends import Zeros
-from swivel.backends.base import Load
 from swivel.config import TrainConfig
+from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
-from swivel.matrix import Matrix
-from swivel.progress import SilentProgress
-from swivel.schedule import block_starts, group_starts, rounds_in_groups
-from swivel.training import Trained, train_matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training import plan as planning
+from swivel.training.backends import Zeros
+from swivel.training.backends.base import Load
+from swivel.training.loop import Trained, train_matrix
+from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
 
 pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
-from swivel.backends.triton import backend as triton_backend
-from swivel.backends.triton.backend import measure_needs
-from swivel.backends.triton.plan import Tile
-from swivel.backends.triton.residence import Banks, DeviceNeeds, arrange, choose_order
+from swivel.training.backends.triton import backend as triton_backend
+from swivel.training.backends.triton.backend import measure_needs
+from swivel.training.backends.triton.layout import Tile
+from swivel.training.backends.triton.memory_plan import Banks, DeviceNeeds, arrange, choose_order
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))

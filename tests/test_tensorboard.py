@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
+from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
-from swivel.matrix import Matrix
-from swivel.measuring import POINTS_A_PASS, Meter
-from swivel.objective import Loss
-from swivel.progress import SilentProgress
-from swivel.tensorboard import TensorboardProgress
+from swivel.runtime.progress import SilentProgress
+from swivel.runtime.tensorboard import TensorboardProgress
+from swivel.training.metrics import POINTS_A_PASS, Meter
+from swivel.training.objective import Loss
 
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
 

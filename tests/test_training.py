@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.checkpoint import PLAN
 from swivel.config import TrainConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import DamagedFolder, Diverged, TrainingError
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.planning import MOST_PASSES, Plan, make_plan, wants_sample
-from swivel.progress import SILENT, Progress, SilentProgress, Task
-from swivel.schedule import block_order, block_starts
+from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
-from swivel.training import Trained, train_matrix
-from swivel.vocabulary import Vocabulary
+from swivel.training.checkpoint import PLAN
+from swivel.training.loop import Trained, train_matrix
+from swivel.training.plan import MOST_PASSES, Plan, make_plan, wants_sample
+from swivel.training.schedule import block_order, block_starts
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
 BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
@@ -254,7 +254,7 @@ def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) 
 def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, backend="auto", device="cpu", passes=None, block_size=None, dim=2)
     plan = Plan(row_blocks=2, column_blocks=3, passes=1, backend="reference", device="cpu", dtype="float64")
-    monkeypatch.setattr("swivel.training.make_plan", lambda *_: plan)
+    monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
     first = train(planted, config, tmp_path)
     monkeypatch.undo()
     again = train(planted, config, tmp_path)

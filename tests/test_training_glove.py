@@ -14,18 +14,18 @@ import pytest
 from numpy.typing import NDArray
 
 from step_contract import HAS_GPU
-from swivel import planning
-from swivel.checkpoint import find_checkpoint
 from swivel.config import TrainConfig, result_settings, stage_config
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.pipeline import train as train_vectors
-from swivel.planning import choose_zeros, describe_load
-from swivel.progress import SilentProgress, Task
+from swivel.pipeline.stages import train as train_vectors
+from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
-from swivel.training import ORDER, Trained, train_matrix
+from swivel.training import plan as planning
+from swivel.training.checkpoint import find_checkpoint
+from swivel.training.loop import ORDER, Trained, train_matrix
+from swivel.training.plan import choose_zeros, describe_load
 from swivel.vectors import load
-from swivel.vocabulary import Vocabulary
 
 CONFIG = stage_config(
     TrainConfig, "glove", dim=12, block_size=21, passes=30, rate=0.1, backend="cpu", zeros="all", checkpoint_minutes=0

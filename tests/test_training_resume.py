@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
 from swivel.config import TrainConfig, result_settings
+from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
-from swivel.matrix import Matrix
-from swivel.progress import SilentProgress, Task
+from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
-from swivel.training import ORDER, Trained, train_matrix
+from swivel.training.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
+from swivel.training.loop import ORDER, Trained, train_matrix
 
 CONFIG = TrainConfig(dim=8, block_size=21, passes=6, backend="cpu", device="cpu", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
@@ -198,9 +198,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from swivel.config import TrainConfig, result_settings
-from swivel.matrix import open_matrix
-from swivel.progress import SilentProgress
-from swivel.training import train_matrix
+from swivel.counts import open_matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.loop import train_matrix
 
 class Killing(SilentProgress):
     rounds = 0

@@ -17,18 +17,18 @@ import pytest
 import torch
 
 from step_contract import HAS_GPU
-from swivel import planning
-from swivel.backends import choose_backend
 from swivel.config import TrainConfig
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec
-from swivel.progress import SilentProgress, Task
-from swivel.training import Trained, train_matrix
-from swivel.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.training import plan as planning
+from swivel.training.backends import choose_backend
+from swivel.training.loop import Trained, train_matrix
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # that builds the matrix
 
-from swivel.backends.triton.swapping import ParameterStore
+from swivel.training.backends.triton.parameter_swap import ParameterStore
 
 CONFIG = TrainConfig(dim=4, block_size=21, passes=2, backend="triton", dtype="float32", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, block_size=9, passes=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import swivel.vectors
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Side, Vectors, parse_expression
 from swivel.vectors.search import best_ids, scale_to_unit
-from swivel.vocabulary import Vocabulary
 
 WORDS = ["king", "man", "woman", "queen", "nothing", "vice-king"]
 TABLE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 2], [0, 0, 0], [1, 0, 0.9]], np.float32)

@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
-from swivel.formats.tensors import read_tensors
 from swivel.storage import create_folder
-from swivel.tensors import map_tensors
+from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Side, Vectors, combine_vectors, load, write_vectors
 from swivel.vectors.combine import find_main_axes
-from swivel.vectors.files import TENSORS
+from swivel.vectors.folder import TENSORS
+from swivel.vectors.formats.safetensors import read_tensors
 from swivel.vectors.search import scale_to_unit
-from swivel.vocabulary import Vocabulary
 
 
 def make_sides(rows: int = 7, parts: int = 2, dim: int = 5) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Side, Vectors, search
-from swivel.vectors.lookup import Query
 from swivel.vectors.search import Pairs, best_ids, best_rows
-from swivel.vocabulary import Vocabulary
+from swivel.vectors.vectors import Query
 
 NONE = Pairs(np.empty(0, np.intp), np.empty(0, np.intp))
 
@@ -64,7 +64,7 @@ def make(count: int = 300) -> Vectors:
 
 
 def test_each_of_many_has_the_neighbours_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.vectors.lookup.QUERIES_AT_A_TIME", 3)
+    monkeypatch.setattr("swivel.vectors.vectors.QUERIES_AT_A_TIME", 3)
     vectors = make()
     queries: list[Query] = ["w0", "w5", ("w1", "w2"), np.ones(8), "w299", "w0", ["w7"]]
     found = vectors.nearest_each(queries, count=7)

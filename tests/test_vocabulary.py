@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swivel.config import VocabularyConfig
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, escape, from_list, unescape
 from swivel.errors import UnknownToken, VocabularyError
-from swivel.vocabulary import Vocabulary, choose_tokens, escape, from_list, unescape
 
 ALL = VocabularyConfig(min_count=1, max_size=None)
 
@@ -119,7 +119,7 @@ def test_a_long_text_is_split_only_when_asked_for_a_token(monkeypatch: pytest.Mo
         [f"w{number}" for number in range(50)] + ["tab\t", "line\n", "back\\slash", ""], range(54, 0, -1)
     )
     text = "".join(line + "\n" for line in words.to_lines())
-    monkeypatch.setattr("swivel.vocabulary._LONG_TEXT", 10)
+    monkeypatch.setattr("swivel.corpus.vocabulary._LONG_TEXT", 10)
     stored = Vocabulary.from_text(text)
     assert len(stored) == 54
     assert "tokens" not in vars(stored)
@@ -130,6 +130,6 @@ def test_a_long_text_is_split_only_when_asked_for_a_token(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("text", ["no count\n", "a\t1\nb\n", "a\tx\n"])
 def test_a_text_that_is_no_vocabulary_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.vocabulary._LONG_TEXT", 1)
+    monkeypatch.setattr("swivel.corpus.vocabulary._LONG_TEXT", 1)
     with pytest.raises(VocabularyError, match=r"line \d: expected a token, a tab and a count"):
         _ = Vocabulary.from_text(text).tokens

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swivel.counts import open_matrix
 from swivel.errors import StorageError
-from swivel.matrix import open_matrix
 from swivel.storage import create_array
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ import numpy as np
 import safetensors.numpy
 from faults import FAULTS, Control
 from swivel.errors import StorageError
-from swivel.matrix import open_matrix
+from swivel.counts import open_matrix
 from swivel.storage import create_folder, open_folder
 
 home = Path(sys.argv[1])

@@ -182,7 +182,12 @@ def gpu_speed() -> str:
         "97 x 97 blocks, d = 300": paper["loop"],
         "16 x 16 blocks, d = 1,024": wide,
     }
-    rows = [["matrix rate of the device (8,192 x 8,192, bfloat16)", f"{result['matrix_rate'] / 1e12:.0f} and {quiet['matrix_rate'] / 1e12:.0f} TFLOP/s"]]
+    rows = [
+        [
+            "matrix rate of the device (8,192 x 8,192, bfloat16)",
+            f"{result['matrix_rate'] / 1e12:.0f} and {quiet['matrix_rate'] / 1e12:.0f} TFLOP/s",
+        ]
+    ]
     for size, part in loops.items():
         speed = f"{part['loop_microseconds']:.0f} us, {part['share_of_matrix_rate']:.0%} of the matrix rate"
         rows.append([f"training step, {size}", f"{speed}; {part['loop_over_kernels']:.2f} x the kernels alone"])

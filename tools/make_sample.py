@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import swivel
-from swivel.sample import CELLS, WORDS, pack_cells
+from swivel.pipeline.demo import CELLS, WORDS, pack_cells
 from swivel.storage import write_file
 
 HERE = Path(__file__).resolve().parent.parent / "src" / "swivel" / "data"

@@ -15,42 +15,42 @@ from typing import TYPE_CHECKING, Any
 from swivel._version import __version__
 
 if TYPE_CHECKING:
-    from swivel.drift import compare
+    from swivel.corpus.vocabulary import Vocabulary
+    from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
+    from swivel.counts.importers import import_counts
     from swivel.errors import SwivelError
     from swivel.estimator import SwivelEmbedding
     from swivel.evaluation import evaluate
-    from swivel.extending import extend
-    from swivel.formats import export, load
-    from swivel.importers import import_counts
-    from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-    from swivel.means import Means
-    from swivel.pipeline import add, count, run, train
-    from swivel.sample import open_sample
+    from swivel.pipeline.demo import open_sample
+    from swivel.pipeline.extend import extend
+    from swivel.pipeline.stages import add, count, run, train
+    from swivel.runtime.options import Means
     from swivel.vectors import Vectors
-    from swivel.vocabulary import Vocabulary
+    from swivel.vectors.compare import compare
+    from swivel.vectors.formats import export, load
 
 # Loaded when first asked for, so that `import swivel` stays light.
 _HOMES = {
-    "Matrix": "swivel.matrix",
-    "MatrixBuilder": "swivel.matrix",
-    "MatrixSpec": "swivel.matrix",
-    "Means": "swivel.means",
+    "Matrix": "swivel.counts",
+    "MatrixBuilder": "swivel.counts",
+    "MatrixSpec": "swivel.counts",
+    "Means": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
-    "Vocabulary": "swivel.vocabulary",
-    "add": "swivel.pipeline",
-    "compare": "swivel.drift",
-    "count": "swivel.pipeline",
+    "Vocabulary": "swivel.corpus.vocabulary",
+    "add": "swivel.pipeline.stages",
+    "compare": "swivel.vectors.compare",
+    "count": "swivel.pipeline.stages",
     "evaluate": "swivel.evaluation",
-    "export": "swivel.formats",
-    "extend": "swivel.extending",
-    "import_counts": "swivel.importers",
-    "load": "swivel.formats",
-    "open_matrix": "swivel.matrix",
-    "open_sample": "swivel.sample",
-    "run": "swivel.pipeline",
-    "train": "swivel.pipeline",
+    "export": "swivel.vectors.formats",
+    "extend": "swivel.pipeline.extend",
+    "import_counts": "swivel.counts.importers",
+    "load": "swivel.vectors.formats",
+    "open_matrix": "swivel.counts",
+    "open_sample": "swivel.pipeline.demo",
+    "run": "swivel.pipeline.stages",
+    "train": "swivel.pipeline.stages",
 }
 
 __all__ = [

@@ -9,7 +9,7 @@ def main() -> None:
     """Run the command line; asked to leave, leave: neither loading nor unloading libraries holds that up."""
     try:
         from swivel.cli import main as run
-        from swivel.cli.leaving import leave_at_once
+        from swivel.cli.exit import leave_at_once
     except KeyboardInterrupt:
         os._exit(130)
     with leave_at_once():

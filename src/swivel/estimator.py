@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig, stage_config
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
-from swivel.matrix import Matrix, MatrixBuilder, MatrixSpec, to_units
-from swivel.means import Means
-from swivel.pipeline import train
+from swivel.pipeline.stages import train
+from swivel.runtime.options import Means
 from swivel.storage import read_manifest
-from swivel.vocabulary import Vocabulary
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -160,7 +160,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         A row without counts is the zero vector; one that was fitted comes close to its row of `row_vectors_`.
         """
-        from swivel.folding import fold_rows
+        from swivel.training.fold_in import fold_rows
 
         check_is_fitted(self)
         counts = self._validate(X, reset=False)

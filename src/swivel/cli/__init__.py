@@ -4,14 +4,14 @@
 `options` makes their flags from the configurations, `bars` draws progress.
 """
 
-from swivel.cli.commands import cli, main
-from swivel.cli.comparing import compare
+from swivel.cli.compare import compare
 from swivel.cli.data import add, import_
-from swivel.cli.experiments import plot, reproduce
-from swivel.cli.exploring import explore
-from swivel.cli.exporting import export
-from swivel.cli.extending import extend
-from swivel.cli.picturing import fit, norms, passes
+from swivel.cli.explore import explore
+from swivel.cli.export import export
+from swivel.cli.extend import extend
+from swivel.cli.main import cli, main
+from swivel.cli.plot import fit, norms, passes
+from swivel.cli.reproduce import plot, reproduce
 
 __all__ = [
     "add",

@@ -8,10 +8,10 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
-from swivel.cli.commands import cli, take_means
-from swivel.cli.drawing import show
+from swivel.cli.main import cli, take_means
 from swivel.cli.options import Command, Function, means_options, output_options
-from swivel.importers.settings import ImportConfig
+from swivel.cli.render import show
+from swivel.counts.importers.config import ImportConfig
 
 
 def import_options(function: Function) -> Function:
@@ -54,7 +54,7 @@ def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
     swivel import graph.txt --format edges -o matrix
     swivel import baskets.csv --format baskets -o matrix
     """
-    from swivel.importers import import_counts
+    from swivel.counts.importers import import_counts
 
     means, as_json, settings = take_means(rest)
     matrix = import_counts(list(sources), output, means=means, **settings)
@@ -79,7 +79,7 @@ def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
     swivel add work/matrix new -o matrix
     swivel train matrix --init work/vectors -o vectors
     """
-    from swivel import pipeline
+    from swivel.pipeline import stages as pipeline
 
     means, as_json, _ = take_means(rest)
     matrix = pipeline.add(*matrices, out=output, means=means)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import click
 
 from swivel.config import RECIPES, STAGES
-from swivel.means import ClusterConfig
+from swivel.runtime.options import ClusterConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus.ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.sentinels import BREAK, GAP
 from swivel.corpus.sources import TextFile, Texts, fingerprint_sources, list_files, text_size
-from swivel.corpus.tokenize import split_units
+from swivel.corpus.tokenizer_reference import split_units
 from swivel.errors import CorpusError
-from swivel.marks import BREAK, GAP
-from swivel.progress import SILENT, Progress
+from swivel.runtime.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from swivel.corpus.encode import EncodedCorpus

@@ -21,17 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
-from swivel.corpus import kernels
-from swivel.corpus.characters import MAX_TOKEN_BYTES, Rules, build_rules
-from swivel.corpus.pieces import Piece, cut_stream, describe_bad_byte
+from swivel.corpus import tokenizer_kernels as kernels
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, Rules, build_rules
+from swivel.corpus.chunks import Piece, cut_stream, describe_bad_byte
+from swivel.corpus.sentinels import BREAK, GAP
 from swivel.corpus.sources import Stream, Texts, open_streams
-from swivel.corpus.types import PackedTypes, TypeTable
+from swivel.corpus.type_table import PackedTypes, TypeTable
+from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import CorpusError
-from swivel.marks import BREAK, GAP
-from swivel.ordered import take_in_order
-from swivel.progress import SILENT, Progress, track
+from swivel.runtime.parallel import take_in_order
+from swivel.runtime.progress import SILENT, Progress, track
 from swivel.storage import ArrayAppender, open_array
-from swivel.vocabulary import Vocabulary
 
 PIECE_BYTES = 1 << 20  # small enough for a core's cache
 _SLICE_BYTES = 1 << 16  # read by one call of the kernel, for which there is always room

@@ -5,15 +5,15 @@ figures with their intervals, comparisons of two reports, and accuracy by freque
 """
 
 from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies, summarise_answers
+from swivel.evaluation.by_frequency import Bucket, bucket_by_frequency, compare_buckets
 from swivel.evaluation.categories import CategoryResult, score_categories
-from swivel.evaluation.comparing import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
+from swivel.evaluation.comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
+from swivel.evaluation.config import Rules
 from swivel.evaluation.datasets import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set
-from swivel.evaluation.frequency import Bucket, bucket_by_frequency, compare_buckets
-from swivel.evaluation.halves import split_set
+from swivel.evaluation.download import PAPER_ORDER, fetch_sets
 from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
-from swivel.evaluation.rules import Rules
 from swivel.evaluation.similarity import SimilarityResult, rank_correlation, score_similarity, summarise_pairs
-from swivel.evaluation.sources import PAPER_ORDER, fetch_sets
+from swivel.evaluation.splits import split_set
 
 __all__ = [
     "COMPARISON_HEADER",

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.evaluation.answers import answer_questions
+from swivel.evaluation.analogy_search import answer_questions
 from swivel.evaluation.bootstrap import Interval, share_interval
+from swivel.evaluation.config import Rules, find_ids
 from swivel.evaluation.datasets import AnalogySet, FourWords
-from swivel.evaluation.rules import Rules, find_ids
 from swivel.evaluation.similarity import describe_result
-from swivel.progress import SILENT, Progress, track
+from swivel.runtime.progress import SILENT, Progress, track
 from swivel.vectors import Vectors
 
 Flags = NDArray[np.bool_]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from swivel.errors import missing_extra
 from swivel.evaluation.analogies import Flags
 from swivel.evaluation.bootstrap import Interval, share_interval
+from swivel.evaluation.config import Rules, find_ids
 from swivel.evaluation.datasets import CategorySet
-from swivel.evaluation.rules import Rules, find_ids
 from swivel.evaluation.similarity import describe_result
 from swivel.vectors import Vectors
 

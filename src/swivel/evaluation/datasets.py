@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from swivel.errors import EvaluationError, clear_errors
-from swivel.evaluation.sources import PAPER_ORDER, name_set, published_sections
+from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
 
 SUFFIXES = (".tsv", ".txt")
 EXPECTED = (

@@ -15,12 +15,12 @@ from swivel.errors import EvaluationError
 from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
 from swivel.evaluation.bootstrap import Interval
 from swivel.evaluation.categories import CategoryResult, score_categories
+from swivel.evaluation.config import Rules, change_rules
 from swivel.evaluation.datasets import AnalogySet, FoundSets, SimilaritySet, TestSet, find_sets
-from swivel.evaluation.halves import split_set
-from swivel.evaluation.rules import Rules, change_rules
+from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.similarity import SimilarityResult, score_similarity
-from swivel.evaluation.sources import fetch_sets
-from swivel.progress import SILENT, Progress
+from swivel.evaluation.splits import split_set
+from swivel.runtime.progress import SILENT, Progress
 from swivel.vectors import Vectors
 
 TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known", "of")
@@ -124,7 +124,7 @@ def evaluate(
 
     >>> import numpy as np, tempfile
     >>> from swivel.vectors import Side
-    >>> from swivel.vocabulary import Vocabulary
+    >>> from swivel.corpus.vocabulary import Vocabulary
     >>> vectors = Vectors(Side(Vocabulary(["a", "b", "c"]), np.array([[1, 0], [1, 1], [0, 1]], np.float32)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "pairs.tsv").write_text("a\\tb\\t9\\na\\tc\\t1\\n")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.evaluation.bootstrap import Doubles, Interval, correlation_interval
+from swivel.evaluation.config import Rules, find_ids
 from swivel.evaluation.datasets import SimilaritySet
-from swivel.evaluation.rules import Rules, find_ids
 from swivel.vectors import Vectors
 from swivel.vectors.search import Floats, scale_to_unit
 

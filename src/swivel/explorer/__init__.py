@@ -6,7 +6,7 @@ Receives paths of vectors; hands on a server for one user and their browser. `se
 step). It trains nothing, changes nothing but the maps in the user's cache, and asks nothing of the network.
 """
 
-from swivel.explorer.guard import Hosts
+from swivel.explorer.security import Hosts
 from swivel.explorer.server import PORT, check_extra, listen, name_url, open_exploration, serve
 
 __all__ = ["PORT", "Hosts", "check_extra", "listen", "name_url", "open_exploration", "serve"]

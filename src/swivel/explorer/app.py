@@ -15,12 +15,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from swivel.errors import ConfigError, SwivelError
-from swivel.explorer.answers import NoSuchWord
-from swivel.explorer.files import PageFile, page_files
-from swivel.explorer.guard import Guard, Hosts
+from swivel.explorer.assets import PageFile, page_files
 from swivel.explorer.maps import MapMaker
-from swivel.explorer.sets import VectorSet, View
-from swivel.resources import count_cores
+from swivel.explorer.models import VectorSet, View
+from swivel.explorer.queries import NoSuchWord
+from swivel.explorer.security import Guard, Hosts
+from swivel.runtime.resources import count_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import StorageError, SwivelError
-from swivel.explorer.layout import UMAP, Clusters, Floats, Reduced, find_clusters, reduce_vectors, run_umap
 from swivel.explorer.limits import MOST_POINTS
-from swivel.explorer.sets import View
+from swivel.explorer.models import View
+from swivel.explorer.projection import UMAP, Clusters, Floats, Reduced, find_clusters, reduce_vectors, run_umap
 from swivel.storage import fingerprint, write_file
 
 _POLL_SECONDS = 0.2

@@ -15,11 +15,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from swivel.explorer import answers
+from swivel.explorer import queries as answers
 from swivel.explorer.app import Exploration
 from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS, MOST_TERMS
 from swivel.explorer.maps import Map
-from swivel.explorer.sets import VectorSet, View
+from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression
 
 Text = Annotated[str, Query(max_length=LONGEST_TEXT)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.guard import Hosts
+from swivel.explorer.security import Hosts
 
 if TYPE_CHECKING:
     import uvicorn
@@ -74,7 +74,7 @@ def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = No
     check_extra()
     from swivel.explorer.app import Exploration
     from swivel.explorer.maps import MapMaker, cache_folder
-    from swivel.explorer.sets import open_set
+    from swivel.explorer.models import open_set
 
     sets = [open_set(path, matrix if number == 0 else None) for number, path in enumerate(paths)]
     return Exploration(sets, MapMaker(cache_folder()))

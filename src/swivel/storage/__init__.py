@@ -22,7 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
-from swivel.folders import (
+from swivel.storage.array_files import ArrayAppender, create_array, write_header
+from swivel.storage.files import remove_file, remove_tree
+from swivel.storage.lock import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder, sweep_folder
+from swivel.storage.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     REMEDY,
@@ -38,10 +41,7 @@ from swivel.folders import (
     seal,
     unseal,
 )
-from swivel.locks import process_is_alive
-from swivel.storage.arrays import ArrayAppender, create_array, write_header
-from swivel.storage.locking import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder, sweep_folder
-from swivel.storage.removing import remove_file, remove_tree
+from swivel.storage.processes import process_is_alive
 
 __all__ = [
     "FORMAT_VERSION",

@@ -5,11 +5,11 @@ answers questions, and the folder it is kept in. It trains nothing, reads no for
 heavier than numpy.
 """
 
-from swivel.vectors.aligning import find_rotation, shared_words
+from swivel.vectors.align import find_rotation, shared_words
 from swivel.vectors.combine import combine_vectors, recover_axes
 from swivel.vectors.expressions import Expression, parse_expression
-from swivel.vectors.files import Side
-from swivel.vectors.lookup import Neighbour, Vectors, load, write_vectors
+from swivel.vectors.folder import Side
+from swivel.vectors.vectors import Neighbour, Vectors, load, write_vectors
 
 __all__ = [
     "Expression",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.ordered import map_in_order
+from swivel.runtime.parallel import map_in_order
 
 Floats = NDArray[np.float32]
 

@@ -1,0 +1,38 @@
+"""The verb that gives vectors to new words: `extend`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swivel.cli.main import cli, read_tokens, report_vectors, take_means, text_arguments, vocabulary_option
+from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
+
+
+@cli.command(cls=Command, short_help="Vectors for new words of new text.")
+@click.argument("vectors")
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the old words and the new")
+@vocabulary_option
+@config_options(CorpusConfig, VocabularyConfig, CountConfig)
+@means_options
+@output_options
+def extend(vectors: str, texts: tuple[str, ...], output: str, vocabulary: str | None, **rest: Any) -> None:
+    """Vectors for the words of new text that VECTORS lack, without training; known words stay as they are.
+
+    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused
+    (older folders do not say how they were counted; they take flags). --min-count, --max-size and --vocabulary say
+    which of the new words are taken.
+
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    """
+    from swivel.pipeline import extend as extending
+
+    means, as_json, settings = take_means(rest)
+    extended = extending.extend(
+        vectors, text_arguments(texts), output, vocabulary=read_tokens(vocabulary), means=means, **settings
+    )
+    report_vectors(extended, Path(output), means, as_json)

@@ -1,0 +1,98 @@
+"""Figures of a run: `plot passes`, `plot norms` and `plot fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swivel.cli.main import open_vectors
+from swivel.cli.options import Command, output_options
+from swivel.cli.reproduce import output_file, plot, report_figure
+from swivel.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from swivel.counts import Matrix
+    from swivel.storage import Manifest
+
+vectors_argument = click.argument("vectors", metavar="RUN")
+
+
+@plot.command(cls=Command, short_help="A run's losses, pass by pass.")
+@vectors_argument
+@output_file
+@output_options
+def passes(vectors: str, output: str, **rest: Any) -> None:
+    """The mean losses of RUN, the folder of `swivel run` or of `swivel train`: all cells, observed, unobserved."""
+    from swivel.reports import plots
+    from swivel.reports import run_report as reporting
+
+    _draw(lambda: plots.plot_passes(reporting.find_passes(_manifest_of(vectors))), output, rest)
+
+
+@plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
+@vectors_argument
+@output_file
+@output_options
+def norms(vectors: str, output: str, **rest: Any) -> None:
+    """How long the vectors of RUN are against how often their words were seen."""
+    from swivel.reports import plots
+    from swivel.reports import run_report as reporting
+
+    _draw(lambda: plots.plot_norms(reporting.find_norms(open_vectors(vectors))), output, rest)
+
+
+@plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
+@vectors_argument
+@click.option("--matrix", metavar="DIR", help="counts that RUN was trained on  [default: those of the same run]")
+@output_file
+@output_options
+def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
+    """The mean loss of observed cells of RUN, and how far they are off, against the frequency of their rows."""
+    from swivel.reports import plots
+    from swivel.reports import run_report as reporting
+    from swivel.reports.run_report.collect import read_objective
+
+    def make() -> Any:
+        manifest = _manifest_of(vectors)
+        counts = _matrix_of(vectors, matrix, manifest)
+        return plots.plot_fit(reporting.find_fit(open_vectors(vectors), counts, read_objective(manifest)))
+
+    _draw(make, output, rest)
+
+
+def _draw(make: Callable[[], Any], output: str, rest: dict[str, Any]) -> None:
+    """Draw into a file, whose name is looked at before anything is computed."""
+    from swivel.reports import plots
+
+    plots.style.check_format(Path(output))
+    plots.save_figure(make(), output)
+    report_figure(output, rest)
+
+
+def _manifest_of(vectors: str) -> Manifest:
+    from swivel.storage import read_manifest
+    from swivel.vectors.formats.reader import find_vectors
+
+    found = find_vectors(vectors)
+    if not found.is_dir():
+        raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
+    return read_manifest(found)
+
+
+def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
+    """Return the matrix that vectors were trained on: the one named, or the one beside them."""
+    from swivel.counts import open_matrix
+    from swivel.vectors.formats.reader import find_vectors
+
+    found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
+    recorded = manifest.inputs.get("matrix")
+    if recorded:
+        is_same = found.fingerprint == recorded
+    else:  # Vectors that were saved again have no record: their words must do.
+        is_same = found.rows.tokens == open_vectors(vectors).vocabulary.tokens
+    if not is_same:
+        raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")
+    return found

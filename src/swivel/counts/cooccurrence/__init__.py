@@ -1,0 +1,37 @@
+"""Tokens to a matrix of co-occurrence counts, exactly, inside a memory budget, on every core.
+
+Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the builder of `swivel.counts`. It does not
+read text.
+"""
+
+from swivel.corpus.sentinels import BREAK, GAP
+from swivel.counts.cooccurrence.count import (
+    CountJob,
+    check_device,
+    choose_device,
+    count_part,
+    count_tokens,
+    forecast,
+    make_spec,
+    wake_device,
+)
+from swivel.counts.cooccurrence.plan import Forecast
+from swivel.counts.cooccurrence.windows import WindowWeights, column_vocabulary, part_names, window_weights
+
+__all__ = [
+    "BREAK",
+    "GAP",
+    "CountJob",
+    "Forecast",
+    "WindowWeights",
+    "check_device",
+    "choose_device",
+    "column_vocabulary",
+    "count_part",
+    "count_tokens",
+    "forecast",
+    "make_spec",
+    "part_names",
+    "wake_device",
+    "window_weights",
+]

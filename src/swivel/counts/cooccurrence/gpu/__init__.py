@@ -1,0 +1,1 @@
+"""Counting co-occurrences on a GPU."""

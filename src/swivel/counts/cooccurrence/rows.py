@@ -1,0 +1,148 @@
+"""One chunk of a corpus: its index, and the cells of each block of rows.
+
+Receives ids and a layout; hands on pieces for the matrix builder. Words of a row block are looked up where they occur,
+neighbours are added to one accumulator, and what was touched comes out in the order in which it is stored: nothing
+is sorted. It does not write.
+"""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CountConfig
+from swivel.corpus.sentinels import BREAK, GAP
+from swivel.counts.cooccurrence import kernels
+from swivel.counts.cooccurrence.plan import Plan
+from swivel.counts.cooccurrence.windows import place_parts, window_weights
+from swivel.counts.layout import Layout, block_length
+from swivel.counts.shards import Piece
+
+_SLACK = 64  # places after the last that may be asked for, never used
+
+
+def accumulator_shape(layout: Layout, reach: int) -> kernels.Shape:
+    """Return how accumulators are laid out: blocks of a power of two, and slots of no word after each part."""
+    parts = layout.columns // layout.rows
+    stride = max(kernels.LINE, 1 << (layout.largest_rows - 1).bit_length())
+    nobodies = -(-(reach + 1) // kernels.LINE) * kernels.LINE
+    return kernels.Shape(stride, layout.row_blocks, parts, layout.row_blocks * stride + nobodies, layout.symmetric)
+
+
+def make_window(config: CountConfig, plan: Plan, shape: kernels.Shape) -> kernels.Window:
+    """Return the window as the kernels want it; the word itself, in the middle, weighs nothing."""
+    weights = window_weights(config)
+    wide = np.concatenate([weights.left[: plan.left][::-1], [0], weights.right[: plan.right]]).astype(np.int64)
+    skipped = config.window_left - plan.left
+    parts = place_parts(config)[skipped : skipped + wide.size]
+    return kernels.Window(plan.left, (parts * shape.part_stride).astype(np.uint64), wide.astype(np.uint32), wide)
+
+
+class ChunkCounter:
+    """Counts the chunks of one corpus, keeping the memory from one chunk for the next."""
+
+    def __init__(self, ids: NDArray[np.uint32], layout: Layout, config: CountConfig, plan: Plan) -> None:
+        self.ids = ids
+        self.layout = layout
+        self.plan = plan
+        self.reach = max(plan.left, plan.right, 1)
+        self.shape = accumulator_shape(layout, plan.left + plan.right)
+        self.window = make_window(config, plan, self.shape)
+        words = np.arange(layout.rows)
+        self.slots = ((words % layout.row_blocks) * self.shape.stride + words // layout.row_blocks).astype(np.uint32)
+        self._nobody = np.uint32(self.shape.blocks * self.shape.stride)
+        self._spaces: queue.SimpleQueue[_Workspace] = queue.SimpleQueue()
+        for _ in range(plan.threads):
+            self._spaces.put(_Workspace(self.shape, layout, plan.block_cells))
+
+    def make_index(self, first: int, last: int) -> kernels.Index:
+        """Return the places from `first` up to `last` as slots, units apart, and where every slot occurs in them."""
+        threads = self.plan.threads
+        edges = np.linspace(first, last, threads + 1).astype(np.int64)
+        pieces = [self.ids[edges[part] : edges[part + 1]] for part in range(threads)]
+        tallies = np.zeros((threads, self.shape.blocks * self.shape.stride), np.int64)
+        with ThreadPoolExecutor(threads) as pool:
+            tally = pool.map(lambda part: kernels.tally_range(pieces[part], self.slots, tallies[part]), range(threads))
+            lengths = [piece.size + breaks * (self.reach - 1) for piece, breaks in zip(pieces, tally, strict=True)]
+            starts = np.zeros(tallies.shape[1] + 1, np.int64)
+            kernels.start_ranges(tallies, starts)
+            places = self.reach + np.cumsum([0, *lengths])
+            padded = np.empty(places[-1] + self.reach + _SLACK, np.uint32)
+            positions = np.empty(starts[-1] + _SLACK, np.uint32)
+            positions[starts[-1] :] = 0
+            self._pad_edges(first, last, padded, int(places[-1]))
+
+            def index(part: int) -> None:
+                kernels.index_range(
+                    pieces[part], self.slots, self._nobody, self.reach, padded, places[part], tallies[part], positions
+                )
+
+            list(pool.map(index, range(threads)))
+        return kernels.Index(padded, positions, starts)
+
+    def _pad_edges(self, first: int, last: int, padded: NDArray[np.uint32], end: int) -> None:
+        """Write what lies before and after the chunk, as far as a window reaches."""
+        nothing = np.full(self.reach, self._nobody)
+        before = self._pad(self.ids[max(first - self.reach, 0) : first])
+        after = self._pad(self.ids[last : last + self.reach])
+        padded[: self.reach] = np.concatenate([nothing, before])[-self.reach :]
+        padded[end : end + self.reach] = np.concatenate([after, nothing])[: self.reach]
+
+    def _pad(self, ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        is_word = ids < GAP
+        slots = np.full(ids.size, self._nobody)
+        slots[is_word] = self.slots[ids[is_word]]
+        return np.repeat(slots, np.where(ids == BREAK, self.reach, 1))
+
+    def count_block(self, index: kernels.Index, block: int) -> Piece:
+        """Return the cells of a row block; called from threads."""
+        space = self._spaces.get()
+        try:
+            return space.count_block(self, index, block)
+        finally:
+            self._spaces.put(space)
+
+
+class _Workspace:
+    """Memory of one thread."""
+
+    def __init__(self, shape: kernels.Shape, layout: Layout, block_cells: int) -> None:
+        size = shape.parts * shape.part_stride
+        touched = np.zeros(size // kernels.GROUP, np.uint8)
+        narrow, wide = np.zeros(size, np.uint32), np.zeros(size, np.int64)
+        self.space = kernels.Space(narrow, wide, touched, touched.view(np.uint64))
+        self.ends = np.zeros((layout.largest_rows, layout.column_blocks), np.int64)
+        room = max(block_cells, shape.parts * shape.blocks * shape.stride) + kernels.GROUP  # a row at least
+        self.positions, self.counts = np.empty(room, np.uint32), np.empty(room, np.uint32)
+
+    def _grow(self, used: int) -> None:
+        """Double the room for cells, keeping the first `used`."""
+        positions, counts = np.empty(2 * self.counts.size, np.uint32), np.empty(2 * self.counts.size, np.uint32)
+        positions[:used], counts[:used] = self.positions[:used], self.counts[:used]
+        self.positions, self.counts = positions, counts
+
+    def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> Piece:
+        shape, layout = counter.shape, counter.layout
+        rows = block_length(layout.rows, layout.row_blocks, block)
+        slot = block * shape.stride
+        most_units = int(index.starts[slot + shape.stride] - index.starts[slot]) * int(counter.window.wide.sum())
+        large = np.zeros((2, most_units // kernels.SATURATED + 1), np.int64)
+        progress = np.zeros(3, np.int64)
+        while True:
+            found = kernels.Found(self.positions, self.counts, self.ends[:rows], large[0], large[1])
+            kernels.count_rows(index, counter.window, shape, self.space, block, found, progress)
+            if progress[0] == rows:
+                return _group(found, int(progress[1]), int(progress[2]))
+            self._grow(int(progress[1]))
+
+
+def _group(found: kernels.Found, cells: int, large: int) -> Piece:
+    lengths = np.zeros(found.ends.shape[1], np.int64)
+    positions, counts = np.empty(cells, np.uint32), np.empty(cells, np.uint32)
+    large_cells = np.zeros(large, np.int64)
+    kernels.group_by_shard(found, large, lengths, positions, counts, large_cells)
+    order = np.argsort(large_cells)
+    return Piece(lengths, positions, counts, large_cells[order], found.large_counts[:large][order])

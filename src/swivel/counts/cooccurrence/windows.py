@@ -1,0 +1,108 @@
+"""What a window weighs and which column a neighbour falls to. Pure arithmetic.
+
+Receives a `CountConfig`; hands on whole numbers: weights in units of 1 / unit, and parts of a word's columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CountConfig
+from swivel.corpus.vocabulary import Vocabulary
+
+_LARGEST_UNIT = 1 << 24
+_BINARY_UNIT = 1 << 20  # where no common unit is small enough, weights are rounded to this
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWeights:
+    """Weights of the window in units of 1 / unit; `left[t - 1]` is that of distance t."""
+
+    unit: int
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+
+
+def window_weights(config: CountConfig) -> WindowWeights:
+    """Return the weights of both sides of the window.
+
+    >>> window_weights(CountConfig(window=3)).left.tolist()
+    [6, 3, 2]
+    """
+    left, right = config.window_left, config.window_right
+    unit = _choose_unit(config)
+    return WindowWeights(unit, _weigh_side(config.weight, left, unit), _weigh_side(config.weight, right, unit))
+
+
+def _choose_unit(config: CountConfig) -> int:
+    left, right = config.window_left, config.window_right
+    if config.weight == "uniform":
+        return 1
+    unit = 1
+    for divisor in range(1, max(left, right) + 1) if config.weight == "harmonic" else (max(left, 1), max(right, 1)):
+        unit = math.lcm(unit, divisor)
+        if unit > _LARGEST_UNIT:
+            return _BINARY_UNIT
+    return unit
+
+
+def _weigh_side(weight: str, size: int, unit: int) -> NDArray[np.int64]:
+    distances = np.arange(1, size + 1, dtype=np.int64)
+    if weight == "uniform":
+        return np.full(size, unit, np.int64)
+    above, below = (1, distances) if weight == "harmonic" else (size + 1 - distances, max(size, 1))
+    return np.maximum((2 * unit * above + below) // (2 * below), 1).astype(np.int64)  # rounded half up
+
+
+def part_names(config: CountConfig) -> tuple[str, ...]:
+    """Return the names of a word's columns; () where there is one and it is the word itself.
+
+    >>> part_names(CountConfig(columns="directional-bands"))
+    ('left 1', 'left 2-10', 'right 1', 'right 2-10')
+    """
+    sides = ("left", "right") if config.is_directional else ("",)
+    bands = _band_names(config) if config.has_bands else ("",)
+    names = tuple(f"{side} {band}".strip() for side in sides for band in bands)
+    return () if names == ("",) else names
+
+
+def _band_names(config: CountConfig) -> tuple[str, str]:
+    longest = max(config.window_left, config.window_right)
+    return _range_name(1, config.near), _range_name(config.near + 1, longest)
+
+
+def _range_name(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def place_parts(config: CountConfig) -> NDArray[np.int64]:
+    """Return the part of each place of the window, from the farthest left to the farthest right."""
+    places = np.arange(-config.window_left, config.window_right + 1)
+    parts = np.zeros(places.size, np.int64)
+    if config.has_bands:
+        parts += np.abs(places) > config.near
+    if config.is_directional:
+        parts += (places > 0) * (2 if config.has_bands else 1)
+    return parts
+
+
+def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary | None:
+    """Return the columns: word by word, part by part; None where they are the rows.
+
+    >>> column_vocabulary(Vocabulary(["the"], [3]), CountConfig(columns="directional")).tokens
+    ('left:the', 'right:the')
+    """
+    names = part_names(config)
+    if not names:
+        return None
+    labels = [f"{name}:{token}" for token in vocabulary.tokens for name in names]
+    return Vocabulary(labels, np.repeat(vocabulary.counts, len(names)))
+
+
+def is_symmetric(config: CountConfig) -> bool:
+    """Return whether x_ij = x_ji: one column a word, and both sides of the window weigh the same."""
+    return config.columns == "symmetric" and config.window_left == config.window_right

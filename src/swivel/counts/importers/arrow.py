@@ -1,0 +1,242 @@
+"""Triples in Parquet, Arrow and Feather files, and in pyarrow's tables: batch by batch.
+
+Receives files or tables, hands on chunks of cells. The only module here that knows pyarrow. What a file claims is
+checked before it is believed: batches are validated whole, whatever pyarrow says of them is one line with their file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.counts.importers.config import pick_fields
+from swivel.counts.importers.context import Reading
+from swivel.counts.importers.labels import LabelTable, Place
+from swivel.counts.importers.spill import Chunk
+from swivel.errors import CountsError, missing_extra
+
+_BYTES_A_ROW = 1 << 10  # of memory for each row of a batch: a sixth of it is used, by three batches on their way
+_FEWEST_ROWS, _MOST_ROWS = 1 << 12, 1 << 20  # of a batch; pyarrow hashes all known labels anew for each
+
+
+def _batch_rows(reading: Reading) -> int:
+    return min(max(reading.memory_bytes // _BYTES_A_ROW, _FEWEST_ROWS), _MOST_ROWS)
+
+
+def load_pyarrow(what: str) -> Any:
+    """Return pyarrow, or raise MissingExtra."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise missing_extra(what, "pyarrow", "import") from None
+    return pyarrow
+
+
+@contextlib.contextmanager
+def _clear_errors(pa: Any, name: str) -> Iterator[None]:
+    """Turn whatever pyarrow says into one line with the file's name."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
+        text = _first_line(error) or type(error).__name__
+        raise CountsError(f"{name}: not a file that pyarrow can read, or damaged ({text})") from error
+
+
+def _first_line(value: object) -> str:
+    return str(value).strip().split("\n")[0]
+
+
+def read_parquet(file: Path, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a Parquet file, row group by row group."""
+    pa = load_pyarrow(f"{file}: Parquet files")
+    import pyarrow.parquet as parquet
+
+    with _clear_errors(pa, str(file)), parquet.ParquetFile(file) as opened:
+        schema = opened.schema_arrow
+        picks = pick_fields(reading.config, schema.names, len(schema.names), str(file))
+        names = _check_names([schema.names[pick] for pick in picks], schema.names, str(file))
+        share = file.stat().st_size / max(opened.metadata.num_rows, 1)
+        yield from _read_batches(pa, _read_groups(opened, names, _batch_rows(reading)), str(file), reading, share)
+    pa.default_memory_pool().release_unused()
+
+
+def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
+    """Yield batches, one row group's after the other's: a reader of all of them keeps the whole file in memory."""
+    for group in range(opened.num_row_groups):
+        for batch in opened.iter_batches(batch_size=rows, row_groups=[group], columns=names):
+            yield batch.select(names)
+
+
+def read_arrow(file: Path, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of an Arrow file or stream, or of a Feather file (version 2), batch by batch."""
+    pa = load_pyarrow(f"{file}: Arrow files")
+    with _clear_errors(pa, str(file)), pa.memory_map(str(file)) as mapped:
+        size = file.stat().st_size
+        if mapped.read(6) == b"ARROW1":
+            opened = pa.ipc.open_file(mapped)
+            batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
+        else:
+            mapped.seek(0)
+            opened = pa.ipc.open_stream(mapped)
+            batches = iter(opened)
+        yield from _read_batches(pa, _select(batches, opened.schema, reading, str(file)), str(file), reading, 0)
+        reading.advance(size)
+
+
+def read_table(table: Any, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a pyarrow table, record batch or reader of batches."""
+    pa = load_pyarrow("pyarrow's tables")
+    name = "the table"
+    batches = (
+        [table] if isinstance(table, pa.RecordBatch) else table.to_batches() if hasattr(table, "to_batches") else table
+    )
+    with _clear_errors(pa, name):
+        yield from _read_batches(pa, _select(iter(batches), table.schema, reading, name), name, reading, 1)
+
+
+def _select(batches: Iterator[Any], schema: Any, reading: Reading, name: str) -> Iterator[Any]:
+    """Yield the chosen columns, in slices that are not too long."""
+    picks = list(pick_fields(reading.config, schema.names, len(schema.names), name))
+    rows = _batch_rows(reading)
+    for batch in batches:
+        chosen = batch.select(picks)
+        chosen.validate(full=True)  # an Arrow file's offsets are believed by everything else
+        for start in range(0, chosen.num_rows, rows):
+            yield chosen.slice(start, rows)
+
+
+def _check_names(names: list[str], all_names: list[str], where: str) -> list[str]:
+    for name in names:
+        if all_names.count(name) > 1:
+            raise CountsError(f"{where}: several columns are called {name!r}")
+    return names
+
+
+def _read_batches(pa: Any, batches: Iterator[Any], name: str, reading: Reading, share: float) -> Iterator[Chunk]:
+    """Yield a chunk a batch; batches are decoded ahead, and the labels of both sides found at the same time."""
+    sides, begin = [_Side(pa, table) for table in (reading.rows, reading.columns)], 0
+    with ThreadPoolExecutor(len(sides)) as pool:
+        for batch in _read_ahead(batches):
+            place = _placer(name, begin)
+            pair = [_check_labels(pa, batch.column(number), place) for number in (0, 1)]
+            found = list(pool.map(_Side.match, sides, pair))
+            rows, columns = (sides[number].settle(pair[number], found[number], place) for number in (0, 1))
+            counts = _take_counts(pa, batch.column(2), place) if batch.num_columns > 2 else None
+            yield Chunk(rows, columns, counts, place)
+            begin += batch.num_rows
+            reading.advance(share * batch.num_rows)
+
+
+def _read_ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator has, the next one being made meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            yield batch
+
+
+def _placer(name: str, begin: int) -> Place:
+    return lambda index: f"{name}, row {begin + index + 1:,}"
+
+
+def _check_labels(pa: Any, array: Any, place: Place) -> Any:
+    """Return labels as a plain array; those that are missing, or neither strings nor integers, are refused."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: a label is missing (null)")
+    if not (pa.types.is_integer(array.type) or _holds_text(pa.types, array.type)):
+        raise CountsError(f"{place(0)}: labels are strings or integers, got {_first_line(array.type)}")
+    return array
+
+
+class _Side:
+    """Labels of one side. Known ones are found by pyarrow, in one go; only new ones are looked at one by one."""
+
+    def __init__(self, pa: Any, table: LabelTable) -> None:
+        import pyarrow.compute
+
+        self._pa, self._find, self._table = pa, pyarrow.compute.index_in, table
+        self._known: Any = None
+        self._ids: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def match(self, array: Any) -> NDArray[np.int64]:
+        """Return where each label stands among the known ones; -1: nowhere. Several threads may, for several sides."""
+        if self._known is None or self._known.type != array.type:
+            return np.full(len(array), -1)
+        return self._positions(array, self._known)
+
+    def _positions(self, array: Any, among: Any) -> NDArray[np.int64]:
+        found = self._find(array, value_set=among)
+        return np.asarray(found.fill_null(-1).to_numpy(False), np.int64)
+
+    def settle(self, array: Any, found: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
+        """Return the ids of labels, of which the known ones were found already."""
+        if self._known is None or self._known.type != array.type:
+            self._known, self._ids = array.slice(0, 0), np.empty(0, np.int64)
+        new = np.flatnonzero(found < 0)
+        ids = np.empty(len(array), np.int64)
+        if new.size < len(array):
+            ids = self._ids[found]
+        if new.size:
+            ids[new] = self._learn(array.take(self._pa.array(new)), lambda index: place(int(new[index])))
+        return ids
+
+    def _learn(self, array: Any, place: Place) -> NDArray[np.int64]:
+        labels = array.unique()
+        codes = self._positions(array, labels)
+        fresh = self._table.look_up(_texts(labels), lambda number: place(int(np.argmax(codes == number))))
+        self._known = self._pa.concat_arrays([self._known, labels])
+        self._ids = np.concatenate([self._ids, fresh])
+        return fresh[codes]
+
+
+def _holds_text(types: Any, kind: Any) -> bool:
+    is_view = getattr(types, "is_string_view", lambda _: False)
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or is_view(kind)
+    )
+
+
+def _texts(labels: Any) -> list[Any]:
+    """Return distinct labels as strings, or as bytes where they are no UTF-8, which the table refuses."""
+    try:
+        listed = labels.to_pylist()
+    except UnicodeDecodeError:
+        listed = [scalar.as_buffer().to_pybytes() for scalar in labels]
+    return [_text(label) for label in listed]
+
+
+def _text(label: Any) -> Any:
+    if not isinstance(label, bytes):
+        return str(label)
+    try:
+        return label.decode()
+    except UnicodeDecodeError:
+        return label
+
+
+def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
+    types = pa.types
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
+        raise CountsError(
+            f"{place(0)}: counts are numbers, got {_first_line(array.type)}; --fields says which column they are"
+        )
+    if array.null_count:
+        raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: the count is missing (null)")
+    if types.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    return np.asarray(array.to_numpy(False), np.float64)

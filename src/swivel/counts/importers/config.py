@@ -1,0 +1,113 @@
+"""Every knob of importing: its default, its check and its help. Receives values, hands on an `ImportConfig`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, knob, one_of
+from swivel.errors import ConfigError
+from swivel.storage.manifest import one_line
+
+FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove", "tensorflow")
+SIDES = ("apart", "same", "mirrored", "undirected")
+SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
+
+_TEXT = ("triples", "edges", "baskets")
+_TAKEN_BY = {
+    "fields": ("triples", "edges", "parquet", "arrow", "memory"),
+    "header": _TEXT,
+    "separator": _TEXT,
+    "comment": _TEXT,
+    "window": ("baskets",),
+    "weight": ("baskets",),
+    "largest_basket": ("baskets",),
+}
+
+
+def _optional_choice(help: str, *choices: str) -> Any:
+    return knob(None, help, one_of(*choices), choices=choices, optional=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportConfig:
+    """How somebody's counts are read. What is None is told by the file.
+
+    >>> ImportConfig(fields="user,page").field_names
+    ('user', 'page')
+    """
+
+    format: str | None = _optional_choice("what the source is; default: told by its name", *FORMATS)
+    sides: str | None = _optional_choice(
+        "rows and columns are different things (apart), the same things with a direction (same), the same things with "
+        "every pair there both ways (mirrored) or once (undirected: it counts both ways); default: apart, unless "
+        "the format says otherwise",
+        *SIDES,
+    )
+    fields: str | None = knob(
+        None,
+        "names, or places from 1, of the row, the column and the count in a table, as user,page,visits; two of them: "
+        "every count is 1; default: the first three",
+        TEXT,
+        optional=True,
+    )
+    header: bool = knob(False, "the first line of a text is a header", FLAG)
+    separator: str | None = _optional_choice("what parts the fields of a line; default: told by the file", *SEPARATORS)
+    comment: str | None = knob(None, "lines of text that begin so are left out, such as #", TEXT, optional=True)
+    window: int | None = knob(
+        None, "baskets: only items at most so far apart, in order; default: all that are together", POSITIVE_INT,
+        optional=True,
+    )  # fmt: skip
+    weight: str = choice("harmonic", "with --window: weight of an item at distance t: 1/t, or 1", "harmonic", "uniform")
+    largest_basket: int = knob(
+        5_000, "baskets without a window: refuse longer ones, of which every pair would count", POSITIVE_INT
+    )
+    drop_empty: bool = knob(False, "leave out the rows and columns of a matrix that have no counts", FLAG)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if len(self.field_names) not in (0, 2, 3) or not all(self.field_names):
+            raise ConfigError(f"fields must be two or three names such as user,page,visits, got {self.fields!r}")
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names or places of the row, the column and the count; () where nobody chose."""
+        return () if self.fields is None else tuple(name.strip() for name in self.fields.split(","))
+
+
+def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
+    """Raise ConfigError for a setting that would change nothing: whoever gave it expects something else.
+
+    >>> refuse_idle_settings(ImportConfig(window=5), "baskets", "visits.txt")
+    """
+    given = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    for setting, formats in _TAKEN_BY.items():
+        if setting in given and format not in formats:
+            known = ", ".join(kind for kind in formats if kind != "memory")
+            raise ConfigError(f"{setting} is for {known}; {name} is read as {format}: leave it out, or pass --format")
+    if "weight" in given and config.window is None:
+        raise ConfigError("weight is that of a distance; it needs a window")
+
+
+def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:
+    """Return the places, from 0, of row, column and (where there is one) count among the fields of a table.
+
+    >>> pick_fields(ImportConfig(fields="page,user"), ["user", "page", "day"], 3, "log.csv")
+    (1, 0)
+    """
+    if not config.field_names:
+        if width < 2:
+            raise ConfigError(f"{where}: {width} field; a row and a column are two (--separator says what parts them)")
+        return tuple(range(min(width, 3)))
+    return tuple(_find_field(name, names, width, where) for name in config.field_names)
+
+
+def _find_field(name: str, names: list[str] | None, width: int, where: str) -> int:
+    if names is not None and name in names:
+        return names.index(name)
+    if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= width:
+        return int(name) - 1
+    has = f"{width} fields without names (a header is taken with --header)"
+    if names is not None:
+        has = ", ".join(map(one_line, names))
+    raise ConfigError(f"{where}: no field {name!r}; it has {has}")

@@ -1,0 +1,121 @@
+"""Tables and triples that are in memory: pandas, polars, and anything that can be iterated.
+
+Receives objects, asks them for nothing but columns and slices (neither library is imported), hands on chunks of cells.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.counts.importers.config import pick_fields
+from swivel.counts.importers.context import Reading
+from swivel.counts.importers.labels import Place, as_labels
+from swivel.counts.importers.spill import Chunk
+from swivel.errors import ConfigError, CountsError
+
+_ROWS = 1 << 17
+
+
+def is_frame(source: Any) -> bool:
+    """Return whether an object is a table of named columns such as pandas' and polars' are."""
+    if type(source).__name__ == "LazyFrame":
+        raise ConfigError("a LazyFrame has no rows yet: pass frame.collect()")
+    return hasattr(source, "columns") and hasattr(source, "shape") and hasattr(source, "__getitem__")
+
+
+def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a pandas or polars table."""
+    name = "the table"
+    _refuse_wide(frame, reading)
+    names = [str(column) for column in frame.columns]
+    picks = pick_fields(reading.config, names, len(names), name)
+    chosen = [_column(frame, pick) for pick in picks]
+    for begin in range(0, frame.shape[0], _ROWS):
+        place = _placer(name, "row", begin)
+        rows, columns, *counts = (np.asarray(column[begin : begin + _ROWS]) for column in chosen)
+        yield Chunk(
+            reading.rows.look_up(as_labels(rows), place),
+            reading.columns.look_up(as_labels(columns), place),
+            _as_counts(counts[0], place) if counts else None,
+            place,
+        )
+        reading.advance(rows.size)
+
+
+def _refuse_wide(frame: Any, reading: Reading) -> None:
+    """Raise ConfigError for a matrix as pandas keeps it (a crosstab, a pivot), whose columns are no triples."""
+    kinds = [getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", [])]
+    index = getattr(frame, "index", None)
+    has_labels = getattr(getattr(index, "dtype", None), "kind", "i") not in "iu"
+    if has_labels and not reading.config.fields and all(kind in "iufb" for kind in kinds):
+        raise ConfigError(
+            "the table has labels in its index and numbers in all columns: for a matrix pass frame.to_numpy() with "
+            "row_labels=frame.index and column_labels=frame.columns; for triples frame.reset_index(), or fields="
+        )
+
+
+def _column(frame: Any, pick: int) -> Any:
+    """Return a column that is sliced by place, whatever its index and its name."""
+    return frame.iloc[:, pick].array if hasattr(frame, "iloc") else frame[frame.columns[pick]]
+
+
+def _placer(name: str, kind: str, begin: int) -> Place:
+    return lambda index: f"{name}, {kind} {begin + index + 1:,}"
+
+
+def _as_counts(values: NDArray[Any], place: Place) -> NDArray[np.float64]:
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    listed = values.tolist()
+    for index, value in enumerate(listed):
+        if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+            raise CountsError(f"{place(index)}: the count {value!r} is not a number")
+    return np.array([_as_float(value) for value in listed])
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64: refused as not finite
+        return float("inf")
+
+
+def read_mapping(counts: Mapping[Any, Any], reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a dictionary such as Counter(pairs): (row, column) to count."""
+    triples = ((*key, count) if isinstance(key, tuple) and len(key) == 2 else (key,) for key, count in counts.items())
+    return read_iterable(triples, reading)
+
+
+def read_iterable(triples: Iterable[Any], reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of (row, column, count) or (row, column), one after the other."""
+    items, begin = iter(triples), 0
+    while batch := list(itertools.islice(items, _ROWS)):
+        place = _placer("the triples", "item", begin)
+        width = len(batch[0]) if isinstance(batch[0], (tuple, list)) else 0
+        for index, item in enumerate(batch):
+            if not isinstance(item, (tuple, list)) or len(item) != width or width not in (2, 3):
+                raise CountsError(f"{place(index)}: expected a row, a column and a count, got {_shown(item)}")
+        rows, columns, *counts = (_as_array(values) for values in zip(*batch, strict=True))
+        yield Chunk(
+            reading.rows.look_up(as_labels(rows), place),
+            reading.columns.look_up(as_labels(columns), place),
+            _as_counts(counts[0], place) if counts else None,
+            place,
+        )
+        begin += len(batch)
+
+
+def _as_array(values: tuple[Any, ...]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _shown(item: Any) -> str:
+    text = " ".join(repr(item).split())
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,198 @@
+"""What a source is: its format, told by its name, its content or its type; and the reader for it.
+
+Receives what the user named, hands on a `Source`: a format, files or an object, and how much there is to read. It opens
+no file but to look whether a folder is one of TensorFlow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swivel.config import CorpusConfig
+from swivel.corpus import fingerprint_sources, list_paths
+from swivel.corpus.sources import STDIN
+from swivel.counts.importers import arrow, baskets, glove
+from swivel.counts.importers import dataframes as tables
+from swivel.counts.importers import delimited as text
+from swivel.counts.importers import matrix_market as market
+from swivel.counts.importers import scipy_sparse as sparse
+from swivel.counts.importers import tf_swivel as tensorflow
+from swivel.counts.importers.config import ImportConfig
+from swivel.counts.importers.context import Reading
+from swivel.errors import ConfigError, CorpusError, CountsError
+
+SUFFIXES = {
+    ".tsv": "triples",
+    ".csv": "triples",
+    ".txt": "triples",
+    ".edges": "edges",
+    ".edgelist": "edges",
+    ".baskets": "baskets",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".npz": "npz",
+    ".mtx": "mtx",
+    ".bin": "glove",
+}
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_READERS: Mapping[str, Callable[[Path, Reading], Iterator[Any]]] = {
+    "triples": text.read_triples,
+    "edges": text.read_triples,
+    "baskets": baskets.read_basket_file,
+    "parquet": arrow.read_parquet,
+    "arrow": arrow.read_arrow,
+    "npz": sparse.read_npz,
+    "mtx": market.read_market,
+    "glove": glove.read_glove,
+    "tensorflow": tensorflow.read_tensorflow,
+}
+_ONE_FILE = ("npz", "mtx", "glove", "tensorflow")
+_PACKABLE = ("triples", "edges", "baskets", "mtx")
+_DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be read.
+
+    Attributes
+    ----------
+    format
+        One of `settings.FORMATS`, or "memory" for an object.
+    files
+        Files or folders, in order; () for an object.
+    size
+        Bytes, rows or cells; None where that cannot be known.
+    read
+        Yields the chunks.
+    """
+
+    format: str
+    files: tuple[Path, ...]
+    size: float | None
+    read: Callable[[Reading], Iterator[Any]]
+
+    @property
+    def name(self) -> str:
+        """What it is called in a message: the first file, and how many more there are."""
+        if not self.files:
+            return "the source"
+        return f"{self.files[0]} and {len(self.files) - 1:,} more" if len(self.files) > 1 else str(self.files[0])
+
+    @property
+    def is_baskets(self) -> bool:
+        """Whether it yields baskets rather than cells."""
+        return self.format == "baskets"
+
+    @property
+    def default_sides(self) -> str:
+        """What rows and columns are to each other where nobody says."""
+        return _DEFAULT_SIDES.get(self.format, "apart")
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return a digest for each file, by its name; nothing for what is in memory or comes from a pipe."""
+        if not self.files or STDIN in self.files:
+            return {}
+        beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
+        return fingerprint_sources([*self.files, *(file for file in beside if file.is_file())], CorpusConfig())
+
+
+def find_source(source: Any, config: ImportConfig) -> Source:
+    """Return what a path, several paths or an object is; raise ConfigError where that cannot be told."""
+    paths = _as_paths(source)
+    if paths is None:
+        return _find_object(source, config)
+    if not paths:
+        raise ConfigError("no source: name a file, several, or a folder")
+    files = tuple(file for path in paths for file in _expand(path, config.format))
+    formats = {config.format or _guess_format(file) for file in files}
+    if len(formats) > 1:
+        raise ConfigError(f"sources of several formats ({', '.join(sorted(formats))}): import them one by one")
+    format = formats.pop()
+    if format in _ONE_FILE and len(files) > 1:
+        raise ConfigError(f"{files[1]}: a second source; of format {format} only one is read at a time")
+    _check_files(files, format)
+
+    def read(reading: Reading) -> Iterator[Any]:
+        for file in files:
+            yield from _READERS[format](file, reading)
+
+    return Source(format, files, _total_size(files), read)
+
+
+def _as_paths(source: Any) -> list[str | Path] | None:
+    if isinstance(source, (str, Path)):
+        return [source]
+    if isinstance(source, (list, tuple)) and all(isinstance(item, (str, Path)) for item in source):
+        return list(source)
+    return None
+
+
+def _expand(path: str | Path, format: str | None) -> list[Path]:
+    if format in (None, "tensorflow") and str(path) != "-" and tensorflow.is_tensorflow_folder(Path(path)):
+        return [Path(path)]
+    if format == "tensorflow":
+        names = f"{tensorflow.ROW_WORDS} and {tensorflow.COLUMN_WORDS}"
+        raise CountsError(f"{path}: not a folder of the 2017 Swivel: it has {names}")
+    try:
+        return list_paths(path)
+    except CorpusError as error:
+        raise CountsError(str(error).removesuffix(" (texts themselves are passed as a list of strings)")) from None
+
+
+def _guess_format(file: Path) -> str:
+    if tensorflow.is_tensorflow_folder(file):
+        return "tensorflow"
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    if suffixes and suffixes[-1] in _PACKED:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{file}: what is it? Its name ends in none of {known}; pass --format")
+    return SUFFIXES[suffixes[-1]]
+
+
+def _check_files(files: tuple[Path, ...], format: str) -> None:
+    for file in files:
+        if format not in _PACKABLE and (file == STDIN or file.suffix.lower() in _PACKED):
+            what = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{what}: {format} is read from files as they are; save or unpack it first")
+
+
+def _total_size(files: tuple[Path, ...]) -> float | None:
+    if any(file == STDIN for file in files):
+        return None
+    parts = [part for file in files for part in (file.glob(tensorflow.SHARDS) if file.is_dir() else [file])]
+    return sum(part.stat().st_size for part in parts)
+
+
+def _find_object(source: Any, config: ImportConfig) -> Source:
+    if config.format not in (None, "triples", "edges", "baskets"):
+        raise ConfigError(f"format {config.format} is one of files; what is in memory says itself what it is")
+    if config.format == "baskets":
+        return Source("baskets", (), None, lambda reading: baskets.read_basket_lists(_iterable(source), reading))
+    size = source.shape[0] if getattr(source, "shape", None) else None
+    if type(source).__module__.partition(".")[0] == "pyarrow":
+        return Source("memory", (), None, lambda reading: arrow.read_table(source, reading))
+    if sparse.is_sparse(source):
+        return Source("memory", (), source.nnz, lambda reading: sparse.read_sparse(source, reading))
+    if tables.is_frame(source):
+        return Source("memory", (), size, lambda reading: tables.read_frame(source, reading))
+    if hasattr(source, "__array__") and hasattr(source, "shape"):
+        return Source("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
+    if isinstance(source, Mapping):
+        return Source(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
+    return Source(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
+
+
+def _iterable(source: Any) -> Iterable[Any]:
+    if not isinstance(source, Iterable):
+        raise CountsError(f"expected a path, a table, a matrix or triples to iterate over, got {type(source).__name__}")
+    return source

@@ -1,0 +1,133 @@
+"""Matrix Market files (.mtx): coordinates in text.
+
+Receives files, hands on chunks of cells by place, from 0. Dense (`array`), complex and skew matrices are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.counts.importers.context import Reading
+from swivel.counts.importers.labels import Place
+from swivel.counts.importers.lines import Lines, read_lines
+from swivel.counts.importers.spill import Chunk
+from swivel.errors import CountsError
+
+_LINES = 1 << 16
+_HEADER = "%%MatrixMarket matrix coordinate"
+
+
+def read_market(file: Path, reading: Reading) -> Iterator[Chunk]:
+    """Yield the cells of a Matrix Market file of coordinates: real, integer or pattern; general or symmetric."""
+    lines = _Numbered(file, reading)
+    kind, symmetry = _read_header(lines)
+    rows, columns, promised = _read_size(lines)
+    if symmetry == "symmetric" and reading.config.sides is None:
+        reading.sides = "undirected"
+    if symmetry == "symmetric" and reading.sides == "apart":
+        raise CountsError(f"{file}: a symmetric matrix has one kind of things on both sides; leave --sides out")
+    reading.set_shape(rows, columns, str(file))
+    width = 2 if kind == "pattern" else 3
+    found = 0
+    for numbers, fields in lines.batches(width):
+        values = _parse(lines, numbers, fields, width)
+        ids, others = (_as_places(lines, numbers, values[:, side], (rows, columns)[side]) for side in (0, 1))
+        yield Chunk(ids, others, None if width == 2 else values[:, 2].copy(), _placer(lines, numbers))
+        found += len(numbers)
+    if found != promised:
+        raise CountsError(f"{file}: its header promises {promised:,} entries, there are {found:,}")
+
+
+def _placer(lines: _Numbered, numbers: list[int]) -> Place:
+    return lambda index: lines.place(numbers[index])
+
+
+class _Numbered:
+    """A file's lines with their numbers."""
+
+    def __init__(self, file: Path, reading: Reading) -> None:
+        self._file, self._lines = file, self._number(read_lines(file), reading)
+
+    @staticmethod
+    def _number(blocks: Iterator[Lines], reading: Reading) -> Iterator[tuple[int, bytes]]:
+        for block in blocks:
+            yield from enumerate(block.data.split(b"\n")[:-1], block.first)
+            reading.advance(block.cost)
+
+    def place(self, number: int) -> str:
+        return f"{self._file}, line {number:,}"
+
+    def fail(self, number: int, message: str) -> NoReturn:
+        raise CountsError(f"{self.place(number)}: {message}")
+
+    def next(self) -> tuple[int, bytes]:
+        found = next(self._lines, None)
+        if found is None:
+            raise CountsError(f"{self._file}: it ends before its first entry")
+        return found
+
+    def batches(self, width: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """Yield numbers and fields of the lines that are not blank, each of `width` fields."""
+        numbers: list[int] = []
+        fields: list[bytes] = []
+        for number, line in self._lines:
+            split = line.split()
+            if not split:
+                continue
+            if len(split) != width:
+                self.fail(number, f"{len(split)} numbers, expected {width}")
+            numbers.append(number)
+            fields += split
+            if len(numbers) == _LINES:
+                yield numbers, fields
+                numbers, fields = [], []
+        if numbers:
+            yield numbers, fields
+
+
+def _read_header(lines: _Numbered) -> tuple[str, str]:
+    number, line = lines.next()
+    words = line.decode("ascii", "replace").split()
+    if len(words) != 5 or " ".join(words[:3]).lower() != _HEADER.lower():
+        lines.fail(number, f"expected {_HEADER!r} and two words more, got {line[:60]!r}")
+    kind, symmetry = words[3].lower(), words[4].lower()
+    if kind not in ("real", "double", "integer", "pattern") or symmetry not in ("general", "symmetric"):
+        lines.fail(number, f"counts are real, integer or pattern, general or symmetric; got {kind} {symmetry}")
+    return kind, symmetry
+
+
+def _read_size(lines: _Numbered) -> tuple[int, int, int]:
+    while True:
+        number, line = lines.next()
+        if line.startswith(b"%") or not line.split():
+            continue
+        words = line.split()
+        if len(words) != 3 or not all(word.isdigit() and len(word) < 19 for word in words):
+            lines.fail(number, f"expected rows, columns and entries, got {line[:60]!r}")
+        rows, columns, entries = map(int, words)
+        return rows, columns, entries
+
+
+def _parse(lines: _Numbered, numbers: list[int], fields: list[bytes], width: int) -> NDArray[np.float64]:
+    with contextlib.suppress(ValueError):
+        return np.fromiter(map(float, fields), np.float64, len(fields)).reshape(-1, width)
+    for index, field in enumerate(fields):
+        try:
+            float(field)
+        except ValueError:
+            lines.fail(numbers[index // width], f"{field[:40].decode(errors='backslashreplace')!r} is not a number")
+    raise AssertionError("one of them is no number")
+
+
+def _as_places(lines: _Numbered, numbers: list[int], values: NDArray[np.float64], size: int) -> NDArray[np.int64]:
+    wrong = ~((values >= 1) & (values <= size) & (values == np.floor(values)))
+    if wrong.any():
+        index = int(wrong.argmax())
+        lines.fail(numbers[index], f"index {values[index]:g} is not one of 1 to {size:,}")
+    return values.astype(np.int64) - 1

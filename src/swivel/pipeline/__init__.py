@@ -1,0 +1,1 @@
+"""One module or package per verb: what the Python API and the command line call."""

@@ -1,0 +1,142 @@
+"""New words and their counts with the trained ones.
+
+Receives trained vectors and text, hands on `WordCounts`. The whole text is counted, over old and new words together,
+into a scratch folder; only the cells of a new word with a trained one are read out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from swivel.corpus import encode_corpus
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
+from swivel.errors import VocabularyError
+from swivel.pipeline.extend.model import Counting, Trained
+from swivel.runtime.options import Means
+from swivel.runtime.progress import Progress
+
+if TYPE_CHECKING:
+    from swivel.corpus import Texts
+    from swivel.counts import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class WordCounts:
+    """New words and their counts with the trained ones.
+
+    Attributes
+    ----------
+    rows
+        (words, trained columns): a new word with the words around it.
+    columns
+        (words x parts, trained rows): each of a new word's columns with the words that it is seen from.
+    """
+
+    words: Vocabulary
+    rows: scipy.sparse.csr_array
+    columns: scipy.sparse.csr_array
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The new text, how to count it, and which of its words are wanted (None: by their counts)."""
+
+    texts: Texts
+    counting: Counting
+    listed: tuple[str, ...] | None
+
+
+def count_words(trained: Trained, reading: Reading, scratch: Path, means: Means) -> WordCounts:
+    """Count the text over old and new words together; return the cells of a new one with a trained one."""
+    counting, threads, known = reading.counting, means.thread_count, trained.vectors.vocabulary
+    encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=means.progress)
+    seen = encoded.counts()
+    words = _choose_words(seen, known, reading, means.progress)
+    means.progress.say(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+    joint = from_list([*known.tokens, *words.tokens], seen)
+    keep_gaps = counting.count.oov == "gap"
+    ids = encoded.write_ids(joint, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=threads)
+    device = choose_device(counting.count.device, len(ids))
+    job = CountJob(path=scratch / "matrix", memory_bytes=means.memory_bytes, threads=threads, device=device)
+    matrix = count_tokens(ids, joint, counting.count, job, progress=means.progress)
+    return _select_cells(matrix, known.tokens[: trained.words], words)
+
+
+def _choose_words(seen: Mapping[str, int], known: Vocabulary, reading: Reading, progress: Progress) -> Vocabulary:
+    """Return the new words with their counts, by falling count."""
+    new = {word: count for word, count in seen.items() if word not in known}
+    if reading.listed is not None:
+        return _choose_listed(reading.listed, new, known, progress)
+    if not new:
+        raise VocabularyError(f"the text has no new word: all of its {len(seen):,} are known")
+    least, commonest = reading.counting.vocabulary.min_count, max(new, key=lambda word: (new[word], word))
+    if new[commonest] < least:
+        raise VocabularyError(
+            f"no new word occurs {least:,} times or more (the commonest, {commonest!r}: {new[commonest]:,}); "
+            "lower --min-count"
+        )
+    return choose_tokens(new, reading.counting.vocabulary)
+
+
+def _choose_listed(
+    listed: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
+) -> Vocabulary:
+    wanted = [word for word in listed if word in new]
+    absent = [word for word in listed if word not in new and word not in known]
+    if not wanted:
+        raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
+    if absent:
+        progress.say(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
+    return from_list(wanted, new)
+
+
+Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
+
+
+def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> WordCounts:
+    """Read the cells of a new word with a trained one, block by block: never the whole matrix at once."""
+    parts = matrix.columns_per_row
+    old, new = _places(matrix.rows, trained), _places(matrix.rows, words.tokens)
+    as_rows: Pieces = []
+    as_columns: Pieces = []
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            row, column, counts = _find_cells(matrix, i, j)
+            word, part = np.divmod(column, parts)
+            at = np.flatnonzero((new[row] >= 0) & (old[word] >= 0))
+            as_rows.append((new[row[at]], old[word[at]] * parts + part[at], counts[at]))
+            at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
+            as_columns.append((new[word[at]] * parts + part[at], old[row[at]], counts[at]))
+    return WordCounts(
+        words,
+        _to_sparse(as_rows, (len(words), len(trained) * parts)),
+        _to_sparse(as_columns, (len(words) * parts, len(trained))),
+    )
+
+
+def _places(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
+    """Return, for each word of the joint vocabulary, its place in `tokens`; -1 where it has none."""
+    places = np.full(len(joint), -1, np.int64)
+    places[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
+    return places
+
+
+def _find_cells(matrix: Matrix, i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return rows, columns and counts of the observed cells of a block."""
+    cells = matrix.cells(i, j)
+    first, second = (cells.positions >> 16).astype(np.int64), (cells.positions & 0xFFFF).astype(np.int64)
+    row, column = (second, first) if cells.mirrored else (first, second)
+    return row * matrix.row_blocks + i, column * matrix.column_blocks + j, cells.counts
+
+
+def _to_sparse(pieces: Pieces, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+    rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return scipy.sparse.csr_array((counts.astype(np.float64), (rows, columns)), shape=shape)

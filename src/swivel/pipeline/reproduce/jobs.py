@@ -1,0 +1,108 @@
+"""The jobs of an experiment: counting, training, and the baselines.
+
+Each can be pickled, runs in a process of its own, writes one folder, and says what that folder depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from swivel.config import CorpusConfig, TrainConfig, VectorsConfig, result_settings
+from swivel.corpus import fingerprint_sources
+from swivel.counts import open_matrix
+from swivel.evaluation.baselines import BaselineConfig, baseline_settings, keep_vectors, train_word2vec
+from swivel.pipeline import stages as pipeline
+from swivel.pipeline.reproduce.config import count_settings
+from swivel.runtime.options import Means
+from swivel.storage import checksum, fingerprint, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CountJob:
+    """Count a text as a recipe says."""
+
+    resumes: ClassVar[bool] = False
+
+    texts: tuple[Path, ...]
+    out: Path
+    recipe: str
+    settings: Mapping[str, Any]
+
+    def made_from(self) -> dict[str, Any]:
+        """Return what the counts depend on."""
+        configs = count_settings(self.recipe, self.settings)
+        return {"configs": configs, "texts": fingerprint_sources(list(self.texts), CorpusConfig(**configs["corpus"]))}
+
+    def run(self, means: Means) -> None:
+        """Count."""
+        pipeline.count(list(self.texts), self.out, recipe=self.recipe, means=means, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """Train a matrix as a recipe says."""
+
+    resumes: ClassVar[bool] = True
+
+    matrix: Path
+    out: Path
+    recipe: str
+    settings: Mapping[str, Any]
+
+    def made_from(self) -> dict[str, Any]:
+        """Return what the vectors depend on."""
+        configs = pipeline.split_settings(self.recipe, self.settings, TrainConfig, VectorsConfig)
+        return {"configs": [result_settings(config) for config in configs], "matrix": fingerprint_of(self.matrix)}
+
+    def run(self, means: Means) -> None:
+        """Train, or go on from the last checkpoint."""
+        pipeline.train(self.matrix, self.out, recipe=self.recipe, means=means, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Word2vecJob:
+    """Train word2vec on a text, with the words of a matrix."""
+
+    resumes: ClassVar[bool] = False
+
+    texts: tuple[Path, ...]
+    matrix: Path
+    out: Path
+    method: str
+    settings: Mapping[str, Any]
+
+    def made_from(self) -> dict[str, Any]:
+        """Return what the vectors depend on."""
+        words = fingerprint(list(open_matrix(self.matrix).rows))
+        inputs = {**fingerprint_sources(list(self.texts), self._config().corpus), "vocabulary": words}
+        return {"config": baseline_settings(self.method, self._config()), "inputs": inputs}
+
+    def _config(self) -> BaselineConfig:
+        counting = {name: value for name, value in self.settings.items() if name not in ("dim", "seed")}
+        corpus = CorpusConfig(**count_settings("default", counting)["corpus"])
+        return BaselineConfig(dim=self.settings["dim"], seed=self.settings["seed"], corpus=corpus)
+
+    def run(self, means: Means) -> None:
+        """Train, unless that was done already."""
+        made_from = self.made_from()
+        if pipeline.is_done(self.out, "vectors", made_from, means):
+            return
+        vectors = train_word2vec(
+            list(self.texts),
+            open_matrix(self.matrix).rows,
+            method=self.method,
+            config=self._config(),
+            means=means,
+            scratch=self.out,
+        )
+        keep_vectors(vectors, self.out, **made_from, overwrite=means.overwrite)
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return a digest of the content of a finished folder, or of a file."""
+    if path.is_file():
+        return checksum(path)
+    return fingerprint({name: part.sha256 for name, part in sorted(read_manifest(path).parts.items())})

@@ -1,0 +1,42 @@
+"""The machine and the versions behind an experiment, without names of hosts, users or folders."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from swivel._version import __version__
+from swivel.runtime.resources import count_cores
+
+_LIBRARIES = ("numpy", "scipy", "numba", "torch", "gensim", "matplotlib", "scikit-learn")
+
+
+def describe_machine(threads: int | None) -> dict[str, Any]:
+    """Return what ran the experiment: processor, cores in use, system, and the versions of what it is built on."""
+    return {
+        "processor": name_processor(),
+        "cores": threads or count_cores(),
+        "system": f"{platform.system()} on {platform.machine()}",
+        "swivel-embeddings": __version__,
+        "python": platform.python_version(),
+        **{name: _version_of(name) for name in _LIBRARIES},
+    }
+
+
+def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name, as near as the system knows it."""
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "a processor without a name"
+
+
+def _version_of(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"

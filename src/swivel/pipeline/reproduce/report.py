@@ -1,0 +1,276 @@
+"""The words of the report: results in, a document out. It computes nothing and writes no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from swivel.evaluation import Comparison
+from swivel.pipeline.reproduce.results import STAGES, Cost, MethodResult, Results, Score
+from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.reports.document.model import say_value
+from swivel.reports.plots import RareWords
+from swivel.runtime.resources import format_bytes
+
+BELOW, ABOVE = "▽", "▲"  # the other is significantly below, or above, ours
+NOTHING = "–"
+
+
+RULES = {
+    "similarity": "Similarity: Spearman's rank correlation with people's judgements; pairs with an unknown word are "
+    "left out.",
+    "analogies": "Analogies: the share of right answers among all questions; one with an unknown word counts as wrong.",
+    "categories": "Categories: the purity of clusters of the known words.",
+}
+
+TUNED = (
+    "The settings of `default` were chosen on one half of each of the paper's eight sets: of these, the other half "
+    "(`--half report`) is the fairer judge."
+)
+
+Svgs = Mapping[str, bytes]  # the figures by name; one that could not be drawn is not there
+
+
+def compose_report(results: Results, svgs: Svgs) -> Document:
+    """Return the report of an experiment."""
+    blocks: list[Block] = [
+        *_write_table(results),
+        *_write_seeds(results),
+        *_write_frequency(results, svgs),
+        *_write_rare_words(results.rare),
+        *_write_costs(results),
+        *_write_method(svgs),
+        *_write_settings(results),
+    ]
+    title = "Swivel: the paper's experiment"
+    return Document(title, f"{_describe_corpus(results.corpus)} {_describe_methods(results)}", tuple(blocks))
+
+
+def _describe_corpus(corpus: Mapping[str, Any]) -> str:
+    files, taken = ", ".join(corpus["files"]), corpus.get("tokens taken")
+    known = f"{corpus['tokens']:,}"
+    first = f"The first {taken:,} tokens of {files}, {known} of them" if taken else f"{files}: {known} tokens"
+    return f"{first} in a vocabulary of {corpus['words']:,} words."
+
+
+def _describe_methods(results: Results) -> str:
+    names = ", ".join(f"`{method.name}`" for method in results.methods)
+    return f"Vectors of {results.ours.dim} dimensions by {names}."
+
+
+def format_figure(figure: float | None) -> str:
+    """Return a figure as tables have it.
+
+    >>> format_figure(0.7601), format_figure(-0.05), format_figure(None), format_figure(1.0)
+    ('.760', '−.050', '–', '1.000')
+    """
+    if figure is None:
+        return NOTHING
+    text = f"{abs(figure):.3f}"
+    return ("−" if figure < 0 and float(text) != 0 else "") + (text[1:] if text.startswith("0") else text)
+
+
+def _range(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return ""
+    low, high = interval
+    return f"{format_figure(low)} to {format_figure(high)}"
+
+
+def _write_table(results: Results) -> Iterator[Block]:
+    ours = results.ours.name
+    kinds = {info.kind for info in results.sets}
+    rules = " ".join(text for kind, text in RULES.items() if kind in kinds)
+    half = f" Only the half `{results.half}` of every set is asked." if results.half else ""
+    yield Heading("The table")
+    yield Paragraph(
+        f"{rules}{half} Below each figure its 95 % bootstrap interval; the best of a column stands out. {BELOW} "
+        f"significantly below `{ours}`, {ABOVE} significantly above it, by a paired bootstrap over the same items "
+        "(95 %, each set by itself)."
+    )
+    if results.half != "report" and any(method.name == "default" for method in results.methods):
+        yield Paragraph(TUNED)
+    header = ("", *(info.label for info in results.sets))
+    yield Table(header, tuple(_table_row(method, results) for method in results.methods))
+    yield _coverage(results)
+    if len(results.methods) > 1:
+        yield _differences(results)
+
+
+def _table_row(method: MethodResult, results: Results) -> tuple[Cell, ...]:
+    cells = [Cell(method.name, method.about)]
+    for info in results.sets:
+        score = method.scores[info.name]
+        figure = score.mean
+        is_best = figure is not None and figure == results.best(info.name)
+        small = _below(score, results.ours.scores[info.name].known)
+        cells.append(Cell(format_figure(figure), small, is_best, _mark(method.comparisons.get(info.name))))
+    return tuple(cells)
+
+
+def _below(score: Score, known_to_ours: int) -> str:
+    """Return what stands below a figure: its interval, and its items where they are not ours; or why it has none."""
+    if score.figure is None:
+        return "nothing known" if score.known == 0 else "too little known"
+    items = f", {score.known:,} items" if score.known != known_to_ours else ""
+    return _range(score.interval) + items
+
+
+def _mark(comparison: Comparison | None) -> str:
+    """Return how a method stands to ours: marked where the whole interval of the difference is on one side of 0."""
+    if comparison is None or comparison.interval is None:
+        return ""
+    low, high = comparison.interval
+    return BELOW if low > 0 else ABOVE if high < 0 else ""
+
+
+def _coverage(results: Results) -> Details:
+    header = ("", *(info.label for info in results.sets))
+    rows = [
+        (Cell(method.name), *(Cell(f"{method.scores[info.name].known:,}") for info in results.sets))
+        for method in results.methods
+    ]
+    rows.append((Cell("all items"), *(Cell(f"{info.total:,}") for info in results.sets)))
+    return Details("How many items of each set have known words only", (Table(header, tuple(rows)),))
+
+
+def _differences(results: Results) -> Details:
+    header = ("", *(info.label for info in results.sets))
+    rows = []
+    for method in results.methods[1:]:
+        found = [method.comparisons.get(info.name) for info in results.sets]
+        rows.append((Cell(f"{results.ours.name} − {method.name}"), *map(_difference_cell, found)))
+    note = "Below each difference its 95 % interval and the p-value, two-sided."
+    return Details("Differences, figure by figure", (Paragraph(note), Table(header, tuple(rows))))
+
+
+def _difference_cell(comparison: Comparison | None) -> Cell:
+    if comparison is None or comparison.difference is None or comparison.p_value is None:
+        return Cell(NOTHING)
+    p_value = f"p = {format_figure(comparison.p_value)}" if comparison.p_value >= 0.001 else "p < .001"
+    return Cell(format_figure(comparison.difference), f"{_range(comparison.interval)}, {p_value}")
+
+
+def _write_seeds(results: Results) -> Iterator[Block]:
+    if results.seeds < 2:
+        return
+    yield Heading("Over several seeds")
+    yield Paragraph(
+        f"Swivel's recipes were trained with {results.seeds} seeds. The table has their means; here with the standard "
+        "deviation from seed to seed. Intervals and comparisons are those of the first seed."
+    )
+    header = ("", *(info.label for info in results.sets))
+    rows = [
+        (Cell(method.name), *(_seed_cell(method.scores[info.name]) for info in results.sets))
+        for method in results.methods
+        if any(len(score.by_seed) > 1 for score in method.scores.values())
+    ]
+    yield Table(header, tuple(rows))
+
+
+def _seed_cell(score: Score) -> Cell:
+    deviation = score.deviation
+    return Cell(format_figure(score.mean), "" if deviation is None else f"± {format_figure(deviation)}")
+
+
+def _write_frequency(results: Results, svgs: Svgs) -> Iterator[Block]:
+    yield Heading("Common and rare words")
+    if "frequency" not in svgs:
+        yield Paragraph("Too few analogies have known words only: there is nothing to draw against frequency.")
+        return
+    buckets = len(results.curves[0].points)
+    yield from _picture(
+        svgs,
+        "frequency",
+        "Accuracy of analogies (all sets of analogies together) against the mean frequency of the four words of a "
+        f"question, in {buckets} buckets of at least 100 questions; bands are 95 % bootstrap intervals.",
+    )
+    yield from _picture(
+        svgs,
+        "differences",
+        f"The same, bucket by bucket: `{results.ours.name}` minus each other method, with paired 95 % intervals. Blue: "
+        "above; orange: below; grey: no telling.",
+    )
+
+
+def _picture(svgs: Svgs, name: str, caption: str) -> Iterator[Block]:
+    if name in svgs:
+        yield Picture(name, caption, svgs[name])
+
+
+def _write_rare_words(rare: RareWords) -> Iterator[Block]:
+    yield Heading("Very rare words")
+    if not rare.words:
+        yield Paragraph("The vocabulary has no rare words to show.")
+        return
+    yield Paragraph(
+        "Nearest neighbours: of the paper's rare words, those that are in the vocabulary, and of words picked evenly "
+        "from the rarest fifth of the vocabulary."
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for place, (word, count) in enumerate(zip(rare.words, rare.counts, strict=True)):
+        for number, (method, found) in enumerate(rare.neighbours.items()):
+            first = Cell(word, f"seen {count:,} times") if number == 0 else Cell("")
+            rows.append((first, Cell(method), Cell(", ".join(found[place]) or "unknown, or without neighbours")))
+    yield Table(("word", "method", "nearest"), tuple(rows), is_text=True)
+
+
+def _write_costs(results: Results) -> Iterator[Block]:
+    yield Heading("Time and memory")
+    yield Paragraph(
+        "Seconds on the clock and the most memory held at a time (mapped files included), each stage in a process of "
+        f"its own. {results.machine['processor']}, {results.machine['cores']} cores in use. Counting is shared by "
+        "methods with the same counts, and stands with each of them; word2vec reads the text in its training."
+    )
+    found = {cost.stage for method in results.methods for cost in method.costs}
+    stages = [stage for stage in STAGES if stage in found]
+    rows = []
+    for method in results.methods:
+        by_stage = {cost.stage: cost for cost in method.costs}
+        rows.append((Cell(method.name), *(_cost_cell(by_stage.get(stage)) for stage in stages)))
+    yield Table(("", *stages), tuple(rows))
+
+
+def _cost_cell(cost: Cost | None) -> Cell:
+    if cost is None or cost.seconds is None:
+        return Cell(NOTHING)
+    memory = "" if cost.peak_bytes is None else format_bytes(cost.peak_bytes)
+    attempts = f", {cost.attempts} attempts" if cost.attempts > 1 else ""
+    return Cell(f"{cost.seconds:,.1f} s", memory + attempts)
+
+
+def _write_method(svgs: Svgs) -> Iterator[Block]:
+    yield Heading("How it works")
+    yield from _picture(
+        svgs,
+        "loss",
+        "What a cell costs against the prediction, for a target of 2: the squared error of cells that were seen x "
+        "times, and the soft hinge of those never seen, which punishes only predictions that are too high.",
+    )
+    yield from _picture(
+        svgs,
+        "block",
+        "Counts of the commonest words with each other, and of one block as it is trained: rows and columns are "
+        "dealt out to the blocks in turn, so that each has common and rare ones alike.",
+    )
+
+
+def _write_settings(results: Results) -> Iterator[Block]:
+    yield Heading("Settings, versions, machine")
+    for method in results.methods:
+        yield Details(f"{method.name}: {method.about}", (_facts_table(method.settings),))
+    yield Details("Corpus", (_facts_table(results.corpus),))
+    yield Details("Machine and versions", (_facts_table(results.machine),))
+
+
+def _facts_table(facts: Mapping[str, Any]) -> Table:
+    rows = tuple((Cell(name), Cell(text)) for name, text in _flatten(facts))
+    return Table(("", ""), rows, is_text=True)
+
+
+def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, say_value(value)

@@ -1,0 +1,151 @@
+"""The experiment, from text to report: every stage in order, what is done already left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swivel.config import RECIPES, CorpusConfig, VocabularyConfig
+from swivel.corpus import list_paths
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import open_matrix
+from swivel.errors import ConfigError, missing_extra
+from swivel.evaluation import Rules, read_sets
+from swivel.evaluation.datasets import TestSet
+from swivel.evaluation.report import nothing_known
+from swivel.pipeline.reproduce.config import WORD2VEC, ReproduceConfig, Trained, list_trained, matrix_name
+from swivel.pipeline.reproduce.corpus_slice import TEXT, SliceJob
+from swivel.pipeline.reproduce.evaluations import EvaluateJob, is_known
+from swivel.pipeline.reproduce.gather import Ground, Made, gather_results
+from swivel.pipeline.reproduce.jobs import CountJob, TrainJob, Word2vecJob
+from swivel.pipeline.reproduce.results import Results
+from swivel.pipeline.reproduce.stages import Stages
+from swivel.pipeline.reproduce.subprocess import Runner, run_in_process
+from swivel.pipeline.reproduce.write import write_report
+from swivel.pipeline.stages import split_settings
+from swivel.runtime.options import Means
+from swivel.storage import hold_folder
+from swivel.vectors.formats import find_vectors, open_vectors
+
+
+def reproduce(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    config: ReproduceConfig | None = None,
+    means: Means | None = None,
+    runner: Runner = run_in_process,
+    **settings: Any,
+) -> Results:
+    """Run the paper's experiment on a text, and write `out/report.html` and its twin `out/report.md`.
+
+    Interrupted, the same call goes on where it was.
+
+    Parameters
+    ----------
+    texts
+        A path, a folder, a glob, or several of them.
+    runner
+        What runs a stage; by default each runs in a process of its own.
+    settings
+        Fields of CorpusConfig and VocabularyConfig; a recipe's own where none are given.
+    """
+    config, means = config or ReproduceConfig(), means or Means()
+    split_settings("default", settings, CorpusConfig, VocabularyConfig)  # A slip is told now.
+    files = _list_texts(texts)
+    with hold_folder(out):
+        experiment = _Experiment(Path(out), config, means, dict(settings), Stages(Path(out), means, runner))
+        return experiment.run(files)
+
+
+def _list_texts(texts: str | Path | Iterable[str | Path]) -> tuple[Path, ...]:
+    paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
+    files = tuple(file for path in paths for file in list_paths(path))
+    if Path("-") in files:
+        raise ConfigError("standard input cannot be read several times; save the text to a file")
+    return files
+
+
+@dataclass(slots=True)
+class _Experiment:
+    """One experiment in its folder."""
+
+    out: Path
+    config: ReproduceConfig
+    means: Means
+    settings: dict[str, Any]
+    stages: Stages
+    texts: tuple[Path, ...] = ()
+    matrices: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> CorpusConfig:
+        """How the text is read; of the unit, each recipe has its own idea."""
+        config: CorpusConfig
+        config, _ = split_settings("default", self.settings, CorpusConfig, VocabularyConfig)
+        return config
+
+    @property
+    def words_of(self) -> Path:
+        """The matrix whose words are everybody's."""
+        return next(iter(self.matrices.values()))
+
+    def run(self, texts: tuple[Path, ...]) -> Results:
+        self._check_libraries()
+        rules = Rules(half=self.config.half, lowercase=self.reading.lowercase)
+        sets = read_sets(self.config.data, rules, progress=self.means.progress).sets
+        brought = [Made(name, None, find_vectors(path)) for name, path in self.config.vectors]
+        for each in brought:  # What cannot be read, or knows nothing, is told now, not after an hour.
+            _check_words(sets, open_vectors(each.path).vocabulary, str(each.path))
+        self._take_text(texts)
+        self._count()
+        _check_words(sets, open_matrix(self.words_of).rows, "the vocabulary of the text")
+        made = [Made(each.method, each.seed, self._train(each)) for each in list_trained(self.config)] + brought
+        for each in made:
+            job = EvaluateJob(each.path, self.out / "evaluation" / each.name, sets, rules)
+            self.stages.do(f"evaluation {each.name}", job)
+        ground = Ground(self.out, self.config, texts, self.matrices, self.stages.records, self.means.threads)
+        results = gather_results(ground, made, sets)
+        write_report(self.out, results, self.matrices.get("paper", self.words_of))
+        return results
+
+    def _check_libraries(self) -> None:
+        """Say what is not installed before hours are spent."""
+        if importlib.util.find_spec("matplotlib") is None:
+            raise missing_extra("plots", "matplotlib", "plot")
+        if set(self.config.methods) & set(WORD2VEC) and importlib.util.find_spec("gensim") is None:
+            raise missing_extra("the methods sgns and cbow", "gensim", "baselines")
+
+    def _take_text(self, texts: tuple[Path, ...]) -> None:
+        self.texts = texts
+        if self.config.tokens is not None:
+            job = SliceJob(texts, self.out / "corpus", self.config.tokens, self.reading)
+            folder = self.stages.do("corpus", job)
+            self.texts = (folder / TEXT,)
+            self.settings |= {"encoding": "utf-8"}
+
+    def _count(self) -> None:
+        """Count once for each different matrix that a method needs."""
+        recipes = [method for method in self.config.methods if method in RECIPES] or ["default"]
+        for recipe in recipes:
+            name = matrix_name(recipe, self.settings)
+            job = CountJob(self.texts, self.out / "matrices" / name, recipe, self.settings)
+            self.matrices[recipe] = self.stages.do(f"matrix {name}", job)
+
+    def _train(self, trained: Trained) -> Path:
+        out = self.out / "vectors" / trained.name
+        settings: Mapping[str, Any] = {"dim": self.config.dim, "seed": trained.seed}
+        job: TrainJob | Word2vecJob
+        if trained.method in WORD2VEC:
+            job = Word2vecJob(self.texts, self.words_of, out, trained.method, {**self.settings, **settings})
+        else:
+            job = TrainJob(self.matrices[trained.method], out, trained.method, settings)
+        return self.stages.do(f"vectors {trained.name}", job)
+
+
+def _check_words(sets: Sequence[TestSet], vocabulary: Vocabulary, where: str) -> None:
+    if not any(is_known(each, vocabulary) for each in sets):
+        raise nothing_known((each.name for each in sets), where)

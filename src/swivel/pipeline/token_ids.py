@@ -1,0 +1,83 @@
+"""Texts to numbers: the vocabulary, and the corpus as its ids.
+
+Receives texts and settings, hands on a vocabulary and ids in a scratch folder; says beforehand what that takes. It does
+not count co-occurrences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swivel.config import CorpusConfig, VocabularyConfig
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
+from swivel.errors import ConfigError
+from swivel.runtime.estimates import Needs
+from swivel.runtime.options import Means
+from swivel.runtime.progress import Progress
+from swivel.runtime.resources import format_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from swivel.corpus import Texts
+
+# English text has a token in about 6 bytes; a token takes 4 bytes of scratch when read and 4 as an id.
+SCRATCH_PER_BYTE = 1.4
+
+
+def list_tokens(vocabulary: Vocabulary | Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return one's own list of tokens, where there is one."""
+    if isinstance(vocabulary, str):
+        raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
+    return None if vocabulary is None else tuple(vocabulary)
+
+
+def warn_of_paths(texts: Texts, progress: Progress) -> None:
+    """Say that strings in a list are texts, where each of them is the path of a file."""
+    if not isinstance(texts, (list, tuple)) or not texts:
+        return
+    if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
+        progress.say(f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files")
+
+
+def number_tokens(
+    texts: Texts,
+    scratch: Path,
+    listed: tuple[str, ...] | None,
+    configs: Mapping[str, Mapping[str, Any]],
+    means: Means,
+) -> tuple[Vocabulary, NDArray[np.uint32]]:
+    """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
+    from swivel.corpus import encode_corpus
+
+    config = CorpusConfig(**configs["corpus"])
+    _forecast_reading(texts, scratch, means.progress)
+    encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
+    vocabulary = choose_vocabulary(
+        encoded.counts, VocabularyConfig(**configs["vocabulary"]), listed, lowercase=config.lowercase
+    )
+    means.progress.say(
+        f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
+    )
+    keep_gaps = configs["count"]["oov"] == "gap"
+    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=means.thread_count)
+    return vocabulary, ids
+
+
+def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
+    """Say how much there is to read and what it takes on disk for the time being, where sizes can be known."""
+    from swivel.corpus import fingerprint_sources, list_files, text_size
+
+    if "iterable" in fingerprint_sources(texts, CorpusConfig()):
+        return
+    files = list_files(texts)  # type: ignore[arg-type]
+    size = sum(text_size(file) for file in files)
+    needed = int(size * SCRATCH_PER_BYTE)
+    progress.say(
+        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
+    )
+    Needs("reading", needed, 0, needed, "take less text").check(scratch.parent)

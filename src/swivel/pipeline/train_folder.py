@@ -1,0 +1,126 @@
+"""From a matrix to a folder of vectors: train, put rows and columns together, write.
+
+Receives a matrix, settings and perhaps vectors to start from; hands on the vectors in their folder. Which settings
+those are, and whether the folder is finished already, is `pipeline`'s affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from swivel import vectors
+from swivel.config import TrainConfig, VectorsConfig, result_settings
+from swivel.counts import Matrix
+from swivel.runtime.options import Means
+from swivel.runtime.signals import stop_on_signals
+from swivel.storage import create_folder
+from swivel.training.checkpoint import remove_checkpoints
+from swivel.training.distributed.select import choose_workers
+from swivel.training.executor import Workers
+from swivel.training.initialization import Start, find_start
+from swivel.training.loop import Trained, train_matrix
+from swivel.training.warm_start import join_words
+from swivel.vectors import Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """What vectors are made from; `start` is what `init` has of the matrix."""
+
+    matrix: Matrix
+    config: TrainConfig
+    vectors_config: VectorsConfig
+    init: Vectors | None = None
+    start: Start | None = None
+
+    def made_from(self) -> dict[str, Any]:
+        """Return settings and inputs, as the manifest keeps them."""
+        configs = {"train": result_settings(self.config), "vectors": result_settings(self.vectors_config)}
+        inputs = {"matrix": self.matrix.fingerprint}
+        return {"config": configs, "inputs": inputs | ({"init": self.start.fingerprint} if self.start else {})}
+
+
+def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig, init: Vectors | None) -> TrainJob:
+    """Return the job; raise ConfigError where `init` does not fit the matrix or the settings."""
+    return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
+
+
+def make_vectors(job: TrainJob, path: Path, means: Means) -> Vectors:
+    """Train, or go on from the last checkpoint, and write the folder."""
+    with contextlib.closing(choose_workers(means)) as workers:
+        if workers.leads:
+            _lead(job, path, means, workers)
+        else:
+            _follow(job, means, workers)
+        workers.agree(True)  # Whoever follows waits here until all is written.
+    return vectors.load(path)
+
+
+def _follow(job: TrainJob, means: Means, workers: Workers) -> None:
+    """Train with a process that leads, and write nothing; that one compares the matrix with its checksums."""
+    job.matrix.trust()
+    with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
+        train_matrix(job.matrix, job.config, folder=Path(folder), threads=means.thread_count, workers=workers)
+
+
+def _lead(job: TrainJob, path: Path, means: Means, workers: Workers) -> None:
+    with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
+        job.matrix.verify()
+        how: dict[str, Any] = {"threads": means.thread_count, "progress": means.progress, "start": _join(job, means)}
+        with stop_on_signals():  # Asked after the last step: what was trained is written before anyone leaves.
+            trained = train_matrix(job.matrix, job.config, folder=path, workers=workers, **how)
+            assert trained is not None
+            result = _combine(job, trained)
+            facts = {**vectors.write_vectors(folder, result), **_training_facts(job.matrix, trained)}
+            folder.finish(**job.made_from(), facts=facts)
+            remove_checkpoints(path)
+
+
+def _join(job: TrainJob, means: Means) -> Start | None:
+    if job.start is None:
+        return None
+    known, rows = len(job.start.rows.places), len(job.matrix.rows)
+    means.progress.say(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
+    return join_words(job.matrix, job.start, job.config, threads=means.thread_count)
+
+
+def _combine(job: TrainJob, trained: Trained) -> Vectors:
+    matrix, parts = job.matrix, job.matrix.columns_per_row
+    columns = vectors.Side(matrix.columns, trained.columns, matrix.column_sums)
+    has_scores = job.config.objective == "swivel"  # GloVe's w . c is no PMI: its columns live in the sum alone.
+    result = Vectors(
+        vectors.Side(matrix.rows, trained.rows, matrix.row_sums),
+        columns if has_scores else None,
+        vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, job.vectors_config),
+        shift=job.config.shift,
+        columns_per_row=parts if has_scores else 0,
+    )
+    return _turn(result, job.init) if job.vectors_config.combine == "parts" else result
+
+
+def _turn(result: Vectors, init: Vectors | None) -> Vectors:
+    """Return vectors turned to where the old ones are.
+
+    The axes of an SVD change signs and places at the slightest change of what it is given. A rotation brings old words
+    back to their place and changes no cosine between two words.
+    """
+    if init is None or init.dim != result.dim:
+        return result
+    is_fixed = len(vectors.shared_words(result.vocabulary, init.vocabulary)) >= result.dim
+    return result.align(init) if is_fixed else result
+
+
+def _training_facts(matrix: Matrix, trained: Trained) -> dict[str, Any]:
+    return {
+        "counted_with": matrix.config,
+        "plan": asdict(trained.plan),
+        "losses": [
+            {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
+            for loss in trained.history
+        ],
+        "training_seconds": round(trained.seconds, 3),
+    }

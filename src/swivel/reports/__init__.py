@@ -1,0 +1,1 @@
+"""Plots, documents, and the report of a run."""

@@ -1,0 +1,1 @@
+"""Threads, memory, progress, signals and other resources of a run."""

@@ -1,0 +1,1 @@
+"""Training: objective, schedule, plan, loop, checkpoints; backends and distributed executors."""

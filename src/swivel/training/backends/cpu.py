@@ -1,0 +1,219 @@
+"""The step on CPU cores: torch's matrix products, one numba pass for everything else.
+
+Each thread trains a block of its own: the blocks of a round share no parameters, so nothing is locked, nothing is
+merged, and the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from swivel.training.backends import cpu_kernels as kernels
+from swivel.training.backends.base import Band, Finished, Gradients, HeldSides, ObservedCells, Side, Step, StepSettings
+from swivel.training.objective import Loss
+
+# Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
+# 1,024 x block columns.
+ROWS_AT_ONCE = 1024
+# What stands for infinity in the kernels, which are compiled for numbers that are finite.
+LARGEST, ENDLESS = float(np.finfo(np.float32).max), 1e4
+
+
+_Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The columns that a band meets."""
+
+    vectors: NDArray[np.float32]
+    offsets: NDArray[np.float32]
+    places: NDArray[np.int64]  # of each column of the block among those taken, or -1
+    weights: NDArray[np.float32]  # of a zero in each
+
+
+class CpuBackend(HeldSides):
+    """Computes blocks on `threads` cores, with operands of the matrix products in `dtype`."""
+
+    name = "cpu"
+
+    def __init__(self, settings: StepSettings, *, threads: int, dtype: str) -> None:
+        self.settings = settings
+        self.dtype = dtype
+        self.threads = threads
+        self._torch_dtype = getattr(torch, dtype)
+        self._is_float32 = self._torch_dtype == torch.float32
+        objective = settings.objective
+        self._objective = (
+            objective.confidence_base,
+            objective.confidence_scale,
+            objective.confidence_power,
+            min(objective.confidence_most, LARGEST),
+            min(math.log(objective.unseen), ENDLESS),
+            objective.pushes,
+        )
+        self._local = threading.local()
+        self._ramp, self._ones = np.arange(1 << 16), np.ones(1 << 16, np.float32)
+        # One thread a block, so each product is single-threaded. The setting is each thread's own: set here alone, the
+        # products of 16 workers would run on 16 threads each.
+        self._torch_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(threads, "swivel-step", initializer=torch.set_num_threads, initargs=(1,))
+
+    def describe(self) -> str:
+        """Say what runs."""
+        return f"cpu, {self.threads} threads, {self.dtype} products, float32 parameters"
+
+    def put(self, array: NDArray[np.float32]) -> Any:
+        """Return a float32 copy."""
+        return np.array(array, np.float32, order="C")
+
+    def get(self, array: Any) -> NDArray[np.float32]:
+        """Return the array itself: it is on the host already."""
+        return np.asarray(array, np.float32)
+
+    def close(self) -> None:
+        """End the threads and give torch its own back."""
+        self._pool.shutdown()
+        torch.set_num_threads(self._torch_threads)
+
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
+        """Run steps on all threads, each taking the next block."""
+
+        def run_unless_stopped(step: Step) -> Loss | None:
+            # Steps begin in order, so what was run when someone says stop is a prefix.
+            return None if should_stop() else self._run_step(step)
+
+        futures: list[Future[Loss | None]] = [self._pool.submit(run_unless_stopped, step) for step in steps]
+        results = [future.result() for future in futures]
+        losses = [loss for loss in results if loss is not None]
+        if results[: len(losses)] != losses:
+            # One thread saw the request a moment before another began its block: run the hole, too.
+            last = max(n for n, loss in enumerate(results) if loss is not None)
+            losses = [loss or self._run_step(steps[n]) for n, loss in enumerate(results[: last + 1])]
+        return Finished(losses)
+
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return this thread's buffer of that name, grown when needed; its content is what was left in it."""
+        size = math.prod(shape)
+        buffers = self._local.__dict__
+        if name not in buffers or buffers[name].size < size:
+            buffers[name] = np.empty(size, dtype)
+        buffer: NDArray[Any] = buffers[name][:size].reshape(shape)
+        return buffer
+
+    def _operand(self, array: NDArray[np.float32]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._is_float32 else tensor.to(self._torch_dtype)
+
+    def _multiply(self, a: torch.Tensor, b: torch.Tensor, out: NDArray[np.float32], *, is_sum: bool = False) -> None:
+        """Write, or add, a matrix product to `out`."""
+        target = torch.from_numpy(out)
+        if not self._is_float32:
+            product = torch.mm(a, b)
+            target.add_(product) if is_sum else target.copy_(product)
+        elif is_sum:
+            target.addmm_(a, b)
+        else:
+            torch.mm(a, b, out=target)
+
+    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        """Return the gradients of a step; they are in a thread's buffers."""
+        return self._pool.submit(self._find_gradients, step, rows, columns).result()
+
+    def _find_gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+        cells = step.load()
+        sides = (columns, rows) if cells.mirrored else (rows, columns)
+        loss, gradients = self._add_up(cells, sides, step.seed)
+        for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
+            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.decay)
+        return Gradients(loss, *(reversed(gradients) if cells.mirrored else gradients))
+
+    def _run_step(self, step: Step) -> Loss:
+        cells, rows, columns = self.open_step(step)
+        height, width = len(rows.vectors), len(columns.vectors)
+        loss, gradients = self._add_up(cells, (rows, columns), step.seed)
+        decay = self.settings.decay
+        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], 1 / width, decay, step.rate)
+        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], 1 / height, decay, step.rate)
+        return loss
+
+    def _add_up(self, cells: ObservedCells, sides: tuple[Side, Side], seed: tuple[int, ...]) -> tuple[Loss, _Pair]:
+        """Return the loss of a block, and the sums over its cells of both sides' gradients."""
+        rows, columns = sides
+        gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
+        loss = Loss()
+        is_first = True
+        for band in self.settings.zeros.bands(len(rows.vectors), len(columns.vectors), seed):
+            for piece in band.pieces(ROWS_AT_ONCE):
+                loss += self._run_band(piece, cells, sides, gradients, is_first=is_first)
+                is_first = False
+        return loss, gradients
+
+    def _run_band(
+        self, band: Band, cells: ObservedCells, sides: tuple[Side, Side], gradients: _Pair, *, is_first: bool
+    ) -> Loss:
+        """Set the gradients of some rows of a block, and set or add to those of its columns."""
+        rows = sides[0].part(band.start, band.stop)
+        taken = self._take_columns(band, sides[1])
+        W, C = self._operand(rows.vectors), self._operand(taken.vectors)
+        products = self._buffer("products", (len(rows.vectors), len(taken.vectors)))
+        self._multiply(W, C.t(), products)
+        loss, sparse = self._turn_into_gradient(band, cells, (rows, sides[1]), taken, products)
+        G = self._operand(products)
+        self._multiply(G, C, gradients[0][band.start : band.stop])
+        if band.chosen is None:
+            self._multiply(G.t(), W, gradients[1], is_sum=not is_first)
+            return loss
+        if is_first:
+            gradients[1].fill(0)
+        part = self._buffer("part", taken.vectors.shape)
+        self._multiply(G.t(), W, part)
+        kernels.add_rows(gradients[1], band.chosen, part)
+        arrays = sides[0].vectors, sides[0].offsets, sides[1].vectors, sides[1].offsets
+        return loss + Loss(kernels.sparse_step(sparse, arrays, gradients, self._objective), len(sparse[2]))
+
+    def _take_columns(self, band: Band, columns: Side) -> _Taken:
+        """Return the columns that a band meets: all as they are, or copies of the chosen ones."""
+        width = len(columns.vectors)
+        if band.chosen is None or band.weights is None:
+            return _Taken(columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width])
+        vectors = self._buffer("taken", (len(band.chosen), columns.vectors.shape[1]))
+        offsets = self._buffer("offsets", (len(band.chosen),))
+        places = self._buffer("places", (width,), np.int64)
+        kernels.take_columns(columns.vectors, columns.offsets, band.chosen, (vectors, offsets, places))
+        return _Taken(vectors, offsets, places, band.weights)
+
+    def _turn_into_gradient(
+        self,
+        band: Band,
+        cells: ObservedCells,
+        sides: tuple[Side, Side],
+        taken: _Taken,
+        products: NDArray[np.float32],
+    ) -> tuple[Loss, tuple[Any, Any, Any]]:
+        """Overwrite a band's dot products by the gradient; return the loss and the cells that are still to do."""
+        first, last = kernels.find_cells(cells.positions, band.start, band.stop)
+        positions, counts = cells.positions[first:last], cells.counts[first:last]
+        n = last - first
+        whole = self._buffer("whole", (3, n), np.int64)
+        real = self._buffer("real", (3, n))
+        observed, unobserved, weight, found = kernels.band_gradient(
+            (positions, counts, band.start),
+            products,
+            (sides[0].offsets, taken.offsets),
+            (taken.places, taken.weights),
+            self._objective,
+            (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
+        )
+        zeros = len(sides[0].vectors) * len(sides[1].vectors) - weight
+        return Loss(observed, found, unobserved, zeros), (positions, counts, whole[2, : n - found])

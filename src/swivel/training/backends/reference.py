@@ -1,0 +1,81 @@
+"""The step in NumPy float64, by the book: slow, and right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.training.backends.array_backend import PlainBackend
+from swivel.training.backends.base import Band, ObservedCells, Side, StepSettings
+from swivel.training.objective import Loss, adagrad, loss_and_gradient
+
+
+class ReferenceBackend(PlainBackend):
+    """Computes every cell densely in float64."""
+
+    name = "reference"
+
+    def __init__(self, settings: StepSettings) -> None:
+        self.settings = settings
+
+    def describe(self) -> str:
+        """Say what runs."""
+        return "reference, NumPy float64"
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """Return a float64 copy."""
+        return np.array(array, np.float64)
+
+    def get(self, array: Any) -> NDArray[Any]:
+        """Return the array as it is, in float64: a checkpoint loses nothing."""
+        return np.asarray(array)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss of a block and its gradients, by the oracle."""
+        return block_gradients(cells, rows, columns, self.settings, seed)
+
+    def update(self, side: Side, gradient: Any, rate: float) -> None:
+        """Take an Adagrad step, by the oracle."""
+        adagrad(side.vectors, side.accumulators, gradient, rate)
+
+
+def block_gradients(
+    cells: ObservedCells, rows: Side, columns: Side, settings: StepSettings, seed: Sequence[int]
+) -> tuple[Loss, NDArray[np.float64], NDArray[np.float64]]:
+    """Return the loss of a block and its gradients with respect to both sides' vectors."""
+    W, C = np.asarray(rows.vectors, np.float64), np.asarray(columns.vectors, np.float64)
+    x = np.zeros((len(W), len(C)))
+    x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
+    offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
+    weights = np.empty_like(x)
+    for band in settings.zeros.bands(len(W), len(C), seed):
+        weights[band.start : band.stop] = _zero_weights(band, len(C))
+    weights[x > 0] = 1.0
+    products = W @ C.T
+    _, gradient = loss_and_gradient(products, x, offsets, settings.objective)
+    gradient *= weights
+    return _weighted_loss(products, x, offsets, weights, settings), gradient @ C, gradient.T @ W
+
+
+def _zero_weights(band: Band, columns: int) -> NDArray[np.float64]:
+    if band.chosen is None:
+        return np.ones(columns)
+    weights = np.zeros(columns)
+    weights[band.chosen] = 1.0 if band.weights is None else band.weights
+    return weights
+
+
+def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, settings: StepSettings) -> Loss:
+    """Sum the loss row by row of equal weight: each distinct weight is one call of the oracle."""
+    total = Loss()
+    for weight in np.unique(weights):
+        mask = weights == weight
+        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], settings.objective)
+        total += Loss(part.observed, part.observed_cells, weight * part.unobserved, weight * part.unobserved_cells)
+    return total

@@ -1,0 +1,323 @@
+"""The launches of a batch of steps: gradient, products back to the vectors, Adagrad.
+
+Receives a batch of blocks that lie at equal distances in memory; changes the parameters on the device and writes what
+each block lost. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from swivel.training.backends.base import Step, StepSettings, step_fraction
+from swivel.training.backends.triton import kernels
+from swivel.training.backends.triton.cells import ShardCells
+from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, Places, Shapes, Tile
+
+if TYPE_CHECKING:
+    from swivel.training.backends.triton.hopper import HopperGradient
+
+Tensor = torch.Tensor
+CHUNK = 256  # cells of a tile that are applied at a time
+RARE_CHUNK = 8  # cells of a row of the rare
+ELEMENTS = 1024  # of an Adagrad program
+TAKEN_AT_ONCE = 16  # columns that a program copies
+GROUP = 8  # rows of tiles that are read together
+KNOWN_TRITONS = ("3.6.", "3.7.")  # that the Hopper kernel compiles with: Gluon's names still move
+# Before torch 2.8 the result of a product has the operands' dtype.
+HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Steps of a batch that are neighbours in memory."""
+
+    steps: slice
+    first: tuple[int, int]  # blocks of the first of them in the joint array
+
+    def __len__(self) -> int:
+        return int(self.steps.stop - self.steps.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps of one launch, of one shape and rate."""
+
+    steps: Sequence[Step]
+    cells: Sequence[ShardCells]
+    shape: BlockShape
+    blocks: Sequence[tuple[int, int]]  # in the joint array: of the side that rows of the cells speak of, and the other
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The steps, as many together as lie one after the other on both sides."""
+        ends = [n for n, ((i, j), after) in enumerate(pairwise(self.blocks), 1) if after != (i + 1, j + 1)]
+        return [Run(slice(a, b), self.blocks[a]) for a, b in pairwise([0, *ends, len(self.blocks)])]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Both sides in one array, blocks at equal distances; behind them room for the columns that are taken."""
+
+    vectors: Tensor
+    accumulators: Tensor
+    mirror: Tensor  # of the vectors, in the products' dtype, padded with zeros
+    offsets: Tensor  # in units of log 2
+    weights: Tensor  # of the zeros of columns that were taken
+
+
+@dataclass(frozen=True, slots=True)
+class CellArrays:
+    """Where the cells of a batch are on the device."""
+
+    positions: Tensor
+    counts: Tensor
+    starts: Tensor
+    base: Sequence[int]  # what to add to a start, for every shard
+
+
+class StepLauncher:
+    """Launches batches of steps over one set of parameters."""
+
+    def __init__(self, settings: StepSettings, places: Places, shapes: Shapes, parameters: Parameters) -> None:
+        self.settings, self.places, self.shapes, self.parameters = settings, places, shapes, parameters
+        self.device = parameters.vectors.device
+        objective = settings.objective
+        self._objective = (
+            math.log2(objective.unseen) if objective.pushes else 0.0,
+            objective.confidence_base,
+            objective.confidence_scale,
+            objective.confidence_power,
+        )
+        is_cuda = self.device.type == "cuda"
+        # Compiled in, so that who needs neither pays for neither.
+        rules = {"CAP": _finite(objective.confidence_most), "PUSH": objective.pushes}
+        # The hardware's own exp2 and log2 are less exact than float32; beside operands of 16 bits that is nothing.
+        is_fast = is_cuda and parameters.mirror.dtype != torch.float32
+        self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast, **rules}
+        tile = shapes.tile
+        self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
+        self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
+        self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
+        self._strides: tuple[Tensor, Tensor] | None = None
+        self._stride_count = 0
+        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # what a band without rows says
+        self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
+        self._buffers: dict[str, Tensor] = {}
+
+    @property
+    def kernel(self) -> str:
+        """Which gradient kernel runs: "hopper" or "plain"."""
+        return "plain" if self._hopper is None else "hopper"
+
+    def run(self, batch: Batch, cells: CellArrays, found: Tensor) -> None:
+        """Run a batch; `found` (steps, 3) gets observed loss, zeros' loss in log 2, and weight of zeros taken back."""
+        table = self._make_table(batch, cells)
+        if batch.shape.is_sampled:
+            self._run_sampled(batch, cells, table, found)
+        else:
+            self._run_all(batch, cells, table, found)
+
+    def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return a buffer that is used again; its content is what was left in it."""
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers.pop(name, None)  # its memory first
+            self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
+        return self._buffers[name][:size]
+
+    def _make_table(self, batch: Batch, cells: CellArrays) -> Tensor:
+        """Return a line for every band and shard; see `plan.FIELDS`."""
+        shape, pitch = batch.shape, self.places.pitch
+        table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
+        number = np.arange(len(batch))
+        whole = np.array(batch.blocks).T * pitch
+        slot = np.array([shard.slot for shard in batch.cells])
+        room = self.places.rows
+        for line, band in zip(table, shape.bands, strict=True):
+            padded = band.padded(self.shapes.tile)[1]
+            columns = whole[1] if band.stride < 0 else room + number * padded
+            values: tuple[Any, ...] = (
+                whole[0] + band.start, band.rows, columns, band.columns, slot + band.slot, band.slot_columns,
+                cells.base, whole[1], band.stride, band.start, shape.rows, shape.columns,
+                slot + shape.row_slots, slot + shape.column_slots,
+            )  # fmt: skip
+            for field, value in enumerate(values):
+                line[:, field] = value
+            room += 0 if band.stride < 0 else len(batch) * padded
+        return self._put(table)
+
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        """Return a small array on the device, not waiting for what the device is doing."""
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _run_all(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+        band = batch.shape.bands[0]
+        G = self._gradient(batch, band, table[0], cells, found)
+        for run in batch.runs:
+            for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
+                self._update(batch, table[0, run.steps], side, gradients)
+
+    def _gradient(self, batch: Batch, band: BandShape, table: Tensor, cells: CellArrays, found: Tensor) -> Tensor:
+        """Return the gradient with respect to the dot products of a band, and add what its cells lose."""
+        p, tile, n = self.parameters, self.shapes.tile, len(batch)
+        rows, columns = band.padded(tile)
+        programs = band.tiles[0] * band.tiles[1]
+        pairs = programs if self._hopper is None else self._hopper.loss_pairs(band.tiles)
+        G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
+        losses = self._buffer("losses", n * pairs * 2, torch.float32)
+        arrays = p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses
+        if self._hopper is not None:
+            self._hopper.launch(arrays, band.tiles, shards=n, is_weighted=band.stride >= 0)
+        else:
+            kernels.gradient[(n * programs,)](
+                p.mirror, *arrays, *band.tiles, *self._objective,
+                P=self.places.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
+                STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision,
+                **self._flags, **self._launch,
+            )  # fmt: skip
+        found[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
+        return G.view(n, rows, columns)
+
+    def _multiply_back(self, batch: Batch, run: Run, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients with respect to a band's rows and to its columns, float32."""
+        G = G[run.steps]
+        n, rows, columns = G.shape
+        pitch = self.places.pitch
+        x = self._blocks(run.first[0] * pitch + band.start, n, rows, pitch)
+        if band.stride < 0:
+            y = self._blocks(run.first[1] * pitch, n, columns, pitch)
+        else:
+            y = self._blocks(self._taken_from(batch, band) + run.steps.start * columns, n, columns, columns)
+        return _multiply(G, y), _multiply(G.transpose(1, 2), x)
+
+    def _taken_from(self, batch: Batch, band: BandShape) -> int:
+        """Return the first row of the columns that a band takes."""
+        tile = self.shapes.tile
+        before = [b.padded(tile)[1] for b in batch.shape.bands if b.stride >= 0 and b.start < band.start]
+        return self.places.rows + len(batch) * sum(before)
+
+    def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
+        mirror, width = self.parameters.mirror, self.places.padded_dim
+        return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
+
+    def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
+        p, places, shape = self.parameters, self.places, batch.shape
+        rows = shape.columns if side else shape.rows
+        grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
+        kernels.update[grid](
+            p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
+            self.settings.decay, batch.steps[0].rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
+        )  # fmt: skip
+
+    def _run_sampled(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+        n, shape = len(batch), batch.shape
+        sampled = shape.bands[1:]
+        size = len(sampled), n, self.places.pitch
+        places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
+        taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
+        runs = batch.runs
+        back: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
+        for number, band in enumerate(shape.bands):
+            if band.stride >= 0:
+                self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
+            G = self._gradient(batch, band, table[number], cells, found) if band.rows else None
+            for parts, run in zip(back, runs, strict=True):
+                parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, band, G))
+            del G  # the next band's may need a larger buffer
+        losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
+        for run, parts in zip(runs, back, strict=True):
+            for side in (0, 1):
+                self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
+        rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
+        found += rare * self._signs
+        grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
+        p = self.parameters
+        kernels.refresh[grid](
+            p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
+        )  # fmt: skip
+
+    def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
+        """Take a band's columns for this step."""
+        p, band = self.parameters, batch.shape.bands[number]
+        fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
+        if self._strides is None or self._stride_count != self.shapes.stride_count:
+            self._stride_count = self.shapes.stride_count
+            starts, lengths = self.shapes.strides()
+            self._strides = self._put(starts), self._put(lengths)
+        padded = band.padded(self.shapes.tile)[1]
+        kernels.gather[(triton.cdiv(padded, TAKEN_AT_ONCE), len(batch))](
+            p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
+            self.places.pitch, padded, P=self.places.padded_dim,
+            PP=triton.next_power_of_2(self.places.padded_dim), BN=TAKEN_AT_ONCE, **self._no_fusion(),
+        )  # fmt: skip
+
+    def _no_fusion(self) -> dict[str, bool]:
+        # start + fraction x length, rounded as NumPy rounds it: the sample is the host's, to the last column.
+        return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
+
+    def _update_sampled(
+        self, batch: Batch, run: Run, cells: CellArrays, arrays: tuple[Tensor, ...], parts: list[Tensor], side: int
+    ) -> None:
+        p, shape, pitch = self.parameters, batch.shape, self.places.pitch
+        table, places, taken, losses = arrays
+        size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
+        three = [*parts, parts[-1]][:3]
+        second = shape.bands[2].start if len(shape.bands) > 2 else shape.rows
+        width = self.places.padded_dim
+        whole, rest = _two_powers(width)
+        kernels.update_sampled[(size, len(run))](
+            p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run.steps], taken[:, run.steps],
+            table[0, run.steps], *three, *(part.shape[1] for part in three),
+            cells.starts, cells.positions, cells.counts, losses[run.steps], run.first[side] * pitch,
+            run.first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
+            self.settings.decay, batch.steps[0].rate, *self._objective,
+            SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
+            CHUNK=RARE_CHUNK, **self._flags, **({"num_warps": 1} if self.device.type == "cuda" else {}),
+        )  # fmt: skip
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _make_hopper(
+    mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
+) -> HopperGradient | None:
+    """Return the gradient kernel for Hopper, or None where the plain one runs."""
+    if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
+        return None
+    if not triton.__version__.startswith(KNOWN_TRITONS):
+        return None
+    from swivel.training.backends.triton import hopper
+
+    return hopper.HopperGradient(mirror, objective, rules) if hopper.fits(mirror, tile) else None
+
+
+def _two_powers(width: int) -> tuple[int, int]:
+    """Return two powers of two that hold `width` numbers, with as few to spare as may be.
+
+    >>> _two_powers(320), _two_powers(64), _two_powers(448)
+    ((256, 64), (32, 32), (256, 256))
+    """
+    first = triton.next_power_of_2(width) // 2
+    return first, triton.next_power_of_2(width - first)
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Return a batch of products, summed and, where torch can, kept in float32."""
+    if a.dtype == torch.float32:
+        return torch.bmm(a, b)
+    if a.device.type == "cuda":
+        return torch.bmm(a, b, out_dtype=torch.float32) if HAS_OUT_DTYPE else torch.bmm(a, b)
+    return torch.bmm(a.float(), b.float())

@@ -1,0 +1,221 @@
+"""Who runs the steps of a run: this process alone, or many processes.
+
+The training loop hands rounds over and hears what they lost; where the parameters are meanwhile is the workers' affair.
+`Alone` is one process with one backend. `swivel.training.distributed` has the others: ranks between which blocks rotate, and
+asynchronous workers around parameter servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from swivel.config import TrainConfig
+from swivel.runtime.progress import Progress
+from swivel.training.backends import Backend, BackendMeans, Side, Step, StepSettings, create_backend
+from swivel.training.backends.base import ObservedCells, Running, Starts
+from swivel.training.objective import Loss, Objective
+from swivel.training.plan import BlockedMatrix, Plan, describe_load, wants_sample
+from swivel.training.schedule import Block, block_starts
+
+Sides = tuple[Side, Side]  # rows and columns
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Blocks of a pass that share no parameters."""
+
+    number: int  # of the pass
+    blocks: Sequence[Block]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Steps that are over, and what each lost."""
+
+    blocks: Sequence[Block]
+    losses: Sequence[Loss]
+    note: str = ""  # for people: what the loop does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the loop may want of its workers while they run."""
+
+    should_stop: Callable[[], bool]  # end what was begun, leave the rest
+    should_save: Callable[[], bool]  # pause at the next good place
+
+    def pause(self) -> bool:
+        """Return whether to pause."""
+        return self.should_stop() or self.should_save()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all steps of a run share, wherever they are run."""
+
+    matrix: BlockedMatrix
+    config: TrainConfig
+    plan: Plan
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Row blocks and column blocks."""
+        return self.plan.row_blocks, self.plan.column_blocks
+
+    @property
+    def starts(self) -> Starts:
+        """Where each block of a side begins, and the end."""
+        rows, columns = self.matrix.shape
+        return block_starts(rows, self.plan.row_blocks), block_starts(columns, self.plan.column_blocks)
+
+    def steps(self, round_: Round) -> list[Step]:
+        """Return the steps of a round."""
+        return [self._step(round_, block) for block in round_.blocks]
+
+    def _step(self, round_: Round, block: Block) -> Step:
+        def load() -> ObservedCells:
+            return self.matrix.cells(*block)
+
+        return Step(block, load, round_.rate, (self.config.seed, 2, round_.number, *block))
+
+    def create_backend(self, threads: int) -> Backend:
+        """Return the backend of the plan."""
+        plan, config = self.plan, self.config
+        load = describe_load(self.matrix, config, self.blocks, plan.device)
+        settings = StepSettings(Objective.from_config(config), load.zeros, config.decay)
+        memory = config.device_memory
+        means = BackendMeans(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
+        return create_backend(plan.backend, settings, means)
+
+    def is_sampled(self) -> bool:
+        """Return whether zeros are sampled, where that is wished for."""
+        return describe_load(self.matrix, self.config, self.blocks, self.plan.device).zeros.share < 1
+
+    def wants_sample(self) -> bool:
+        """Return whether zeros are to be sampled."""
+        return wants_sample(self.config, self.plan.device, self.blocks)
+
+    def laid_out(self, here: Here) -> Job:
+        """Return the job with its matrix in the plan's blocks."""
+        matrix = self.matrix
+        if self.blocks != (matrix.row_blocks, matrix.column_blocks):
+            here.progress.say(
+                f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
+                f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
+            )
+        blocked = matrix.reblocked(*self.blocks, scratch=here.scratch, threads=here.threads)
+        return replace(self, matrix=blocked)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a run may use of this machine."""
+
+    scratch: Path  # a folder for as long as the run lasts
+    threads: int
+    progress: Progress
+
+
+class Workers(Protocol):
+    """Who runs the steps of a run."""
+
+    leads: bool  # whether this process writes what is trained; of several that run the same loop one does
+    ranks: int  # how many run the same loop
+    smallest_block: int  # that it should be given, where the size is open: smaller ones cost more to hand around
+
+    def share(self, text: str) -> str:
+        """Return the leading process's text, to all that run the same loop."""
+
+    def begin(self, job: Job, here: Here) -> None:
+        """Make ready."""
+
+    def hold(self, sides: Sides | None) -> None:
+        """Take parameters on, in the order of blocks; only the leading process has them."""
+
+    def describe(self) -> str:
+        """Say in a few words what runs, for people."""
+
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+        """Run rounds of one pass and tell what is over, each block once.
+
+        All of them, or, where the loop wishes a pause, some; when the iterator ends nothing is under way. `ahead` are
+        the blocks of the rounds that will come after these.
+        """
+
+    def agree(self, is_so: bool) -> bool:
+        """Return whether it is so for any process that runs the same loop."""
+
+    def is_finite(self) -> bool:
+        """Return whether all parameters are finite after all steps so far, wherever they are; the same on all ranks."""
+
+    def fetch(self) -> Sides | None:
+        """Return the parameters after all steps so far as host arrays; None where this process does not lead."""
+
+    def close(self) -> None:
+        """Give threads, memory and other processes back; what `agree` says still holds."""
+
+
+class Alone:
+    """One process, one backend."""
+
+    leads, ranks, smallest_block = True, 1, 1
+
+    def share(self, text: str) -> str:
+        """Return the text itself."""
+        return text
+
+    def agree(self, is_so: bool) -> bool:
+        """Return what was said."""
+        return is_so
+
+    def begin(self, job: Job, here: Here) -> None:
+        """Create the backend, and lay the blocks out where it does not."""
+        self._backend = job.create_backend(here.threads)
+        self._job = job if self._backend.lays_out else job.laid_out(here)
+
+    def hold(self, sides: Sides | None) -> None:
+        """Give the backend the parameters, and all cells where it lays blocks out itself."""
+        assert sides is not None
+        self._backend.hold(*sides, self._job.starts)
+        if self._backend.lays_out:
+            self._backend.take(self._job.matrix.stored)
+
+    def describe(self) -> str:
+        """Say what runs."""
+        return self._backend.describe()
+
+    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+        """Run rounds one after the other; one runs while the next is being made ready."""
+        self._backend.expect([*(round_.blocks for round_ in rounds), *ahead])
+        before: tuple[Round, Running] | None = None
+        for round_ in rounds:
+            begun = self._backend.run(self._job.steps(round_), wishes.should_stop)
+            if before is not None:
+                yield _wait_for(*before)
+            before = round_, begun
+            if begun.steps < len(round_.blocks) or wishes.pause():
+                break
+        if before is not None:
+            yield _wait_for(*before)
+
+    def is_finite(self) -> bool:
+        """Ask the backend."""
+        return self._backend.is_finite()
+
+    def fetch(self) -> Sides | None:
+        """Return the parameters."""
+        return self._backend.fetch()
+
+    def close(self) -> None:
+        """Close the backend."""
+        if "_backend" in self.__dict__:
+            self._backend.close()
+
+
+def _wait_for(round_: Round, running: Running) -> Done:
+    losses = running.losses()
+    return Done(round_.blocks[: len(losses)], losses)

@@ -1,0 +1,199 @@
+"""The folder of vectors on disk.
+
+Receives the sides of a trained model and hands on a folder's parts, and the other way round, memory-mapped and
+with numpy alone. Parts: `vectors.safetensors` (float32 tensors `rows` (m, d), `columns` (n, d) where there are any,
+`vectors` (m, dim) where they are not the rows themselves), `rows.txt` and `columns.txt` (the vocabularies),
+`row_sums.npy` and `column_sums.npy` (float64, where known). Facts in the manifest: `rows` m, `columns` n (0: none),
+`dim`, `shift`, `columns_per_row` (0: rows and columns are different things) and `tensors` (a checksum for each, and
+for the header: a tensor is compared with its own before it is first used, the others need not be read).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
+from swivel.storage import REMEDY, Folder, FolderWriter, one_line, open_folder
+from swivel.storage.safetensors import map_tensors
+from swivel.vectors.search import Floats
+
+STAGE = "vectors"
+TENSORS = "vectors.safetensors"
+HEADER = "header"  # among the tensors' checksums: what comes before them
+_LONGEST_HEADER = 1 << 20  # bytes; three tensors take 200
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows, or the columns, of a model: labels, one vector each, and their marginals where known."""
+
+    vocabulary: Vocabulary
+    values: Floats
+    sums: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.vocabulary)
+        if np.ndim(self.values) != 2 or len(self.values) != count:
+            raise ConfigError(
+                f"a vocabulary of {count:,} tokens needs vectors of shape ({count}, dim), got {np.shape(self.values)}"
+            )
+        if self.sums is not None and np.shape(self.sums) != (count,):
+            raise ConfigError(f"a vocabulary of {count:,} tokens needs {count:,} sums, got {np.shape(self.sums)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that a folder of vectors holds; `vectors` is `rows.values` itself where they are the same."""
+
+    rows: Side
+    columns: Side | None
+    vectors: Floats
+    shift: float = 0.0
+    columns_per_row: int = 0
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.vectors) != 2 or len(self.vectors) != len(self.rows.values):
+            raise ConfigError(f"{len(self.rows.values):,} rows need as many vectors, got {np.shape(self.vectors)}")
+        if self.columns is not None:
+            self._check_columns(self.columns)
+
+    def _check_columns(self, columns: Side) -> None:
+        if columns.values.shape[1] != self.rows.values.shape[1]:
+            raise ConfigError(
+                f"rows have {self.rows.values.shape[1]} dimensions and columns {columns.values.shape[1]}: "
+                "they come from different models"
+            )
+        expected = len(self.rows.values) * self.columns_per_row
+        if self.columns_per_row and len(columns.values) != expected:
+            raise ConfigError(
+                f"{len(self.rows.values):,} rows with {self.columns_per_row} columns each need {expected:,} columns, "
+                f"got {len(columns.values):,}"
+            )
+
+
+def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
+    """Write all parts; return the facts that the manifest must hold."""
+    rows, columns = contents.rows, contents.columns
+    tensors = {"rows": rows.values}
+    if contents.vectors is not rows.values:
+        tensors["vectors"] = contents.vectors
+    if columns is not None:
+        tensors["columns"] = columns.values
+        _write_labels(folder, "column", columns)
+    _write_labels(folder, "row", rows)
+    folder.write_tensors(TENSORS, tensors)
+    return {
+        "rows": len(rows.values),
+        "columns": 0 if columns is None else len(columns.values),
+        "dim": contents.vectors.shape[1],
+        "shift": contents.shift,
+        "columns_per_row": contents.columns_per_row,
+        "tensors": {HEADER: _digest_header(folder.path / TENSORS)} | {name: _digest(tensors[name]) for name in tensors},
+    }
+
+
+def _digest_header(file: Path) -> str:
+    """Return the checksum of what comes before the tensors."""
+    return hashlib.sha256(_read_header(file)).hexdigest()
+
+
+def _digest(values: Floats) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+def _read_header(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        length = opened.read(8)
+        return length + opened.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
+
+
+def _write_labels(folder: FolderWriter, name: str, side: Side) -> None:
+    folder.write_lines(f"{name}s.txt", side.vocabulary.to_lines())
+    if side.sums is not None:
+        folder.write_array(f"{name}_sums.npy", np.asarray(side.sums, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a folder of vectors holds, mapped, and for each tensor what compares its checksum."""
+
+    contents: Contents
+    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+
+
+def read_contents(path: str | Path) -> Opened:
+    """Return what a finished folder of vectors holds, tensors mapped read-only and not read yet."""
+    folder = open_folder(path, STAGE)
+    if TENSORS not in folder.manifest.parts:
+        raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; {REMEDY}")
+    checker = _Checker(folder)
+    checker.check_header()
+    tensors = _map_tensors(folder.path / TENSORS)
+    try:
+        rows = _read_side(folder, "row", tensors["rows"])
+        columns = _read_side(folder, "column", tensors["columns"]) if "columns" in tensors else None
+        facts = folder.manifest.facts
+        vectors = tensors.get("vectors", rows.values)
+        contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
+    except KeyError as error:
+        raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
+    except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
+        raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}; {REMEDY}") from error
+    return Opened(contents, {name: partial(checker.check, name, values) for name, values in tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """Compares tensors with their checksums; a folder of an older version has one for all."""
+
+    folder: Folder
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.folder.manifest.facts.get("tensors", {})
+        return found
+
+    def check_header(self) -> None:
+        if HEADER in self.digests:
+            self._compare(HEADER, _digest_header(self.folder.path / TENSORS))
+
+    def check(self, name: str, values: Floats) -> None:
+        if name in self.digests:
+            self._compare(name, _digest(values))
+        else:
+            self.folder.check(TENSORS)
+
+    def _compare(self, name: str, digest: str) -> None:
+        if digest != self.digests[name]:
+            file = self.folder.path / TENSORS
+            raise DamagedFolder(f"{file}: checksum of {name} differs from the manifest's; {REMEDY}")
+
+
+def _read_side(folder: Folder, name: str, values: Floats) -> Side:
+    sums = f"{name}_sums.npy"
+    return Side(
+        Vocabulary.from_text(folder.text(f"{name}s.txt")),
+        values,
+        np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,
+    )
+
+
+def _map_tensors(file: Path) -> Mapping[str, Floats]:
+    try:
+        with clear_errors(file):
+            found = map_tensors(file)
+        others = [*found.others, *(name for name, values in found.matrices.items() if values.dtype != np.float32)]
+        if others:
+            raise ValueError(f"{one_line(others[0])} is none")
+    except ValueError as error:
+        raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
+    return found.matrices

@@ -1,0 +1,165 @@
+"""Vectors as text: word2vec's format (fastText's `.vec`, too), with a line of two numbers first, and GloVe's, without.
+
+Receives a path, hands on `Vectors`, and the other way round. Strict: what does not fit is refused with its line, never
+skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import StorageError, VocabularyError, clear_errors
+from swivel.storage import create_file
+from swivel.vectors import Side, Vectors
+from swivel.vectors.formats.decimal_text import join_digits
+from swivel.vectors.formats.validate import refuse_labels, shown
+
+WHITE = " \t\n\r\v\f"  # what some reader of these formats takes for the end of a word
+_MOST_DIGITS = 15  # of a size: more than any file has, and less than makes Python's own functions fail
+_CHUNK_ROWS = 1_024
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What was read so far, and the line at hand."""
+
+    path: Path
+    line: int = 0
+    dim: int = 0
+    promised: int | None = None  # words, by the first line
+    words: dict[str, None] = field(default_factory=dict)  # an ordered set
+    values: list[np.ndarray] = field(default_factory=list)
+
+    def fail(self, message: str) -> NoReturn:
+        raise StorageError(f"{self.path}, line {self.line}: {message}")
+
+    def read_header(self, text: str) -> bool:
+        """Take the first line for word2vec's `words dimensions`, or say that it is a vector."""
+        sizes = read_sizes(text)
+        if sizes is not None:
+            self.promised, self.dim = sizes
+            if self.dim == 0:
+                self.fail("vectors of 0 dimensions")
+            return True
+        self.dim = len(text.split(" ")) - 1
+        if self.dim < 1:
+            self.fail(f"expected a word and its numbers, got {shown(text)}")
+        return False
+
+    def read_vector(self, text: str) -> None:
+        """Take one line; a word may hold spaces, so it is what stands before the last `dim` numbers."""
+        word, *numbers = text.rsplit(" ", self.dim)
+        word = word.strip(" ")
+        if len(numbers) != self.dim:
+            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {shown(text)}")
+        if not word:
+            self.fail("an empty word")
+        if " " in word and is_number(word.rsplit(" ", 1)[1]):
+            self.fail(f"expected a word and {self.dim} numbers, got more: {shown(text)}")
+        if word in self.words:
+            self.fail(f"the word {word!r} a second time")
+        self.words[word] = None
+        self.values.append(self._parse(numbers))
+        if self.promised is not None and len(self.words) > self.promised:
+            self.fail(f"the first line promises {self.promised:,} words, and there are more")
+
+    def _parse(self, numbers: list[str]) -> np.ndarray:
+        try:
+            values = np.array(list(map(float, numbers)))
+        except ValueError:
+            wrong = next(number for number in numbers if not is_number(number))
+            self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+        is_fine = np.isfinite(narrow)
+        if not is_fine.all():
+            self.fail(f"{numbers[int(is_fine.argmin())]} is not a finite number of 32 bits")
+        return narrow
+
+    def finish(self) -> Vectors:
+        if not self.words:
+            raise StorageError(f"{self.path}: the file has no vectors")
+        if self.promised is not None and len(self.words) != self.promised:
+            self.fail(f"the first line promises {self.promised:,} words, the file ends after {len(self.words):,}")
+        return Vectors(Side(Vocabulary(self.words), np.stack(self.values)))
+
+
+def read_text(path: str | Path) -> Vectors:
+    """Read vectors in word2vec's or GloVe's text format; words stand in the order of the file, without counts.
+
+    Raises StorageError, with the line, for a vector of another length, a word that is empty or was there before, and
+    what is no finite number.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "vectors.txt"
+    ...     _ = file.write_bytes(b"2 3\\nking 1 0 0\\nqueen 0.8 0.6 0\\n")
+    ...     read_text(file).nearest("king")[0].token
+    'queen'
+    """
+    reader = _Reader(Path(path))
+    for text in _lines(reader):
+        if reader.line > 1 or not reader.read_header(text):
+            reader.read_vector(text)
+    return reader.finish()
+
+
+def _lines(reader: _Reader) -> Iterator[str]:
+    try:
+        with clear_errors(reader.path), reader.path.open("rb") as file:
+            for data in file:  # by \n alone: words may hold U+0085 and its like
+                reader.line += 1
+                text = data.decode("utf-8").rstrip("\r\n").replace("\t", " ").rstrip(" ")
+                yield text.removeprefix("\ufeff") if reader.line == 1 else text
+    except UnicodeDecodeError as error:
+        reader.fail(f"not valid UTF-8 (byte 0x{error.object[error.start]:02x})")
+
+
+def is_number(text: str) -> bool:
+    """Return whether Python reads a text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_sizes(line: str) -> tuple[int, int] | None:
+    """Return the numbers of words and dimensions in word2vec's first line; None where it is another line.
+
+    >>> read_sizes("71290 300"), read_sizes("the 0.1 0.2")
+    ((71290, 300), None)
+    """
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MOST_DIGITS for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def write_word2vec_text(vectors: Vectors, path: Path) -> None:
+    """Write vectors with a first line `words dimensions`, each value with the fewest digits that give it back."""
+    refuse_labels(vectors.vocabulary, WHITE, "word2vec text")
+    _write_lines(vectors, path, f"{len(vectors)} {vectors.dim}\n")
+
+
+def write_glove(vectors: Vectors, path: Path) -> None:
+    """Write vectors without a first line, each value with the fewest digits that give it back."""
+    refuse_labels(vectors.vocabulary, WHITE, "glove")
+    if vectors.vocabulary[0].startswith("\ufeff"):
+        raise VocabularyError("glove cannot hold U+FEFF at its beginning, in the first label: take word2vec text")
+    _write_lines(vectors, path, "")
+
+
+def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
+    with create_file(path) as file:
+        file.write(header.encode())
+        for start in range(0, len(vectors), _CHUNK_ROWS):
+            words = vectors.vocabulary.tokens[start : start + _CHUNK_ROWS]
+            rows = join_digits(vectors.vectors[start : start + _CHUNK_ROWS], " ")
+            file.write("".join(f"{word} {row}\n" for word, row in zip(words, rows, strict=True)).encode())
