@@ -13,7 +13,7 @@ import numpy as np
 
 from swivel.evaluation import Report, split_set
 from swivel.evaluation.analogies import AnalogyResult, summarise_answers
-from swivel.evaluation.config import Rules
+from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
 from swivel.evaluation.similarity import SimilarityResult, summarise_pairs
 
@@ -46,7 +46,7 @@ def write_random_answers(sets: Iterable[TestSet], folder: Path, method: str, see
             results.append(summarise_pairs(each, rng.random(each.size), draws=0))
         elif isinstance(each, AnalogySet):
             results.append(summarise_answers(each, rng.random(each.size) < 0.5, np.ones(each.size, bool)))
-    write_answers(Report(tuple(results), Rules()), folder, method)
+    write_answers(Report(tuple(results), EvaluationConfig()), folder, method)
 
 
 def find_seeds(folder: Path, method: str) -> list[int]:
@@ -57,7 +57,7 @@ def find_seeds(folder: Path, method: str) -> list[int]:
 
 def read_report(folder: Path, method: str, sets: Iterable[TestSet], half: str | None = None) -> Report:
     """Return the figures of written answers, on all items or on a half of them."""
-    rules = Rules(half=half, draws=0)
+    rules = EvaluationConfig(half=half, draws=0)
     cosines = _read_last_column(folder / f"{method}_similarity.tsv")
     answers = _read_last_column(folder / f"{method}_analogies.tsv")
 

@@ -28,7 +28,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.pipeline import stages as pipeline
-from swivel.runtime.options import ClusterConfig, Means
+from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training.loop import train_matrix
 
@@ -64,13 +64,13 @@ def drive(order: dict[str, Any]) -> None:
     """Train once; print the figures as one line. workers = 0: the plain loop on one thread."""
     matrix, clock, workers = open_matrix(order["matrix"]), Clock(), None
     if order["workers"]:
-        from swivel.training.distributed.async_executor import Asynchronous
+        from swivel.training.distributed.async_executor import AsyncExecutor
 
         # Workers on one machine share its GPU.
         cluster = ClusterConfig(
             workers=order["workers"], servers=order["servers"], worker_gpus=round(1 / order["workers"], 3)
         )
-        workers = Asynchronous("local", cluster)
+        workers = AsyncExecutor("local", cluster)
 
     folder = work_folder() / "asynchronous-run"
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +148,7 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
     path = work_folder() / f"asynchronous-quality-{options.max_size}"
     settings = {"max_size": options.max_size, "min_count": 1}
     texts = [Path(text) for text in options.quality]
-    matrix = pipeline.count(texts, path, recipe="fast", means=Means(overwrite=True), **settings)
+    matrix = pipeline.count(texts, path, recipe="fast", means=RunOptions(overwrite=True), **settings)
     config = {"dim": options.dim, "passes": options.passes, "checkpoint_minutes": 0, "decay": 1e-4} | choose_device(
         options
     )

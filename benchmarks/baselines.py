@@ -35,11 +35,11 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.evaluation import PAPER_ORDER, Report, evaluate, find_sets
 from swivel.evaluation.baselines import BaselineConfig, baseline_settings, train_gensim_model, vectors_of_words
-from swivel.evaluation.config import Rules
+from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
-from swivel.runtime.options import Means
-from swivel.runtime.progress import PassedOn, Task
-from swivel.vectors import Side
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import ForwardingProgress, Task
+from swivel.vectors import VectorTable
 
 MEASURES = ("swivel.evaluation.baselines", "swivel.evaluation")
 
@@ -63,7 +63,7 @@ def main() -> None:
     arguments = parse_arguments(parser, **smoke)
 
     files = plain_corpus(arguments.corpus)
-    means = Means(threads=arguments.threads)
+    means = RunOptions(threads=arguments.threads)
     matrix = swivel.count(files, work_folder() / "baselines-matrix", recipe="fast", means=means)
     for method in arguments.methods:
         keep(arguments, run_method(method, files, matrix, arguments), name=f"baseline_{method}")
@@ -107,14 +107,14 @@ def run_gensim(
     config = BaselineConfig(**settings)
 
     clock = TrainingClock()
-    means = Means(threads=arguments.threads, progress=clock)
+    means = RunOptions(threads=arguments.threads, progress=clock)
     model = train_gensim_model(files, matrix.rows, method=method, config=config, means=means)
-    vectors = swivel.Vectors(Side(matrix.rows, vectors_of_words(model, matrix.rows)))
+    vectors = swivel.Vectors(VectorTable(matrix.rows, vectors_of_words(model, matrix.rows)))
 
     extended = vectors
     if method == "fasttext":
         words = [*matrix.rows.tokens, *unknown_words(matrix.rows, arguments.eval)]
-        extended = swivel.Vectors(Side(Vocabulary(words), np.stack([model.wv[word] for word in words])))
+        extended = swivel.Vectors(VectorTable(Vocabulary(words), np.stack([model.wv[word] for word in words])))
     return (
         vectors,
         extended,
@@ -126,7 +126,7 @@ def run_gensim(
     )
 
 
-class TrainingClock(PassedOn):
+class TrainingClock(ForwardingProgress):
     """Measures the seconds of the task "training ...", and prints how far it is."""
 
     def __init__(self) -> None:
@@ -169,14 +169,14 @@ def run_glove(
 ) -> tuple[swivel.Vectors, dict[str, Any]]:
     """Count with our own counter, which takes the weights that GloVe's does, and train with GloVe's optimizer."""
     started = time.perf_counter()
-    means = Means(threads=arguments.threads, overwrite=True)
+    means = RunOptions(threads=arguments.threads, overwrite=True)
     counted = swivel.count(files, work_folder() / "baselines-glove", recipe="fast", means=means)
     counting = time.perf_counter() - started
 
     config = GloveConfig(dim=arguments.dim, epochs=arguments.epochs or GloveConfig.epochs)
     started = time.perf_counter()
     found, losses = train_glove(counted, config, threads=arguments.threads)
-    return swivel.Vectors(Side(matrix.rows, found)), {
+    return swivel.Vectors(VectorTable(matrix.rows, found)), {
         "what": "GloVe's objective and optimizer, benchmarks/glove.py; counts by Swivel",
         "settings": asdict(config),
         "losses": [round(loss, 6) for loss in losses],
@@ -189,7 +189,7 @@ def evaluate_method(vectors: swivel.Vectors, extended: swivel.Vectors, folder: P
     """Return the figures: those of pairs by the extended vocabulary, those of analogies by the vocabulary itself."""
     pairs = evaluate(extended, [folder / f"{name}.tsv" for name in PAPER_ORDER if not name.endswith("analogies")])
     questions = evaluate(vectors, [folder / f"{name}.tsv" for name in PAPER_ORDER if name.endswith("analogies")])
-    return Report((*pairs.results, *questions.results), Rules())
+    return Report((*pairs.results, *questions.results), EvaluationConfig())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder, write_corpus
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.ray import connect
 from swivel.storage import read_manifest, remove_tree
 
@@ -67,7 +67,7 @@ class TaskMemory(threading.Thread):
             self.peak = max(self.peak, private_bytes(int(process.parent.name)))
 
 
-def time_count(text: Path, name: str, means: Means) -> float:
+def time_count(text: Path, name: str, means: RunOptions) -> float:
     out = work_folder() / name
     remove_tree(out)
     started = time.perf_counter()
@@ -81,14 +81,14 @@ def main() -> None:
 
     text = write_sample(arguments.corpus, 32)
     cores = arguments.threads
-    alone = [time_count(text, "alone", Means(threads=cores)) for _ in range(arguments.repeats)]
+    alone = [time_count(text, "alone", RunOptions(threads=cores)) for _ in range(arguments.repeats)]
 
     started = time.perf_counter()
     with connect("local", cores=cores):
         connecting = time.perf_counter() - started
         watched = TaskMemory()
         watched.start()
-        many = [time_count(text, "many", Means(ray="local", memory=BUDGET)) for _ in range(arguments.repeats)]
+        many = [time_count(text, "many", RunOptions(ray="local", memory=BUDGET)) for _ in range(arguments.repeats)]
         watched.is_over = True
         watched.join()
 

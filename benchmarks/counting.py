@@ -22,7 +22,7 @@ from swivel import storage
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import encode_corpus
 from swivel.corpus.vocabulary import choose_tokens
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest, remove_tree, scratch_folder
 
 MEASURES = ("swivel.corpus", "swivel.counts.cooccurrence", "swivel.counts", "swivel.corpus.vocabulary")
@@ -50,7 +50,9 @@ def count_once(files: list[Path], memory: str | None, tokenizer: str, threads: i
     clock = FlushClock()
     with PrivateMemory() as watched:
         started = time.perf_counter()
-        matrix = swivel.count(files, out, tokenizer=tokenizer, means=Means(memory=memory, threads=threads), **SETTINGS)
+        matrix = swivel.count(
+            files, out, tokenizer=tokenizer, means=RunOptions(memory=memory, threads=threads), **SETTINGS
+        )
         seconds = time.perf_counter() - started
     manifest = read_manifest(out)
     return {

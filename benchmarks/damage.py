@@ -26,11 +26,11 @@ from common import keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import StorageError, SwivelError
-from swivel.evaluation import Rules, read_sets
+from swivel.evaluation import EvaluationConfig, read_sets
 from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
 from swivel.pipeline.reproduce.stages import Stages
 from swivel.pipeline.reproduce.subprocess import run_here
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.storage.manifest import read_manifest
 from swivel.training.loop import train_matrix
@@ -123,15 +123,15 @@ def train(path: Path, progress: Heard, minutes: float = 0) -> Any:
 
 def use_run(path: Path) -> tuple[Any, list[str]]:
     heard = Heard()
-    vectors = swivel.run(HOME / "text.txt", path, means=Means(threads=1, progress=heard, report=True), **SMALL)
+    vectors = swivel.run(HOME / "text.txt", path, means=RunOptions(threads=1, progress=heard, report=True), **SMALL)
     return digest(vectors.vectors, vectors.rows, vectors.columns, vectors.vocabulary.tokens), heard.lines
 
 
 def use_experiment(path: Path) -> tuple[Any, list[str]]:
-    sets = read_sets(HOME / "sets", Rules()).sets
+    sets = read_sets(HOME / "sets", EvaluationConfig()).sets
     heard = Heard()
-    job = EvaluateJob(HOME / "run" / "vectors", path / "evaluation", sets, Rules())
-    stages = Stages(path, Means(threads=1, progress=heard), run_here)
+    job = EvaluateJob(HOME / "run" / "vectors", path / "evaluation", sets, EvaluationConfig())
+    stages = Stages(path, RunOptions(threads=1, progress=heard), run_here)
     stages.do("evaluation", job)
     found = stages.records["evaluation"]
     # A stage whose record is gone is done again, and has a new record of the same identity.
@@ -151,7 +151,7 @@ def make_ready() -> list[Place]:
         "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False)))
     )
     for name, text in (("run", "text"), ("other", "other")):
-        swivel.run(HOME / f"{text}.txt", HOME / name, means=Means(threads=1, report=name == "run"), **SMALL)
+        swivel.run(HOME / f"{text}.txt", HOME / name, means=RunOptions(threads=1, report=name == "run"), **SMALL)
         make_experiment(HOME / name, HOME / f"experiment-{name}")
         make_training(HOME / f"training-{name}", 4 if name == "run" else 6)
     run, other = HOME / "run", HOME / "other"
@@ -165,8 +165,10 @@ def make_ready() -> list[Place]:
 
 
 def make_experiment(run: Path, path: Path) -> None:
-    job = EvaluateJob(run / "vectors", path / "evaluation", read_sets(HOME / "sets", Rules()).sets, Rules())
-    Stages(path, Means(threads=1), run_here).do("evaluation", job)
+    job = EvaluateJob(
+        run / "vectors", path / "evaluation", read_sets(HOME / "sets", EvaluationConfig()).sets, EvaluationConfig()
+    )
+    Stages(path, RunOptions(threads=1), run_here).do("evaluation", job)
 
 
 def make_training(path: Path, steps: int) -> None:

@@ -33,7 +33,7 @@ from common import (
 from swivel.counts import open_matrix
 from swivel.evaluation import PAPER_ORDER, evaluate, find_sets
 from swivel.evaluation.datasets import TestSet
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
@@ -130,7 +130,7 @@ def train_again(out: Path, seed: int, arguments: argparse.Namespace) -> None:
         seed=seed,
         device=arguments.device,
         **changed_settings(arguments),
-        means=Means(threads=arguments.threads),
+        means=RunOptions(threads=arguments.threads),
     )
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import swivel
 from common import PrivateMemory, keep, make_parser, parse_arguments, work_folder
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.evaluation import AnalogySet, Report, Rules, compare_reports, find_sets, score_analogies
+from swivel.evaluation import AnalogySet, EvaluationConfig, Report, compare_reports, find_sets, score_analogies
 from swivel.storage import remove_tree
-from swivel.vectors import Side
+from swivel.vectors import VectorTable
 
 MEASURES = ("swivel.evaluation", "swivel.vectors")
 PAIRS = {"ws353_similarity": 203, "ws353_relatedness": 252, "men": 3000, "mturk": 287, "rare_words": 2034}
@@ -31,7 +31,7 @@ QUESTIONS = {
 
 def make_vectors(words: int, dim: int, rng: np.random.Generator) -> swivel.Vectors:
     table = rng.standard_normal((words, dim), dtype=np.float32)
-    return swivel.Vectors(Side(Vocabulary(f"w{n}" for n in range(words)), table))
+    return swivel.Vectors(VectorTable(Vocabulary(f"w{n}" for n in range(words)), table))
 
 
 def write_sets(folder: Path, arguments: argparse.Namespace, rng: np.random.Generator) -> None:
@@ -58,7 +58,7 @@ def seconds_of_analogies(vectors: swivel.Vectors, folder: Path, method: str) -> 
     started = time.perf_counter()
     for each in find_sets(folder).sets:
         if isinstance(each, AnalogySet):
-            score_analogies(vectors, each, Rules(method=method))
+            score_analogies(vectors, each, EvaluationConfig(method=method))
     return time.perf_counter() - started
 
 

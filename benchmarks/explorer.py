@@ -34,7 +34,7 @@ from swivel.explorer.maps import Map, MapMaker, Stopped, compute_in_process
 from swivel.explorer.models import open_set
 from swivel.explorer.projection import Floats, Reduced
 from swivel.explorer.server import serve, warm
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 MEASURES = ("swivel.explorer", "swivel.vectors.vectors", "swivel.vectors.search")
 
@@ -74,7 +74,7 @@ def make_vectors(path: Path, words: int, dim: int) -> Path:
     labels = {"".join(letters[rng.integers(0, 12, 3 + rng.integers(0, 7))]): None for _ in range(2 * words)}
     tokens = list(labels)[:words]
     vocabulary = Vocabulary(tokens, [10_000_000 // (rank + 10) for rank in range(len(tokens))])
-    sides = [Side(vocabulary, rng.standard_normal((len(tokens), dim), dtype=np.float32)) for _ in range(2)]
+    sides = [VectorTable(vocabulary, rng.standard_normal((len(tokens), dim), dtype=np.float32)) for _ in range(2)]
     Vectors(*sides, vectors=sides[0].values + sides[1].values, columns_per_row=1).save(path)
     return path
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
-from swivel.counts.matrix import Cells
-from swivel.training.backends.base import Step, StepSettings, Zeros
-from swivel.training.loop import Trained, train_matrix
+from swivel.counts.matrix import BlockCells
+from swivel.training.backends.base import Step, StepSettings, ZeroSampling
+from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, rounds_without_conflict
 
@@ -167,10 +167,10 @@ class SkewedMatrix:
         """Observed cells, both mirrors."""
         return 2 * len(self.stored.counts)
 
-    def cells(self, i: int, j: int) -> Cells:
+    def cells(self, i: int, j: int) -> BlockCells:
         shard = min(i, j) * self.row_blocks + max(i, j)
         first, last = self.stored.offsets[shard : shard + 2]
-        return Cells(self.stored.positions[first:last], self.stored.counts[first:last], i > j)
+        return BlockCells(self.stored.positions[first:last], self.stored.counts[first:last], i > j)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> SkewedMatrix:
         assert (row_blocks, column_blocks) == self.stored.blocks
@@ -228,7 +228,7 @@ def peak_memory(device: str) -> int | None:
     return torch.cuda.max_memory_reserved() if device == "cuda" else None
 
 
-def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, dim: int | None = None) -> Trained:
+def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, dim: int | None = None) -> TrainingResult:
     """Train a matrix through the loop that users run."""
     config = TrainConfig(
         dim=dim or sizes.dim,
@@ -245,17 +245,17 @@ def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, di
     return trained
 
 
-def seconds_per_step(matrix: SkewedMatrix, trained: Trained) -> float:
+def seconds_per_step(matrix: SkewedMatrix, trained: TrainingResult) -> float:
     return trained.seconds / (trained.plan.passes * matrix.row_blocks**2)
 
 
 def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) -> Any:
     """Return a backend that holds random parameters and the cells of a matrix."""
     from larger import make_side
-    from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend
+    from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
 
-    settings = StepSettings(Objective(), Zeros(), 1e-4)
-    means = DeviceMeans(cells=len(matrix.counts), is_halved=True)
+    settings = StepSettings(Objective(), ZeroSampling(), 1e-4)
+    means = DeviceOptions(cells=len(matrix.counts), is_halved=True)
     backend = TritonBackend(settings, device=sizes.device, dtype=sizes.dtype, means=means)
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))

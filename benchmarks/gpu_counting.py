@@ -25,10 +25,10 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.cooccurrence import CountJob, count_tokens, window_weights
 from swivel.counts.cooccurrence.count import make_spec
-from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceMeans
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
 from swivel.counts.cooccurrence.plan import survey_corpus
 from swivel.counts.layout import Layout
-from swivel.counts.shards import SATURATED, Piece
+from swivel.counts.shards import SATURATED, ShardPiece
 from swivel.runtime.resources import count_cores
 from swivel.storage import read_manifest, remove_tree
 
@@ -110,7 +110,7 @@ class Blocks:
     """What a count leaves in host memory: pieces in the order of the shards."""
 
     layout: Layout
-    pieces: list[Piece]
+    pieces: list[ShardPiece]
 
     def shard_sums(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
         """Yield shards, cells and units, piece by piece."""
@@ -135,9 +135,9 @@ class Blocks:
         return stored, both, total
 
 
-def copy_piece(piece: Piece) -> Piece:
+def copy_piece(piece: ShardPiece) -> ShardPiece:
     """Return a piece in memory of its own: what the counter hands on is used again."""
-    return Piece(piece.lengths, piece.positions.copy(), piece.counts.copy(), piece.large_cells, piece.large_counts)
+    return ShardPiece(piece.lengths, piece.positions.copy(), piece.counts.copy(), piece.large_cells, piece.large_counts)
 
 
 def count_in_memory(
@@ -147,7 +147,7 @@ def count_in_memory(
     started = time.perf_counter()
     survey = survey_corpus(ids, WORDS, threads=count_cores())
     surveyed = time.perf_counter()
-    means = DeviceMeans(device=device, threads=count_cores(), memory_bytes=memory)
+    means = DeviceCountOptions(device=device, threads=count_cores(), memory_bytes=memory)
     counter = DeviceCounter(ids, layout, CONFIG, means, longest=survey.longest)
     chunks = counter.chunks()
     if len(chunks) != 1:

@@ -23,7 +23,7 @@ import pyarrow.parquet as parquet
 
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import parse_bytes
 
 MEASURES = ("swivel.counts.importers", "swivel.counts", "swivel.pipeline.token_ids")
@@ -104,7 +104,7 @@ def main() -> None:
     try:
         scanned = Watch().run(lambda: scan(path))
         print(f"scan by pyarrow: {scanned}", flush=True)
-        means = Means(memory=arguments.memory, threads=arguments.threads)
+        means = RunOptions(memory=arguments.memory, threads=arguments.threads)
         imported = Watch().run(lambda: swivel.import_counts(path, out / "matrix", means=means))
         cells = swivel.open_matrix(out / "matrix").cell_count
     finally:

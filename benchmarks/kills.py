@@ -32,8 +32,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
-from swivel.training.distributed.async_executor import Asynchronous
-from swivel.training.executor import Done, Round, Wishes
+from swivel.training.distributed.async_executor import AsyncExecutor
+from swivel.training.executor import CompletedSteps, PauseRequests, Round
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
@@ -54,12 +54,14 @@ KINDS = ("worker", "worker", "worker", "server", "server", "driver")
 LIMIT_SECONDS = 600  # for one run: more is a hang
 
 
-class Audited(Asynchronous):
+class Audited(AsyncExecutor):
     """Compares, after every call, what was told with what the servers say that they applied."""
 
     audits = blocks = 0
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         told: list[Block] = []
         for done in super().run(rounds, ahead, wishes):
             told += done.blocks

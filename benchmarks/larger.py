@@ -18,7 +18,7 @@ import torch
 
 from common import keep, make_parser, parse_arguments
 from gpu import SkewedCells
-from swivel.training.backends.base import Load, Running, Side, Step, StepSettings, Zeros
+from swivel.training.backends.base import DeviceLoad, ParameterBlock, PendingSteps, Step, StepSettings, ZeroSampling
 from swivel.training.objective import Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
@@ -69,11 +69,11 @@ def draw_block(rows: int, columns: int, density: float, generator: torch.Generat
     return found
 
 
-def make_side(words: int, dim: int, seed: int) -> Side:
+def make_side(words: int, dim: int, seed: int) -> ParameterBlock:
     rng = np.random.default_rng(seed)
     shape = words, dim
     vectors = rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(dim))
-    return Side(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, words).astype(np.float32))
+    return ParameterBlock(vectors, np.full(shape, 1e-6, np.float32), rng.normal(3, 1, words).astype(np.float32))
 
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
@@ -81,7 +81,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     from swivel.training.backends.triton.backend import measure_needs
 
     starts = block_starts(size.words, size.blocks)
-    load = Load((starts, starts), size.dim, Zeros(), cells, is_halved=True)
+    load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
     needs = measure_needs(load, torch.device(device), getattr(torch, size.dtype))
     most = needs.most(None)
     least = needs.least(needs.banks(None, (1, 1)), most)
@@ -91,14 +91,16 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
 
 def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) -> dict[str, Any]:
     """Return seconds of the passes, and what it took to get there."""
-    from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend, choose_groups
+    from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, choose_groups
 
     starts = block_starts(size.words, size.blocks)
     cells = int(stored.offsets[-1])
-    load = Load((starts, starts), size.dim, Zeros(), cells, is_halved=True)
+    load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
     groups = choose_groups(load, device=device, dtype=size.dtype, memory=memory)
-    means = DeviceMeans(memory, groups, cells)
-    backend = TritonBackend(StepSettings(Objective(), Zeros(), 0.0), device=device, dtype=size.dtype, means=means)
+    means = DeviceOptions(memory, groups, cells)
+    backend = TritonBackend(
+        StepSettings(Objective(), ZeroSampling(), 0.0), device=device, dtype=size.dtype, means=means
+    )
     sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
     reset_peak(device)
     started = time.perf_counter()
@@ -139,7 +141,7 @@ def run_passes(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float
     def load() -> Any:
         raise AssertionError("all cells are there already")
 
-    last: Running | None = None
+    last: PendingSteps | None = None
     started = time.perf_counter()
     for number, order in enumerate(orders[:-1]):
         backend.expect([*order, *orders[number + 1]])

@@ -35,7 +35,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.runtime.progress import SilentProgress
-from swivel.training.executor import Alone, Workers
+from swivel.training.executor import Executor, LocalExecutor
 from swivel.training.loop import train_matrix
 
 MEASURES = (
@@ -75,14 +75,14 @@ class Watch(SilentProgress):
 
 def drive(order: dict[str, Any]) -> None:
     """Train once, alone or as a rank; the leading process leaves its samples in a file."""
-    workers: Workers = Alone()
+    workers: Executor = LocalExecutor()
     if order["kind"] == "ranks":
         import torch.distributed as dist
 
-        from swivel.training.distributed.ring import Rotating
+        from swivel.training.distributed.ring import RingExecutor
 
         dist.init_process_group("gloo")
-        workers = Rotating()
+        workers = RingExecutor()
     folder = Path(order["folder"]) / (str(os.environ.get("RANK", 0)))
     watch = Watch(folder, order["steps"])
     if order["kind"] == "traced":

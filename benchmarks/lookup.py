@@ -20,7 +20,7 @@ import numpy as np
 import swivel
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 MEASURES = (
     "swivel.vectors",
@@ -50,7 +50,7 @@ def time_opening(arguments: argparse.Namespace, folder: Path) -> dict[str, float
     rng = np.random.default_rng(0)
     values = rng.standard_normal((arguments.words, arguments.dim), dtype=np.float32)
     words = [f"{number:x}{'é' * (number % 7)}" for number in range(arguments.words)]
-    vectors = Vectors(Side(Vocabulary(words), values))
+    vectors = Vectors(VectorTable(Vocabulary(words), values))
     vectors.save(folder / "own")
     swivel.export(vectors, folder / "vectors.bin")
     touched, binary, own = [], [], []

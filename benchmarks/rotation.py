@@ -30,9 +30,14 @@ MEASURES = ("swivel.training.distributed.ring", "swivel.training.schedule", "swi
 
 def drive(order: dict[str, Any]) -> None:
     """Train as one rank; the leading one prints the figures as one line."""
-    from swivel.training.distributed.ring import Rotating
+    from swivel.training.distributed.ring import RingExecutor
 
-    matrix, clock, workers, config = open_matrix(order["matrix"]), Clock(), Rotating(), TrainConfig(**order["config"])
+    matrix, clock, workers, config = (
+        open_matrix(order["matrix"]),
+        Clock(),
+        RingExecutor(),
+        TrainConfig(**order["config"]),
+    )
     folder = Path(order["folder"]) / str(workers.rank)
     folder.mkdir()
     trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)

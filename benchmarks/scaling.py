@@ -10,7 +10,7 @@ import numpy as np
 
 import swivel
 from common import RESULTS, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
@@ -39,7 +39,7 @@ def count_seconds(text: Path, size: int, threads: int) -> float:
     out = work_folder() / "scaling"
     remove_tree(out)
     started = time.perf_counter()
-    swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=Means(threads=threads))
+    swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=RunOptions(threads=threads))
     return time.perf_counter() - started
 
 
@@ -47,7 +47,7 @@ def train_seconds(text: Path, size: int, threads: int, dim: int, block_size: int
     """Return seconds of the loop for one epoch over all cells."""
     out = work_folder() / "scaling"
     remove_tree(out)
-    means = Means(threads=threads)
+    means = RunOptions(threads=threads)
     matrix = swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=means)
     settings: dict[str, Any] = {"dim": dim, "block_size": block_size, "passes": 1, "zeros": "all", "dtype": "float32"}
     trained = work_folder() / "scaling-vectors"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 import swivel
 from common import REFERENCE_RATE, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.config import TrainConfig, stage_config
-from swivel.runtime.options import Means
-from swivel.training.backends import Side, Step, StepSettings, Zeros
+from swivel.runtime.options import RunOptions
+from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import ObservedCells
 from swivel.training.backends.cpu import CpuBackend
 from swivel.training.backends.select import measure_products
@@ -34,14 +34,14 @@ MEASURES = ("swivel.training.backends.base", "swivel.training.backends.cpu", "sw
 Operands = tuple[torch.Tensor, torch.Tensor]  # the vectors of the rows and of the columns of a block
 
 
-def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[Side, Side]:
+def make_sides(matrix: swivel.Matrix, dim: int) -> tuple[ParameterBlock, ParameterBlock]:
     """Return parameters in the order of blocks, as they are when training has settled a little."""
     rng = np.random.default_rng(1)
     order = block_order(matrix.shape[0], matrix.row_blocks)
 
-    def make_side(offsets: NDArray[np.float64]) -> Side:
+    def make_side(offsets: NDArray[np.float64]) -> ParameterBlock:
         vectors = rng.standard_normal((matrix.shape[0], dim), np.float32) / np.float32(np.sqrt(dim))
-        return Side(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
+        return ParameterBlock(vectors, np.ones_like(vectors), offsets[order].astype(np.float32))
 
     rows = make_side(row_offsets(matrix.row_sums, matrix.total, Objective()))
     return rows, make_side(column_offsets(matrix.column_sums, Objective()))
@@ -88,7 +88,7 @@ def compare(matrix: swivel.Matrix, dtype: str, arguments: argparse.Namespace) ->
     sample = choose_zeros(matrix, config, "cpu", (matrix.row_blocks, matrix.column_blocks))
     full, few = (
         CpuBackend(StepSettings(Objective(), zeros, config.decay), threads=threads, dtype=dtype)
-        for zeros in (Zeros(), sample)
+        for zeros in (ZeroSampling(), sample)
     )
 
     starts = block_starts(matrix.shape[0], matrix.row_blocks)
@@ -134,7 +134,7 @@ def main() -> None:
         work_folder() / "step-matrix",
         recipe="fast",
         min_count=12,
-        means=Means(threads=arguments.threads),
+        means=RunOptions(threads=arguments.threads),
     )
     dtypes = list(measure_products(*arguments.dtypes))  # those that run on this machine
     result = {dtype: compare(matrix, dtype, arguments) for dtype in dtypes}

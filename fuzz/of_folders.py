@@ -23,9 +23,9 @@ from swivel.counts import open_matrix
 from swivel.counts.importers.importer import import_counts
 from swivel.pipeline.reproduce.stages import Record, read_records
 from swivel.storage.manifest import open_folder, read_manifest
-from swivel.training.checkpoint import Checkpoint, Place, find_checkpoint, load_plan, save_checkpoint, save_plan
+from swivel.training.checkpoint import Checkpoint, TrainingState, find_checkpoint, load_plan, save_checkpoint, save_plan
 from swivel.training.plan import read_plan
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors import load as load_folder
 
 MANIFEST_WORDS: tuple[bytes, ...] = (b'"parts"', b'"bytes"', b'"sha256"', b'"facts"', b'"stage"', b'"format"')
@@ -98,7 +98,7 @@ def read_vectors(data: bytes, folder: Path) -> None:
 def seed_vectors(folder: Path) -> Iterable[bytes]:
     rows = make_vectors().contents.rows
     for number, columns in enumerate((None, rows)):
-        side = Side(rows.vocabulary, rows.values, np.array([3.0, 2.0, 1.0]))
+        side = VectorTable(rows.vocabulary, rows.values, np.array([3.0, 2.0, 1.0]))
         Vectors(side, columns, columns_per_row=number).save(folder / f"v{number}")
         yield unseal(folder / f"v{number}", VECTORS)
 
@@ -140,7 +140,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    save_checkpoint(folder, "x", Checkpoint(Place(passes=1), np.zeros((1, 2), bool), arrays))
+    save_checkpoint(folder, "x", Checkpoint(TrainingState(passes=1), np.zeros((1, 2), bool), arrays))
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 

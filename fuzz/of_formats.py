@@ -15,7 +15,7 @@ from fuzz.guard import SPLIT, Target, parts, put
 from fuzz.of_importers import NPY_WORDS
 from fuzz.of_text import JSON_WORDS, NUMBERS
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import FORMATS, export, load
 
 WORDS = ["king", "queen", "é-ö", "7"]
@@ -48,7 +48,7 @@ def check(vectors: Vectors) -> None:
 def make_vectors(count: int = 3, dim: int = 2) -> Vectors:
     """Return a few words' vectors."""
     values = np.arange(1, count * dim + 1, dtype=np.float32).reshape(count, dim) / np.float32(8)
-    return Vectors(Side(Vocabulary(WORDS[:count], range(count, 0, -1)), values))
+    return Vectors(VectorTable(Vocabulary(WORDS[:count], range(count, 0, -1)), values))
 
 
 def file_reader(format: str | None, name: str) -> Callable[[bytes, Path], None]:

@@ -17,7 +17,7 @@ from fuzz.guard import SPLIT, Target, option, parts, put
 from fuzz.of_text import JSON_WORDS, NUMBERS
 from swivel.counts.importers.baskets import Baskets
 from swivel.counts.importers.config import ImportConfig
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.detect import find_source
 from swivel.counts.importers.glove import read_label_file
 from swivel.counts.importers.importer import import_counts
@@ -25,7 +25,7 @@ from swivel.counts.importers.labels import LabelTable
 from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.counts.importers.spill import refuse_bad_counts
 from swivel.errors import CountsError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 
 MEMORY = 1 << 22
@@ -66,7 +66,7 @@ def drain(source: Any, **given: Any) -> int:
     """Read a source to its end, holding every chunk against what readers promise; return its cells."""
     config, cells = ImportConfig(**given), 0
     found = find_source(source, config)
-    reading = Reading(config, config.sides or found.default_sides, MEMORY, SILENT.begin("", None, ""))
+    reading = ImportContext(config, config.sides or found.default_sides, MEMORY, SILENT.begin("", None, ""))
     for chunk in found.read(reading):
         if isinstance(chunk, Baskets):
             assert chunk.lengths.sum() == chunk.items.size
@@ -206,7 +206,7 @@ def read_whole(data: bytes, folder: Path) -> None:
     """Triples all the way to a matrix, whose marginals are the sums of its counts."""
     which, data = option(data, 3)
     file = put(folder, ("a.tsv", "a.edges", "a.baskets")[which], data)
-    matrix = import_counts(file, folder / "matrix", means=Means(threads=1, memory="64MiB", overwrite=True))
+    matrix = import_counts(file, folder / "matrix", means=RunOptions(threads=1, memory="64MiB", overwrite=True))
     counts = matrix.to_scipy()
     assert counts.shape == (len(matrix.rows), len(matrix.columns))
     assert np.allclose(np.asarray(counts.sum(axis=1)).ravel(), matrix.row_sums)

@@ -20,10 +20,10 @@ import numpy as np
 from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import BREAK, encode, split_units
-from swivel.corpus.character_classes import Rules, build_rules
+from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.chunks import cut_stream
-from swivel.corpus.encode import EncodedCorpus, Worker, _fresh
-from swivel.corpus.sources import Block, Stream, open_streams
+from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _fresh
+from swivel.corpus.sources import Stream, TextBlock, open_streams
 from swivel.corpus.tokenizer_kernels import START
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.importers.config import ImportConfig
@@ -61,16 +61,16 @@ def read_corpus(data: bytes, folder: Path) -> None:
 
 
 @functools.cache
-def rules_of(config: CorpusConfig) -> Rules:
+def rules_of(config: CorpusConfig) -> TokenizerRules:
     """Return the tables that the compiled tokeniser reads, made once."""
     return build_rules(config, is_tokenised=False, has_marks=False)
 
 
-def encode_alone(text: bytes, rules: Rules, folder: Path, piece_bytes: int) -> list[list[str]]:
+def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
     encode._SLICE_BYTES = 64  # Small texts are read in slices, too, and the tables stay small, which saves 8 ms.
-    worker, segments, carry = Worker(0, folder / "ids.npy"), [], _fresh()
-    stream = Stream(f"{folder}/text", lambda: iter([Block(text, len(text))] if text else []))
+    worker, segments, carry = EncodeWorker(0, folder / "ids.npy"), [], _fresh()
+    stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):
             segments.append(worker.encode(piece, carry if piece.is_continued else _fresh(), rules))

@@ -26,7 +26,7 @@ import numpy as np
 
 from swivel.cli.exit import BEGINS_AGAIN, GOES_ON
 from swivel.pipeline import stages as pipeline
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LEAVE_SECONDS = 5.0  # from SIGINT or SIGTERM to the end of the process
@@ -87,7 +87,7 @@ def make_world(folder: Path, *, passes: int = 12, lines: int = 8_000) -> list[Ca
     sets.mkdir()
     (sets / "pairs.tsv").write_text("".join(f"word{n}\tword{n * 7 % 100}\t{n % 10}\n" for n in range(1, 90)))
     matrix, one = folder / "matrix", ("--threads", "1")
-    pipeline.count(str(text), matrix, means=Means(threads=1))
+    pipeline.count(str(text), matrix, means=RunOptions(threads=1))
     small = ("--dim", "16", "--block-size", "64", "--passes", str(passes), "--checkpoint-minutes", "0.008", *one)
     cpu = ("--backend", "cpu", "--dtype", "float32", "--passes", str(3 * passes))  # It is faster than the others.
     training = ("train", str(matrix), "-o", "{out}", "--no-report", *small)

@@ -17,7 +17,7 @@ from swivel.counts.cooccurrence import BREAK, GAP, CountJob, count_tokens, part_
 from swivel.counts.cooccurrence import count as counting
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
-from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceMeans
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
 from swivel.counts.layout import Layout
 from swivel.runtime.progress import SILENT
 
@@ -36,7 +36,7 @@ def digest(path: Path) -> dict[str, str]:
 def make_counter(ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> DeviceCounter:
     ids = np.asarray(ids, np.uint32)
     layout = counting.make_spec(make_vocabulary(words), config).layout()
-    return DeviceCounter(ids, layout, config, DeviceMeans(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
+    return DeviceCounter(ids, layout, config, DeviceCountOptions(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
 
 
 def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> Matrix:
@@ -69,7 +69,7 @@ def compare_writers(name: str, seed: int, device_name: str) -> int:
     words, blocks = 50, int(rng.integers(1, 6))
     parts = len(part_names(config)) or 1
     layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
-    means = DeviceMeans(device=device_name, memory_bytes=1 << 24, writer=name)
+    means = DeviceCountOptions(device=device_name, memory_bytes=1 << 24, writer=name)
     ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
     counter = DeviceCounter(ids, layout, config, means)
     slots = device.upload_slots(counter, 0, ids.size)

@@ -13,7 +13,7 @@ from swivel.explorer.app import Exploration
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
 from swivel.explorer.projection import Floats, Reduced
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 HTML = "<img src=x onerror=alert(1)>"
 PLANTED = {"man": (0, 1, 0), "king": (1, 1, 0), "woman": (0, 0, 1), "queen": (1, 0, 1)}
@@ -38,9 +38,11 @@ def make_vectors(*, columns: bool = True, seed: int = 1, counted: bool = True) -
     rows = values.astype(np.float32)
     vocabulary = make_vocabulary(counted=counted)
     if not columns:
-        return Vectors(Side(vocabulary, rows))
+        return Vectors(VectorTable(vocabulary, rows))
     other = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
-    return Vectors(Side(vocabulary, rows), Side(vocabulary, other), vectors=rows + other, columns_per_row=1)
+    return Vectors(
+        VectorTable(vocabulary, rows), VectorTable(vocabulary, other), vectors=rows + other, columns_per_row=1
+    )
 
 
 def build_matrix(path: Path) -> Matrix:

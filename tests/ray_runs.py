@@ -12,13 +12,13 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.progress import SilentProgress, Task
-from swivel.training.distributed.async_executor import Asynchronous
-from swivel.training.executor import Done, Round, Wishes
+from swivel.training.distributed.async_executor import AsyncExecutor
+from swivel.training.executor import CompletedSteps, PauseRequests, Round
 from swivel.training.loop import train_matrix
 from swivel.training.schedule import Block
 
 
-class Audited(Asynchronous):
+class Audited(AsyncExecutor):
     """Compares, after every call, what was told with what the servers say that they applied."""
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
@@ -26,7 +26,9 @@ class Audited(Asynchronous):
         self.epochs = 0
         self.told: list[tuple[int, Block]] = []
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         told: list[Block] = []
         for done in super().run(rounds, ahead, wishes):
             told += done.blocks

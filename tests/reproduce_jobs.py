@@ -13,7 +13,7 @@ import numpy as np
 
 from swivel.errors import ConfigError
 from swivel.pipeline.reproduce import run_in_process
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.runtime.signals import stop_on_signals
 
@@ -24,7 +24,7 @@ class TellingJob:
 
     megabytes: int = 0
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         means.progress.say(f"{means.threads} threads, {means.memory} of memory, overwrite {means.overwrite}")
         with track(means.progress, "counting", 3, "sheep") as task:
             task.advance(2, "two")
@@ -46,7 +46,7 @@ class FailingJob:
 
     how: str
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "left":
@@ -59,7 +59,7 @@ class FailingJob:
 class InterruptedJob:
     """Gets what a Ctrl-C in the terminal sends to everyone."""
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         means.progress.say("went on")
 
@@ -70,7 +70,7 @@ class LonelyJob:
 
     file: Path
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         threading.Thread(target=self._be_killed, daemon=True).start()
         run_in_process(SigningJob(self.file), means)
 
@@ -86,7 +86,7 @@ class SigningJob:
 
     file: Path
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         part = self.file.with_suffix(".part")
         part.write_text(str(os.getpid()))
         part.rename(self.file)
@@ -99,7 +99,7 @@ class WaitingJob:
 
     file: Path
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         with stop_on_signals() as should_stop:
             means.progress.say("waiting")
             until = time.monotonic() + 30

@@ -15,7 +15,7 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import Diverged
 from swivel.runtime.progress import SilentProgress
-from swivel.training.distributed.ring import Rotating
+from swivel.training.distributed.ring import RingExecutor
 from swivel.training.loop import train_matrix
 
 
@@ -35,7 +35,7 @@ class Stopping(SilentProgress):
 
 
 def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    workers = Rotating()
+    workers = RingExecutor()
     home = folder if workers.leads else folder / str(workers.rank)
     home.mkdir(parents=True, exist_ok=True)
     progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()

@@ -11,20 +11,20 @@ from typing import Any
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.training.loop import Trained, train_matrix
+from swivel.training.loop import TrainingResult, train_matrix
 
 SCRIPT = Path(__file__).parent / "rotation_ranks.py"
 CONFIG = TrainConfig(dim=4, passes=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
 
 
-def train_alone(matrix: Matrix, config: TrainConfig, folder: Path) -> Trained:
+def train_alone(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
     folder.mkdir(parents=True, exist_ok=True)
     trained = train_matrix(matrix, config, folder=folder, threads=1)
     assert trained is not None
     return trained
 
 
-def bits(trained: Trained) -> bytes:
+def bits(trained: TrainingResult) -> bytes:
     return trained.rows.tobytes() + trained.columns.tobytes()
 
 

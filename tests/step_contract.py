@@ -15,17 +15,25 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.training.backends import Backend, BackendMeans, Side, Step, StepSettings, Zeros, create_backend
+from swivel.training.backends import (
+    Backend,
+    BackendConfig,
+    ParameterBlock,
+    Step,
+    StepSettings,
+    ZeroSampling,
+    create_backend,
+)
 from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
 
 Maker = Callable[[StepSettings], Backend]
 HAS_GPU = torch.cuda.is_available()
-SAMPLED = Zeros(common=0.05, middle=0.3, share=0.0125)
+SAMPLED = ZeroSampling(common=0.05, middle=0.3, share=0.0125)
 ZEROS = {
-    "all": Zeros(),
+    "all": ZeroSampling(),
     "sampled": SAMPLED,
-    "two levels": Zeros(common=0.1, middle=0.1, share=0.1),
-    "nothing common": Zeros(common=1e-9, middle=0.5, share=1e-4),
+    "two levels": ZeroSampling(common=0.1, middle=0.1, share=0.1),
+    "nothing common": ZeroSampling(common=1e-9, middle=0.5, share=1e-4),
 }
 OBJECTIVES = {
     "paper": Objective(),
@@ -60,7 +68,7 @@ class Block:
     """Counts of one block and its sides, as host arrays."""
 
     x: NDArray[np.float64]
-    sides: tuple[Side, Side]
+    sides: tuple[ParameterBlock, ParameterBlock]
     mirrored: bool = False
 
     def cells(self) -> Cells:
@@ -108,7 +116,7 @@ def make_block(
         vectors = rng.standard_normal((size, dim), np.float32) / np.float32(np.sqrt(dim))
         vectors[total <= 0] = 0
         accumulators = np.full((size, dim), 1e-6, np.float32)
-        sides.append(Side(vectors, accumulators, offset.astype(np.float32)))
+        sides.append(ParameterBlock(vectors, accumulators, offset.astype(np.float32)))
     return Block(x, (sides[0], sides[1]), mirrored)
 
 
@@ -124,7 +132,7 @@ def split_kind(kind: str) -> tuple[str, str, str]:
 
 def create(kind: str, settings: StepSettings, threads: int = 2) -> Backend:
     name, device, dtype = split_kind(kind)
-    return create_backend(name, settings, BackendMeans(device, dtype, threads))
+    return create_backend(name, settings, BackendConfig(device, dtype, threads))
 
 
 def parameters_of(backend: Backend) -> dict[str, NDArray[np.float64]]:
@@ -140,7 +148,7 @@ def run_step(backend: Backend, block: Block) -> tuple[dict[str, NDArray[np.float
 
 @lru_cache(KEEP)
 def run_reference(block: Block, settings: StepSettings) -> tuple[dict[str, NDArray[np.float64]], Loss]:
-    backend = create_backend("reference", settings, BackendMeans(dtype="float64"))
+    backend = create_backend("reference", settings, BackendConfig(dtype="float64"))
     return run_step(backend, block)
 
 
@@ -201,7 +209,7 @@ def check_contract(make: Maker, kind: str, blocks: Block | Sequence[Block], sett
             errors[array].append(distance(got[array], truth[array]))
             yardsticks[array].append(distance(yardstick[array], truth[array]))
         check_loss(loss, true_loss, 1e-5 if dtype == "float32" else 2e-2)
-    takes_back = name == "triton" and settings.zeros != Zeros()
+    takes_back = name == "triton" and settings.zeros != ZeroSampling()
     for array in ARRAYS:
         allowed = KERNEL_ERROR[array] * (TAKING_BACK if takes_back else ON_GPU if device == "cuda" else 1)
         assert np.linalg.norm(errors[array]) <= 2 * np.linalg.norm(yardsticks[array]) + allowed, array

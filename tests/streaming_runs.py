@@ -11,17 +11,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.training.backends import Side, Step, StepSettings, Zeros
-from swivel.training.backends.base import Load
-from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend, measure_needs
-from swivel.training.backends.triton.launch import Batch, CellArrays, Parameters
-from swivel.training.backends.triton.layout import Places, Shapes
-from swivel.training.backends.triton.memory_plan import DeviceNeeds
+from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, measure_needs
+from swivel.training.backends.triton.launch import DeviceCellArrays, Parameters, StepBatch
+from swivel.training.backends.triton.layout import Shapes, SlotLayout
+from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
 from swivel.training.objective import Loss, Objective
 from swivel.training.schedule import block_starts, rounds_in_groups
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}
+ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 DIM = 6
 # Shape, stored blocks, blocks that are trained; sizes are no multiples of them.
 MATRICES = {
@@ -74,35 +74,37 @@ def make_matrix(kind: str) -> tuple[Stored, tuple[int, int]]:
     return store(counts, stored, kind == "symmetric"), blocks
 
 
-def make_sides(kind: str) -> tuple[Side, Side]:
+def make_sides(kind: str) -> tuple[ParameterBlock, ParameterBlock]:
     rng = np.random.default_rng(6)
 
-    def side(size: int) -> Side:
+    def side(size: int) -> ParameterBlock:
         vectors = rng.normal(0, 0.4, (size, DIM)).astype(np.float32)
-        return Side(vectors, np.full((size, DIM), 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32))
+        return ParameterBlock(
+            vectors, np.full((size, DIM), 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32)
+        )
 
     rows, columns = make_matrix(kind)[0].counts.shape
     return side(rows), side(columns)
 
 
-def make_load(kind: str, zeros: Zeros) -> Load:
+def make_load(kind: str, zeros: ZeroSampling) -> DeviceLoad:
     stored, (rows, columns) = make_matrix(kind)
     shape = stored.counts.shape
     starts = block_starts(shape[0], rows), block_starts(shape[1], columns)
-    return Load(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
+    return DeviceLoad(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
 
 
-def make_needs(kind: str, zeros: Zeros) -> DeviceNeeds:
+def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
     return measure_needs(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
 
 
-def make_backend(kind: str, zeros: Zeros, means: DeviceMeans | None = None) -> TritonBackend:
+def make_backend(kind: str, zeros: ZeroSampling, means: DeviceOptions | None = None) -> TritonBackend:
     step_settings = StepSettings(Objective(), zeros, decay=1e-4)
-    means = means or DeviceMeans(cells=make_load(kind, zeros).cells)
+    means = means or DeviceOptions(cells=make_load(kind, zeros).cells)
     return TritonBackend(step_settings, device=DEVICE, dtype="float32", means=means)
 
 
-def hand_over(backend: TritonBackend, kind: str, zeros: Zeros) -> None:
+def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
     backend.hold(*make_sides(kind), make_load(kind, zeros).starts)
     backend.take(make_matrix(kind)[0])
 
@@ -134,10 +136,10 @@ def bits(backend: TritonBackend) -> list[bytes]:
 class PlainLauncher:
     """A step that a CPU does at once, with a trace of every parameter and of every entry in it."""
 
-    def __init__(self, settings: StepSettings, places: Places, shapes: Shapes, parameters: Parameters) -> None:
+    def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
         self.places, self.parameters = places, parameters
 
-    def run(self, batch: Batch, cells: CellArrays, found: torch.Tensor) -> None:
+    def run(self, batch: StepBatch, cells: DeviceCellArrays, found: torch.Tensor) -> None:
         shape, pitch = batch.shape, self.places.pitch
         for number, shard in enumerate(batch.cells):
             first, second = (block * pitch for block in batch.blocks[number])
@@ -159,8 +161,8 @@ class PlainLauncher:
 
 
 @cache
-def run_resident(kind: str, zeros: Zeros, groups: tuple[int, int]) -> Run:
-    backend = make_backend(kind, zeros, DeviceMeans(groups=groups))
+def run_resident(kind: str, zeros: ZeroSampling, groups: tuple[int, int]) -> Run:
+    backend = make_backend(kind, zeros, DeviceOptions(groups=groups))
     hand_over(backend, kind, zeros)
     assert not backend.is_streaming
     assert not backend.is_swapping

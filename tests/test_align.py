@@ -7,18 +7,18 @@ import pytest
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
-from swivel.vectors import Side, Vectors, find_rotation, shared_words
+from swivel.vectors import Vectors, VectorTable, find_rotation, shared_words
 
 WORDS, DIM = 60, 8
 
 
 def make(seed: int = 0, words: int = WORDS, dim: int = DIM, prefix: str = "w") -> Vectors:
     table = np.random.default_rng(seed).normal(size=(words, dim)).astype(np.float32)
-    return Vectors(Side(Vocabulary([f"{prefix}{n}" for n in range(words)]), table))
+    return Vectors(VectorTable(Vocabulary([f"{prefix}{n}" for n in range(words)]), table))
 
 
 def turn(vectors: Vectors, rotation: np.ndarray) -> Vectors:
-    return Vectors(Side(vectors.vocabulary, (vectors.vectors @ rotation).astype(np.float32)))
+    return Vectors(VectorTable(vectors.vocabulary, (vectors.vectors @ rotation).astype(np.float32)))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_aligned_vectors_lie_on_the_others(rotation: np.ndarray) -> None:
 
 def test_words_that_only_one_has_are_rotated_with_the_rest(rotation: np.ndarray) -> None:
     vectors, other = make(), turn(make(), rotation)
-    fewer = Vectors(Side(Vocabulary(other.vocabulary.tokens[::-2]), other.vectors[::-2]))
+    fewer = Vectors(VectorTable(Vocabulary(other.vocabulary.tokens[::-2]), other.vectors[::-2]))
     aligned = vectors.align(fewer)
     np.testing.assert_allclose(aligned.vectors, vectors.vectors @ rotation, atol=1e-5)
 
@@ -73,7 +73,9 @@ def test_scores_stay() -> None:
     rng = np.random.default_rng(4)
     words = Vocabulary([f"w{n}" for n in range(WORDS)])
     rows, columns = rng.normal(size=(2, WORDS, DIM)).astype(np.float32)
-    vectors = Vectors(Side(words, rows), Side(words, columns), vectors=rows + columns, shift=0.5, columns_per_row=1)
+    vectors = Vectors(
+        VectorTable(words, rows), VectorTable(words, columns), vectors=rows + columns, shift=0.5, columns_per_row=1
+    )
     assert vectors.align(make()).score("w1", "w2") == vectors.score("w1", "w2")
 
 
@@ -81,7 +83,7 @@ def test_words_to_lean_on_may_be_given_or_counted(rotation: np.ndarray) -> None:
     vectors = make()
     table = vectors.vectors @ rotation
     table[30:] = np.random.default_rng(6).normal(size=(30, DIM))  # the rarer half says nothing
-    other = Vectors(Side(vectors.vocabulary, table.astype(np.float32)))
+    other = Vectors(VectorTable(vectors.vocabulary, table.astype(np.float32)))
     for words in (30, vectors.vocabulary.tokens[:30]):
         np.testing.assert_allclose(vectors.align(other, words=words).vectors, vectors.vectors @ rotation, atol=1e-5)
     assert np.abs(vectors.align(other).vectors - vectors.vectors @ rotation).max() > 0.1

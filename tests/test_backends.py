@@ -21,7 +21,7 @@ from step_contract import (
     make_block,
     run_step,
 )
-from swivel.training.backends import Side, StepSettings, Zeros
+from swivel.training.backends import ParameterBlock, StepSettings, ZeroSampling
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.objective import Objective
 
@@ -49,18 +49,18 @@ def test_step_is_the_references(make: Maker, kind: str, shape: tuple[int, int], 
 
 @on_the_host
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_step_is_the_references_for_every_objective_and_either_way_round(
-    make: Maker, kind: str, objective: Objective, zeros: Zeros, mirrored: bool
+    make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
     settings = StepSettings(objective, zeros, decay=0.0)
     check_contract(make, kind, make_block((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
 @on_the_host
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
-def test_blocks_taller_than_one_product_are_done_in_pieces(make: Maker, kind: str, zeros: Zeros) -> None:
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_blocks_taller_than_one_product_are_done_in_pieces(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, decay=1e-4)
     check_contract(make, kind, make_block((2100, 37), 20, settings.objective), settings)
 
@@ -68,21 +68,21 @@ def test_blocks_taller_than_one_product_are_done_in_pieces(make: Maker, kind: st
 @on_the_host
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tuple[int, int]) -> None:
-    settings = StepSettings(Objective(), Zeros(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
     check_contract(make, kind, make_block(shape, 2, settings.objective), settings)
 
 
 @everywhere
 @pytest.mark.parametrize("density", [0.0, 50.0], ids=["last cells alone", "every cell"])
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
-def test_blocks_of_one_kind_of_cell_only(make: Maker, kind: str, zeros: Zeros, density: float) -> None:
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_blocks_of_one_kind_of_cell_only(make: Maker, kind: str, zeros: ZeroSampling, density: float) -> None:
     settings = StepSettings(Objective(), zeros, decay=0.0)
     check_contract(make, kind, make_block((8, 9), 5, settings.objective, density=density), settings)
 
 
 @everywhere
 def test_mirrored_block_is_the_same_step(make: Maker) -> None:
-    settings = StepSettings(Objective(), Zeros(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
     backend = make(settings)
     there, loss = run_step(backend, make_block((41, 60), 10, settings.objective))
     back, mirrored_loss = run_step(backend, make_block((41, 60), 10, settings.objective, mirrored=True))
@@ -93,7 +93,7 @@ def test_mirrored_block_is_the_same_step(make: Maker) -> None:
 
 @everywhere
 def test_rows_and_columns_without_counts_stay_where_they_are(make: Maker) -> None:
-    settings = StepSettings(Objective(), Zeros(), decay=0.0)
+    settings = StepSettings(Objective(), ZeroSampling(), decay=0.0)
     block = make_block((41, 60), 10, settings.objective)
     after, loss = run_step(make(settings), block)
     assert np.abs(after["rows"][41 // 2]).max() < 1e-20
@@ -103,16 +103,16 @@ def test_rows_and_columns_without_counts_stay_where_they_are(make: Maker) -> Non
 
 @everywhere
 @pytest.mark.parametrize("cell", [(0, 0), (0, -1), (-1, 0), (-1, -1), (5, -2)])
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_every_observed_cell_counts_once_whatever_is_sampled(
-    make: Maker, kind: str, zeros: Zeros, cell: tuple[int, int]
+    make: Maker, kind: str, zeros: ZeroSampling, cell: tuple[int, int]
 ) -> None:
     """The one observed cell pulls far more than all zeros: every seed must see it with its own weight."""
     settings = StepSettings(Objective(), zeros, decay=0.0)
     x = np.zeros((9, 14) if "triton" in kind else (41, 60))
     x[cell] = 1e6
     rng = np.random.default_rng(3)
-    sides = [Side(rng.normal(0, 0.3, (n, 4)), np.ones((n, 4)), np.zeros(n)) for n in x.shape]
+    sides = [ParameterBlock(rng.normal(0, 0.3, (n, 4)), np.ones((n, 4)), np.zeros(n)) for n in x.shape]
     block = Block(x, (sides[0], sides[1]))
     w, c = sides[0].vectors[cell[0]], sides[1].vectors[cell[1]]
     confidence, distance = 0.1 + 0.25 * 1e3, w @ c - np.log(1e6)
@@ -129,10 +129,10 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
 
 @everywhere
 def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
-    backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
     rng = np.random.default_rng(4)
     sides = [
-        Side(
+        ParameterBlock(
             rng.normal(size=(n, 3)).astype(np.float32),
             rng.normal(size=(n, 3)).astype(np.float32),
             np.arange(n, dtype=np.float32),
@@ -150,7 +150,7 @@ def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
 
 @everywhere
 def test_backends_say_what_they_are(make: Maker, kind: str) -> None:
-    backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
     assert backend.name in backend.describe()
     assert kind.split()[1] in backend.describe()
 
@@ -173,18 +173,20 @@ def test_kernels_own_exp_and_log_are_as_exact_as_they_say() -> None:
 def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -> None:
     """A count to a power may be smaller than any float32: f is then its base, not what its bits happen to mean."""
     objective = Objective(confidence_power=12.0)
-    settings = StepSettings(objective, Zeros(), decay=0.0)
-    sides = [Side(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
+    settings = StepSettings(objective, ZeroSampling(), decay=0.0)
+    sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
     _, loss = run_step(make(settings), Block(np.array([[2.0**-12]]), (sides[0], sides[1])))
     assert loss.observed == pytest.approx(0.5 * 0.1 * (1 + 12 * np.log(2)) ** 2, rel=1e-2)
 
 
 @everywhere
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
-def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: Zeros) -> None:
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: ZeroSampling) -> None:
     settings = StepSettings(OBJECTIVES["glove"], zeros, decay=0.0)
     rng = np.random.default_rng(6)
-    sides = [Side(rng.normal(0, 9, (n, 3)).astype(np.float32), np.full((n, 3), 1e-6), np.zeros(n)) for n in (5, 8)]
+    sides = [
+        ParameterBlock(rng.normal(0, 9, (n, 3)).astype(np.float32), np.full((n, 3), 1e-6), np.zeros(n)) for n in (5, 8)
+    ]
     after, loss = run_step(make(settings), Block(np.zeros((5, 8)), (sides[0], sides[1])))
     np.testing.assert_array_equal(after["rows"], sides[0].vectors)
     np.testing.assert_array_equal(after["columns"], sides[1].vectors)
@@ -195,8 +197,8 @@ def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: Zeros) -> 
 @everywhere
 @pytest.mark.parametrize(("count", "confidence"), [(1.0, 10**-0.75), (9.0, 0.9**0.75), (11.0, 1.0), (1e9, 1.0)])
 def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence: float) -> None:
-    settings = StepSettings(OBJECTIVES["glove"], Zeros(), decay=0.0)
-    sides = [Side(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
+    settings = StepSettings(OBJECTIVES["glove"], ZeroSampling(), decay=0.0)
+    sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
     _, loss = run_step(make(settings), Block(np.array([[count]]), (sides[0], sides[1])))
     assert loss.observed == pytest.approx(0.5 * confidence * (1 - np.log(count)) ** 2, rel=1e-2)
 
@@ -206,13 +208,13 @@ def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence:
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_value_that_is_not_finite_is_noticed(make: Maker, value: float, array: str, side: int) -> None:
-    backend = make(StepSettings(Objective(), Zeros(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
     ones = np.ones((5, 4), np.float32)
-    rows = Side(ones, ones, ones[:, 0])
+    rows = ParameterBlock(ones, ones, ones[:, 0])
     backend.hold(rows, rows, ([0, 3, 5], [0, 3, 5]))
     assert backend.is_finite()
 
     changed = {"vectors": ones[:2].copy(), "accumulators": ones[:2].copy()}
     changed[array][-1, -1] = value
-    backend.put_block(side, 1, Side(**changed, offsets=ones[:2, 0]))
+    backend.put_block(side, 1, ParameterBlock(**changed, offsets=ones[:2, 0]))
     assert not backend.is_finite()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
-from swivel.training.backends import StepSettings, Zeros
+from swivel.training.backends import StepSettings, ZeroSampling
 from swivel.training.objective import Objective
 
 pytestmark = pytest.mark.gpu
@@ -61,26 +61,28 @@ def test_step_of_vectors_of_one_number_is_the_references(
 
 @on_both
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_step_is_the_references_for_every_objective_and_either_way_round(
-    make: Maker, kind: str, objective: Objective, zeros: Zeros, mirrored: bool
+    make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
     settings = StepSettings(objective, zeros, decay=0.0)
     check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
 @on_both
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
-def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: Zeros) -> None:
+def test_positions_may_use_all_of_their_bits(
+    make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling
+) -> None:
     settings = StepSettings(Objective(), zeros, decay=1e-4)
     check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
 
 
 @on_triton
-@pytest.mark.parametrize("zeros", [Zeros(), SAMPLED], ids=["all", "sampled"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
-def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: Zeros) -> None:
+def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, decay=1e-4)
     check_contract(make, kind, make_block(shape, 300, settings.objective, density=0.02), settings)

@@ -16,11 +16,11 @@ from swivel.config import TrainConfig
 from swivel.errors import ConfigError, TrainingError
 from swivel.training.backends import (
     Backend,
-    BackendMeans,
-    Side,
+    BackendConfig,
+    ParameterBlock,
     Step,
     StepSettings,
-    Zeros,
+    ZeroSampling,
     choose_backend,
     choose_dtype,
     create_backend,
@@ -29,7 +29,7 @@ from swivel.training.backends import select as choice
 from swivel.training.objective import Loss, Objective
 from tolerances import assert_equal_but_for_rounding
 
-SAMPLED = StepSettings(Objective(), Zeros(common=0.1, middle=0.4, share=0.05), decay=1e-4)
+SAMPLED = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), decay=1e-4)
 BLOCKS, SIZE, DIM = 7, 60, 16
 
 
@@ -52,7 +52,7 @@ def make_round(backend: Backend) -> list[Step]:
     rng = np.random.default_rng(8)
     shape = BLOCKS * SIZE, DIM
     sides = [
-        Side(
+        ParameterBlock(
             rng.normal(0, 0.3, shape).astype(np.float32),
             np.full(shape, 1e-6, np.float32),
             rng.normal(0, 1, shape[0]).astype(np.float32),
@@ -84,7 +84,7 @@ def run_rounds(name: str, threads: int, rounds: int) -> tuple[list[bytes], list[
 
 
 def run_rounds_to_arrays(name: str, threads: int, rounds: int) -> tuple[list[NDArray[Any]], list[Loss]]:
-    backend = create_backend(name, SAMPLED, BackendMeans(threads=threads))
+    backend = create_backend(name, SAMPLED, BackendConfig(threads=threads))
     steps, losses = make_round(backend), []
     for _ in range(rounds):
         losses += backend.run(steps, lambda: False).losses()
@@ -125,7 +125,7 @@ def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
 @pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
 def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None:
     """Every block of a backend that has run a round goes to another, which runs the next one."""
-    first, second = (create_backend(name, SAMPLED, BackendMeans(threads=1)) for _ in range(2))
+    first, second = (create_backend(name, SAMPLED, BackendConfig(threads=1)) for _ in range(2))
     steps = make_round(first)
     make_round(second)
     first.run(steps, lambda: False).losses()
@@ -140,7 +140,7 @@ def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None
 
 def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
     """Return how many steps were run, having checked that they are the first ones, and run whole."""
-    backend = create_backend(name, SAMPLED, BackendMeans(threads=threads))
+    backend = create_backend(name, SAMPLED, BackendConfig(threads=threads))
     steps = make_round(backend)
     before = arrays_of(backend)
     losses = backend.run(steps, should_stop).losses()
@@ -169,7 +169,7 @@ def test_hole_left_by_a_thread_that_saw_the_request_first_is_filled() -> None:
 
 
 def test_error_while_loading_a_block_is_not_swallowed() -> None:
-    backend = create_backend("cpu", SAMPLED, BackendMeans(threads=2))
+    backend = create_backend("cpu", SAMPLED, BackendConfig(threads=2))
 
     def fail() -> Any:
         raise OSError("the disk is gone")
@@ -184,7 +184,7 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
 def test_cpu_backend_gives_torch_its_threads_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    backend = create_backend("cpu", SAMPLED, BackendMeans(threads=2))
+    backend = create_backend("cpu", SAMPLED, BackendConfig(threads=2))
     assert torch.get_num_threads() == 1
     backend.close()
     assert torch.get_num_threads() == 2
@@ -292,7 +292,7 @@ def test_absent_accelerator_is_said(monkeypatch: pytest.MonkeyPatch, has_mps: bo
 @pytest.mark.parametrize("text", ["lots", "0"])
 def test_memory_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="memory must be"):
-        create_backend("triton", SAMPLED, BackendMeans(memory=text))
+        create_backend("triton", SAMPLED, BackendConfig(memory=text))
 
 
 @pytest.mark.parametrize(("has_cuda", "has_mps"), [(True, False), (False, True), (False, False)])

@@ -14,7 +14,7 @@ from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import layout as matrix_layout
-from swivel.training.backends import Zeros
+from swivel.training.backends import ZeroSampling
 from swivel.training.backends.base import ObservedCells
 from swivel.training.schedule import block_starts
 
@@ -22,13 +22,13 @@ pytest.importorskip("triton")
 pytest.importorskip("numba")  # that builds the matrix
 from swivel.training.backends.triton import cells as cells_module
 from swivel.training.backends.triton.cells import DeviceCells, ShardCells
-from swivel.training.backends.triton.layout import BlockShape, Places, Shapes, Tile
+from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
-ZEROS = {"all": Zeros(), "sampled": Zeros(common=0.2, middle=0.5, share=0.1)}
+ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 SIZES = {True: (23, 23), False: (23, 31)}  # of a symmetric matrix, and of one that is not
 STORED = 6  # rows and columns of a stored block
-TILE = Tile(4, 8, 16)
+TILE = KernelTile(4, 8, 16)
 
 every_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
 
@@ -63,9 +63,9 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
     return found
 
 
-def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: Zeros) -> DeviceCells:
+def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: ZeroSampling) -> DeviceCells:
     starts = [block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True)]
-    cells = DeviceCells(Places((starts[0], starts[1]), 8), Shapes(zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout((starts[0], starts[1]), 8), Shapes(zeros, TILE), DEVICE)
     cells.take(matrix.stored)
     return cells
 
@@ -127,7 +127,7 @@ NESTED, OTHERS = [(4, 4), (2, 2), (1, 1), (8, 8), (12, 12)], [(3, 3), (5, 5), (2
 @pytest.mark.parametrize("blocks", [*NESTED, *OTHERS], ids=str)
 @every_zeros
 def test_cells_are_those_of_the_matrix_in_these_blocks(
-    matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], zeros: Zeros, tmp_path: Path
+    matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], zeros: ZeroSampling, tmp_path: Path
 ) -> None:
     matrix = matrices[symmetric]
     assert matrix.row_blocks == 4
@@ -144,7 +144,12 @@ def test_cells_are_those_of_the_matrix_in_these_blocks(
 @pytest.mark.parametrize(("piece", "group"), [(1, 1), (7, 1 << 26), (1 << 25, 60), (13, 29)])
 @every_zeros
 def test_pieces_and_groups_do_not_change_a_bit(
-    matrices: dict[bool, Matrix], symmetric: bool, piece: int, group: int, zeros: Zeros, monkeypatch: pytest.MonkeyPatch
+    matrices: dict[bool, Matrix],
+    symmetric: bool,
+    piece: int,
+    group: int,
+    zeros: ZeroSampling,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = lay_out(matrices[symmetric], (3, 3), zeros)
     monkeypatch.setattr(cells_module, "PIECE", piece)
@@ -158,10 +163,12 @@ def test_pieces_and_groups_do_not_change_a_bit(
 
 
 @every_zeros
-def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(matrices: dict[bool, Matrix], zeros: Zeros) -> None:
+def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(
+    matrices: dict[bool, Matrix], zeros: ZeroSampling
+) -> None:
     matrix = matrices[True]
     starts = block_starts(23, 4)
-    cells = DeviceCells(Places((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
     wanted: dict[tuple[int, int], ObservedCells] = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
     cells.take_blocks(wanted)
     for block, expected in wanted.items():
@@ -170,10 +177,10 @@ def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(matrices: di
 
 
 @every_zeros
-def test_positions_of_a_block_may_use_16_bits(zeros: Zeros) -> None:
+def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
     shape = 3, 1 << 16
     starts = np.array([0, shape[0]]), np.array([0, shape[1]])
-    cells = DeviceCells(Places(starts, 1), Shapes(zeros, TILE), DEVICE)
+    cells = DeviceCells(SlotLayout(starts, 1), Shapes(zeros, TILE), DEVICE)
     columns = np.array([0, 32_767, 32_768, 65_535])
     positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
     expected = Cells(positions, np.arange(1, 13, dtype=np.float32))

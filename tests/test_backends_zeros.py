@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from swivel.training.backends import Side, StepSettings, Zeros
+from swivel.training.backends import ParameterBlock, StepSettings, ZeroSampling
 from swivel.training.backends.reference import block_gradients
 from swivel.training.objective import Objective, column_offsets, row_offsets
 
-SAMPLED = Zeros(common=0.1, middle=0.4, share=0.05)
+SAMPLED = ZeroSampling(common=0.1, middle=0.4, share=0.05)
 shares = st.floats(1e-4, 1.0)
 sizes = st.integers(1, 80)
 
@@ -27,7 +27,7 @@ class Cells:
     mirrored: bool = False
 
 
-def weights_of(zeros: Zeros, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
+def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
     """How often each zero of a block counts in one step."""
     weights = np.full(shape, np.nan)
     for band in zeros.bands(*shape, seed):
@@ -42,7 +42,7 @@ def weights_of(zeros: Zeros, shape: tuple[int, int], seed: tuple[int, ...]) -> N
 def test_bands_meet_every_row_once(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    bands = list(Zeros(common, middle, share).bands(rows, columns, (seed,)))
+    bands = list(ZeroSampling(common, middle, share).bands(rows, columns, (seed,)))
     assert [row for band in bands for row in range(band.start, band.stop)] == list(range(rows))
 
 
@@ -51,7 +51,7 @@ def test_bands_meet_every_row_once(
 def test_chosen_columns_are_distinct_ascending_and_weighted(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    for band in Zeros(common, middle, share).bands(rows, columns, (seed,)):
+    for band in ZeroSampling(common, middle, share).bands(rows, columns, (seed,)):
         if band.chosen is None:
             assert band.weights is None
             continue
@@ -67,7 +67,7 @@ def test_chosen_columns_are_distinct_ascending_and_weighted(
 def test_zeros_of_common_rows_and_columns_count_once_always(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    weights = weights_of(Zeros(common, middle, share), (rows, columns), (seed,))
+    weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
     assert np.all(weights[: round(rows * common)] == 1)
     assert np.all(weights[:, : round(columns * common)] == 1)
 
@@ -78,7 +78,7 @@ def test_weights_of_a_row_sum_to_its_columns_level_by_level(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
     """A level's columns are chosen evenly and weigh size / taken: together they weigh what all of them would."""
-    weights = weights_of(Zeros(common, middle, share), (rows, columns), (seed,))
+    weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
     edges = [0, round(columns * common), round(columns * max(common, middle)), columns]
     for start, stop in pairwise(edges):
         np.testing.assert_allclose(weights[:, start:stop].sum(1), stop - start, rtol=1e-6)
@@ -98,7 +98,7 @@ def test_every_zero_has_an_expected_weight_of_one() -> None:
 
 
 def test_rarer_levels_are_sampled_more_thinly() -> None:
-    weights = weights_of(Zeros(common=0.05, middle=0.3, share=0.0125), (1000, 1000), (1,))
+    weights = weights_of(ZeroSampling(common=0.05, middle=0.3, share=0.0125), (1000, 1000), (1,))
     heaviest = [[weights[r, c].max() for c in (slice(50, 300), slice(300, None))] for r in (100, 900)]
     assert heaviest[0][0] < heaviest[0][1] < heaviest[1][1]
     assert (weights > 0).mean() < 0.25
@@ -111,23 +111,23 @@ def test_the_same_seed_takes_the_same_columns_and_another_seed_others() -> None:
 
 
 def test_all_zeros_are_one_band_without_weights() -> None:
-    bands = list(Zeros().bands(7, 5, (1,)))
+    bands = list(ZeroSampling().bands(7, 5, (1,)))
     assert [(band.start, band.stop, band.chosen, band.weights) for band in bands] == [(0, 7, None, None)]
 
 
 @pytest.fixture(scope="module")
-def block() -> tuple[Cells, Side, Side]:
+def block() -> tuple[Cells, ParameterBlock, ParameterBlock]:
     rng = np.random.default_rng(5)
     x = np.where(rng.random((24, 30)) < 0.2, rng.lognormal(0, 1, (24, 30)), 0.0)
     i, j = np.nonzero(x)
     offsets = row_offsets(x.sum(1), x.sum(), Objective()), column_offsets(x.sum(0), Objective())
-    sides = [Side(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
+    sides = [ParameterBlock(rng.normal(0, 0.5, (n, 4)), None, o) for n, o in zip(x.shape, offsets, strict=True)]
     return Cells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32)), sides[0], sides[1]
 
 
-def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[Cells, Side, Side]) -> None:
+def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[Cells, ParameterBlock, ParameterBlock]) -> None:
     seeds = 400
-    full_loss, *full = block_gradients(*block, StepSettings(Objective(), Zeros(), 0.0), (0,))
+    full_loss, *full = block_gradients(*block, StepSettings(Objective(), ZeroSampling(), 0.0), (0,))
     found = [block_gradients(*block, StepSettings(Objective(), SAMPLED, 0.0), (seed,)) for seed in range(seeds)]
     for side in (0, 1):
         samples = np.array([gradients[side] for _, *gradients in found])

@@ -26,13 +26,13 @@ from swivel.evaluation.baselines import (
     vectors_of_words,
 )
 from swivel.pipeline.stages import count, is_done
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors, load
 
 GROUPS, WORDS = 4, 24
 CONFIG = BaselineConfig(dim=16, window=3, passes=8, rate=0.1, sample=0.0)
-ONE_THREAD = Means(threads=1)
+ONE_THREAD = RunOptions(threads=1)
 
 
 def make_texts(lines: int = 1500) -> list[str]:
@@ -153,13 +153,13 @@ def test_units_longer_than_gensim_takes_are_cut_not_lost() -> None:
     config = BaselineConfig(dim=3, passes=2)
     before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, means=ONE_THREAD)
     assert before.is_zero.tolist() == [False, True]
-    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, means=Means(threads=1, progress=bar))
+    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, means=RunOptions(threads=1, progress=bar))
     assert bar.done == bar.totals["training sgns"] == 2 * len(tokens)
 
 
 def test_progress_is_told_in_tokens() -> None:
     bar = Bar()
-    train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, means=Means(threads=2, progress=bar))
+    train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, means=RunOptions(threads=2, progress=bar))
     assert list(bar.totals) == ["reading", "training cbow"]
     assert bar.done == bar.totals["training cbow"] == 8 * 8 * len(TEXTS)
 
@@ -172,7 +172,7 @@ def test_interrupted_training_leaves_nothing_behind(
     bar = Bar(stop_with=number)
     with pytest.raises(error):
         train_word2vec(
-            TEXTS, VOCABULARY, config=CONFIG, means=Means(threads=1, progress=bar), scratch=tmp_path / "scratch"
+            TEXTS, VOCABULARY, config=CONFIG, means=RunOptions(threads=1, progress=bar), scratch=tmp_path / "scratch"
         )
     assert bar.done < 0.5 * (bar.totals["training sgns"] or 0)
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -190,13 +190,13 @@ def test_kept_vectors_say_how_they_were_made(tmp_path: Path) -> None:
     kept = keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
     np.testing.assert_array_equal(kept.vectors, vectors.vectors)
     assert load(tmp_path / "sgns").vocabulary == VOCABULARY
-    assert is_done(tmp_path / "sgns", "vectors", {"config": settings, "inputs": inputs}, Means())
+    assert is_done(tmp_path / "sgns", "vectors", {"config": settings, "inputs": inputs}, RunOptions())
     with pytest.raises(FolderExists, match=r"other settings \(baseline.rate, baseline.method\)"):
         is_done(
             tmp_path / "sgns",
             "vectors",
             {"config": baseline_settings("cbow", replace(CONFIG, rate=None)), "inputs": inputs},
-            Means(),
+            RunOptions(),
         )
     with pytest.raises(FolderExists):
         keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
@@ -215,7 +215,7 @@ def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(gensim.models, "Word2Vec", Recording)
     for method in ("sgns", "cbow"):
-        train_word2vec(["a b"], Vocabulary(["a", "b"]), method=method, means=Means(threads=3))
+        train_word2vec(["a b"], Vocabulary(["a", "b"]), method=method, means=RunOptions(threads=3))
     both = {"vector_size": 300, "window": 10, "negative": 5, "epochs": 5, "sample": 1e-3, "seed": 1, "workers": 3}
     assert given == [
         {"sg": 1, "alpha": 0.025, "min_count": 1, **both},

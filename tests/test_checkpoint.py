@@ -16,8 +16,8 @@ from swivel.training.checkpoint import (
     PLAN,
     SLOTS,
     Checkpoint,
-    Found,
-    Place,
+    FoundCheckpoint,
+    TrainingState,
     find_checkpoint,
     load_plan,
     remove_checkpoints,
@@ -35,13 +35,13 @@ def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
 DONE = np.array([[True, False], [False, True], [True, True]])
 
 
-def save(folder: Path, identity: str, place: Place, arrays: dict[str, NDArray[np.float32]]) -> None:
+def save(folder: Path, identity: str, place: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
     save_checkpoint(folder, identity, Checkpoint(place, DONE, arrays, {"passes": 9}))
 
 
 def save_two(folder: Path) -> None:
     for saved in (0, 1):
-        save(folder, "run", Place(passes=saved, saved=saved), make_arrays(saved))
+        save(folder, "run", TrainingState(passes=saved, saved=saved), make_arrays(saved))
 
 
 def value_of(folder: Path) -> float | None:
@@ -50,7 +50,7 @@ def value_of(folder: Path) -> float | None:
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    place = Place(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
+    place = TrainingState(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
     arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
     save(tmp_path, "run", place, arrays)
     found = find_checkpoint(tmp_path, "run").checkpoint
@@ -62,8 +62,8 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_other_blocks_is_passed_over_and_said(tmp_path: Path) -> None:
-    save(tmp_path, "run", Place(saved=0), make_arrays(0))
-    other = Checkpoint(Place(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1))
+    save(tmp_path, "run", TrainingState(saved=0), make_arrays(0))
+    other = Checkpoint(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1))
     save_checkpoint(tmp_path, "run", other)
     found = find_checkpoint(tmp_path, "run", DONE.shape)
     assert found.slot == SLOTS[0]
@@ -71,13 +71,13 @@ def test_a_checkpoint_of_other_blocks_is_passed_over_and_said(tmp_path: Path) ->
 
 
 def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
-    assert find_checkpoint(tmp_path / "new", "run") == Found()
+    assert find_checkpoint(tmp_path / "new", "run") == FoundCheckpoint()
     assert load_plan(tmp_path / "new", "run") is None
 
 
 def test_newest_checkpoint_wins(tmp_path: Path) -> None:
     for saved in range(5):
-        save(tmp_path, "run", Place(saved=saved), make_arrays(saved))
+        save(tmp_path, "run", TrainingState(saved=saved), make_arrays(saved))
         assert value_of(tmp_path) == saved
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SLOTS)
 
@@ -136,14 +136,14 @@ def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path
     save_two(tmp_path)
     broken = {**make_arrays(2), "columns": np.array([object()])}
     with pytest.raises(ValueError, match="Python objects"):
-        save(tmp_path, "run", Place(saved=2), broken)
+        save(tmp_path, "run", TrainingState(saved=2), broken)
     assert value_of(tmp_path) == 1
 
 
 def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
     save_two(tmp_path)
-    assert find_checkpoint(tmp_path, "another") == Found()
-    save(tmp_path, "another", Place(saved=0), make_arrays(7))
+    assert find_checkpoint(tmp_path, "another") == FoundCheckpoint()
+    save(tmp_path, "another", TrainingState(saved=0), make_arrays(7))
     assert value_of(tmp_path) == 1
 
 
@@ -152,7 +152,7 @@ def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / SLOTS[0])
     lock.acquire()
     with pytest.raises(FolderLocked):
-        save(tmp_path, "run", Place(saved=2), make_arrays(2))
+        save(tmp_path, "run", TrainingState(saved=2), make_arrays(2))
     lock.release()
 
 
@@ -193,5 +193,7 @@ def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:
 
 def test_what_checkpoints_take_is_known(tmp_path: Path) -> None:
     assert saved_bytes(tmp_path) == 0
-    save_checkpoint(tmp_path, "x", Checkpoint(Place(), np.zeros((1, 2), bool), {"rows": np.ones((30, 20), np.float32)}))
+    save_checkpoint(
+        tmp_path, "x", Checkpoint(TrainingState(), np.zeros((1, 2), bool), {"rows": np.ones((30, 20), np.float32)})
+    )
     assert saved_bytes(tmp_path) >= 30 * 20 * 4

@@ -25,8 +25,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.pipeline.demo import Demo
 from swivel.storage import read_manifest
 from swivel.training import executor as workers
-from swivel.training.backends import BackendMeans, create_backend
-from swivel.vectors import Neighbour, Side, Vectors
+from swivel.training.backends import BackendConfig, create_backend
+from swivel.vectors import Neighbour, Vectors, VectorTable
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
 QUICK = ["--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32"]
@@ -170,7 +170,7 @@ def test_device_and_its_memory_reach_counting_and_training(
 ) -> None:
     seen: list[tuple[str, str | None]] = []
 
-    def note(name: str, settings: Any, means: BackendMeans) -> Any:
+    def note(name: str, settings: Any, means: BackendConfig) -> Any:
         seen.append((means.device, means.memory))
         return create_backend(name, settings, means)
 
@@ -220,7 +220,7 @@ def test_word_without_neighbours_says_so(capsys: pytest.CaptureFixture[str]) -> 
 def square(tmp_path: Path) -> Path:
     """Vectors on which the answers are known."""
     table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
-    Vectors(Side(Vocabulary(["king", "man", "woman", "queen"]), table)).save(tmp_path / "square")
+    Vectors(VectorTable(Vocabulary(["king", "man", "woman", "queen"]), table)).save(tmp_path / "square")
     return tmp_path / "square"
 
 

@@ -15,7 +15,7 @@ import swivel
 from rotation_runs import CONFIG, bits, job_of, run_ranks, train_alone
 from swivel.counts import Matrix
 from swivel.errors import ClusterError, ConfigError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import find_rank
 from swivel.training.distributed import ring as rotation
@@ -123,14 +123,14 @@ def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monk
     with pytest.raises(ConfigError, match="need a folder that they all see"):
         swivel.train(planted, dim=2)
     with pytest.raises(ConfigError, match="use one of them"):
-        choose_workers(Means(ray="local"))
+        choose_workers(RunOptions(ray="local"))
 
 
 def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**RANK, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ClusterError, match="the ranks did not find each other"):
-        rotation.Rotating(timedelta(seconds=1))
+        rotation.RingExecutor(timedelta(seconds=1))
 
 
 def test_rank_without_a_gpu_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

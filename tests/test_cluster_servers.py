@@ -16,26 +16,26 @@ from step_contract import HAS_GPU
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ClusterError
-from swivel.training.backends import Side
+from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import StepSettings
 from swivel.training.backends.cpu_kernels import recover_gradient
 from swivel.training.backends.reference import block_gradients
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Push, Server, server_of
-from swivel.training.distributed.worker import Order, Stepper, Unanswered, Worker, open_stepper, payload_bytes
+from swivel.training.distributed.worker import Stepper, Unanswered, Worker, WorkerSetup, open_stepper, payload_bytes
 from swivel.training.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
 from swivel.training.plan import choose_zeros, make_plan
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
 
 
-def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> Order:
+def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
     if config.backend != "triton":
-        return Order(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
+        return WorkerSetup(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
     pytest.importorskip("triton")
     plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU the kernels run in the interpreter.
     on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
-    return Order(matrix.path, matrix.fingerprint, config, on_device, 1, 5.0)
+    return WorkerSetup(matrix.path, matrix.fingerprint, config, on_device, 1, 5.0)
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -180,7 +180,7 @@ def test_gradients_are_those_of_the_oracle_with_every_backend(planted: Matrix, b
     config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
     objective, rng, block = Objective.from_config(config), np.random.default_rng(8), (2, 1)
     offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums, objective)
-    sides = [Side(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
+    sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
     with open_stepper(make_order(planted, config)) as stepper, open_stepper(make_order(planted)) as laid_out:
         found = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
         settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)

@@ -19,18 +19,18 @@ from click.testing import CliRunner
 
 from ray_cluster import TwoNodes
 from ray_runs import Audited, Watching
-from swivel import Means
+from swivel import RunOptions
 from swivel.cli import cli
 from swivel.config import TrainConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
-from swivel.training.distributed.async_executor import Asynchronous, Tally
+from swivel.training.distributed.async_executor import AsyncExecutor, RunStatistics
 from swivel.training.distributed.leases import Leases
 from swivel.training.distributed.select import choose_workers
-from swivel.training.distributed.worker_pool import Heard
-from swivel.training.executor import Alone
+from swivel.training.distributed.worker_pool import WorkerMessage
+from swivel.training.executor import LocalExecutor
 from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -118,23 +118,23 @@ def test_a_matrix_that_workers_cannot_open_ends_the_run_with_the_reason(
     shutil.move(tmp_path / "matrix", tmp_path / "moved")
     with pytest.raises(StorageError, match="no such folder"):
         train_matrix(
-            matrix, CONFIG, folder=tmp_path, threads=1, workers=Asynchronous(address, ClusterConfig(workers=2))
+            matrix, CONFIG, folder=tmp_path, threads=1, workers=AsyncExecutor(address, ClusterConfig(workers=2))
         )
 
 
 def test_workers_that_the_cluster_has_no_cores_for_end_the_run(planted: Matrix, address: str, tmp_path: Path) -> None:
     config = ClusterConfig(workers=1, worker_threads=64, patience_seconds=1.0)
     with pytest.raises(ClusterError, match=r"nothing has advanced for . s: of 1 workers 1 do not.*64 free cores"):
-        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, workers=Asynchronous(address, config))
+        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, workers=AsyncExecutor(address, config))
 
 
 def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody finishes anything: that a new worker joined is no progress."""
     clock = iter(range(1, 100_000))
     monkeypatch.setattr("swivel.training.distributed.async_executor.now", lambda: float(next(clock)))
-    news = cycle([[Heard(0)], [Heard(0, is_lost=True, reason="ActorDiedError: out of memory")]])
-    workers = Asynchronous.__new__(Asynchronous)
-    workers.config, workers.tally = ClusterConfig(workers=1, patience_seconds=50.0), Tally()
+    news = cycle([[WorkerMessage(0)], [WorkerMessage(0, is_lost=True, reason="ActorDiedError: out of memory")]])
+    workers = AsyncExecutor.__new__(AsyncExecutor)
+    workers.config, workers.tally = ClusterConfig(workers=1, patience_seconds=50.0), RunStatistics()
     workers._failure, workers._advanced = "", 0.0
     workers._ray = SimpleNamespace(wait=lambda references, **_: (references, []))
     crew = MagicMock(references=lambda: ["r"], hear=lambda *_: next(news), silent=lambda: [0])
@@ -148,16 +148,16 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
 
 
 def test_a_matrix_without_a_folder_is_refused(address: str, tmp_path: Path) -> None:
-    workers = Asynchronous(address, ClusterConfig(workers=1))
+    workers = AsyncExecutor(address, ClusterConfig(workers=1))
     with pytest.raises(ClusterError, match="this one has none"):
         workers.begin(SimpleNamespace(matrix=SimpleNamespace()), None)  # type: ignore[arg-type]
     workers.close()
 
 
 def test_workers_are_chosen_by_what_a_job_may_use(address: str) -> None:
-    assert type(choose_workers(Means())) is Alone
-    chosen = choose_workers(Means(ray=address, cluster=ClusterConfig(workers=3)))
-    assert isinstance(chosen, Asynchronous)
+    assert type(choose_workers(RunOptions())) is LocalExecutor
+    chosen = choose_workers(RunOptions(ray=address, cluster=ClusterConfig(workers=3)))
+    assert isinstance(chosen, AsyncExecutor)
     assert chosen.config.workers == 3
     assert (chosen.share("text"), chosen.agree(True), chosen.agree(False)) == ("text", True, False)
     chosen.close()

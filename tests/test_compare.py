@@ -16,7 +16,7 @@ from swivel.cli.compare import second_training
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.compare import Drift, compare, running_middle
 
 WORDS, DIM = 400, 12
@@ -24,7 +24,7 @@ MOVED = ("w7", "w150", "w390")
 
 
 def make(table: np.ndarray, counts: np.ndarray | None = None) -> Vectors:
-    return Vectors(Side(Vocabulary([f"w{n}" for n in range(len(table))], counts), table.astype(np.float32)))
+    return Vectors(VectorTable(Vocabulary([f"w{n}" for n in range(len(table))], counts), table.astype(np.float32)))
 
 
 def turned(table: np.ndarray, seed: int, noise: float | np.ndarray = 0.0) -> np.ndarray:
@@ -142,7 +142,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], says: str, table: 
 
 
 def test_models_without_a_common_word_are_refused(table: np.ndarray) -> None:
-    other = Vectors(Side(Vocabulary(["x", "y"]), np.eye(2, DIM, dtype=np.float32)))
+    other = Vectors(VectorTable(Vocabulary(["x", "y"]), np.eye(2, DIM, dtype=np.float32)))
     with pytest.raises(ConfigError, match="share no word"):
         compare(make(table), other)
 

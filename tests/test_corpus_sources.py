@@ -18,7 +18,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
 from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.encode import encode_corpus as encode_pieces
-from swivel.corpus.sources import Block, open_streams
+from swivel.corpus.sources import TextBlock, open_streams
 from swivel.errors import ConfigError, CorpusError, MissingExtra
 
 TEXT = "Ünïcode words\nand more\r\n" * 50
@@ -212,7 +212,7 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path: Path, monkey
         list_files(tmp_path / "in")
 
 
-def swivel_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[Block]:  # noqa: B008 (frozen)
+def swivel_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[TextBlock]:  # noqa: B008 (frozen)
     return open_streams(file, config)[0].blocks()
 
 

@@ -254,7 +254,7 @@ def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> Non
     assert not (tmp_path / "m").exists()
 
 
-def plan_for(places: int, *, memory: int, threads: int = 1) -> planning.Plan:
+def plan_for(places: int, *, memory: int, threads: int = 1) -> planning.CountPlan:
     survey = planning.Survey(places, places, 0, places, np.empty(0, np.int64), np.empty(0, np.int64), 1.0)
     layout = counting.make_spec(make_vocabulary(), CountConfig()).layout()
     return planning.make_plan(layout, CountConfig(), survey, 49, threads=threads, memory=memory)

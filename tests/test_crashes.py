@@ -31,8 +31,8 @@ from swivel.cli.exit import BEGINS_AGAIN, GOES_ON, describe_kept, say_goodbye
 from swivel.errors import FolderLocked
 from swivel.pipeline import stages as pipeline
 from swivel.pipeline import train_folder as making
-from swivel.runtime.options import Means
-from swivel.runtime.progress import PassedOn, Task
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import ForwardingProgress, Task
 from swivel.storage import FolderLock, create_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.vectors import load
@@ -90,7 +90,7 @@ def test_harness_sees_a_bit_that_differs_and_a_file_that_was_left_behind(tmp_pat
     assert not list(differing(*[digest_output(tmp_path / "calm")] * 2))
 
 
-class Interrupting(PassedOn):
+class Interrupting(ForwardingProgress):
     """Interrupts when training has ended: after the last step, before anything is written."""
 
     def end(self, task: Task) -> None:
@@ -110,7 +110,7 @@ def test_interrupt_after_the_last_step_is_heeded_when_the_vectors_are_written(
 
     monkeypatch.setattr(making, "remove_checkpoints", note)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.train(matrix, tmp_path / "v", dim=4, passes=2, means=Means(threads=1, progress=Interrupting()))
+        pipeline.train(matrix, tmp_path / "v", dim=4, passes=2, means=RunOptions(threads=1, progress=Interrupting()))
     assert written == [tmp_path / "v"]
     assert len(load(tmp_path / "v")) == 4
 
@@ -171,7 +171,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "new.txt").write_text(TEXT.replace("cup", "mug"))
     (folder / "triples.tsv").write_text("tea\tmilk\t2\nmilk\tcup\t1\n")
     put(folder / "sets" / "pairs.tsv").write_text("tea\tmilk\t3\nmilk\tcup\t1\nsugar\ttea\t2\n")
-    pipeline.run(str(folder / "text.txt"), folder / "run", dim=4, passes=1, min_count=1, means=Means(threads=1))
+    pipeline.run(str(folder / "text.txt"), folder / "run", dim=4, passes=1, min_count=1, means=RunOptions(threads=1))
     return folder
 
 

@@ -16,7 +16,7 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder
 from swivel.storage import MANIFEST, create_folder, open_folder, seal, unseal
 from swivel.storage.safetensors import map_tensors
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.folder import TENSORS
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -71,7 +71,7 @@ def save_vectors(path: Path) -> Vectors:
     rng = np.random.default_rng(4)
     rows, columns = (rng.normal(size=(3, 2)).astype(np.float32) for _ in range(2))
     words = Vocabulary(["a", "b", "c"])
-    made = Vectors(Side(words, rows), Side(words, columns), vectors=rows + columns, columns_per_row=1)
+    made = Vectors(VectorTable(words, rows), VectorTable(words, columns), vectors=rows + columns, columns_per_row=1)
     made.save(path)
     return made
 

@@ -21,8 +21,8 @@ from swivel.evaluation import (
     AnalogyResult,
     AnalogySet,
     CategorySet,
+    EvaluationConfig,
     Questions,
-    Rules,
     SimilaritySet,
     evaluate,
     find_sets,
@@ -34,12 +34,12 @@ from swivel.evaluation import (
 )
 from swivel.evaluation.analogy_search import answer_questions
 from swivel.runtime.progress import SilentProgress
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 
 def make_vectors(table: NDArray[np.float32], words: list[str] | None = None) -> Vectors:
     tokens = [f"w{n}" for n in range(len(table))] if words is None else words
-    return Vectors(Side(Vocabulary(tokens), table))
+    return Vectors(VectorTable(Vocabulary(tokens), table))
 
 
 def write(path: Path, text: str) -> Path:
@@ -102,7 +102,7 @@ def test_similarity_is_measured_on_the_known_pairs_only() -> None:
 def test_unknown_pairs_may_count_with_zero_or_with_the_mean_vector(unknown_pairs: str, cosine: float) -> None:
     vectors = make_vectors(np.array([[2, 0], [0, 2], [4, 4], [0, 9]], np.float32), ["a", "b", "c", "rare"])
     pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("a", "new"), ("rare", "b")), (1, 8, 9, 3))
-    result = score_similarity(vectors, pairs, Rules(unknown_pairs=unknown_pairs, top=3))
+    result = score_similarity(vectors, pairs, EvaluationConfig(unknown_pairs=unknown_pairs, top=3))
     # The mean of the three words that count is (2, 2).
     expected = [0, 0.5**0.5, cosine, cosine]
     np.testing.assert_allclose(result.cosines, expected, atol=1e-7)
@@ -115,7 +115,7 @@ def test_fewer_than_two_known_pairs_have_no_rho() -> None:
     assert score_similarity(vectors, SimilaritySet("p", (("a", "b"), ("a", "x")), (1, 2))).rho is None
     for unknown_pairs in ("skip", "zero", "mean"):
         strange = score_similarity(
-            vectors, SimilaritySet("p", (("y", "x"),) * 3, (1, 2, 3)), Rules(unknown_pairs=unknown_pairs)
+            vectors, SimilaritySet("p", (("y", "x"),) * 3, (1, 2, 3)), EvaluationConfig(unknown_pairs=unknown_pairs)
         )
         assert (strange.figure, strange.interval, strange.known, strange.total) == (None, None, 0, 3)
 
@@ -212,7 +212,7 @@ QUESTIONS = AnalogySet(
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
 def test_unknown_words_make_a_question_wrong_or_are_skipped(method: str) -> None:
     vectors = make_vectors(PLANTED, WORDS)
-    wrong = score_analogies(vectors, QUESTIONS, Rules(method=method))
+    wrong = score_analogies(vectors, QUESTIONS, EvaluationConfig(method=method))
     assert (wrong.accuracy, wrong.correct, wrong.known, wrong.total) == (2 / 5, 2, 3, 5)
     assert [(section.name, section.accuracy) for section in wrong.sections] == [
         ("royal", 0.5),
@@ -221,13 +221,13 @@ def test_unknown_words_make_a_question_wrong_or_are_skipped(method: str) -> None
     ]
     assert wrong.is_right.tolist() == [True, False, True, False, False]
     assert wrong.is_known.tolist() == [True, False, True, True, False]
-    skipped = score_analogies(vectors, QUESTIONS, Rules(method=method, unknown="skip"))
+    skipped = score_analogies(vectors, QUESTIONS, EvaluationConfig(method=method, unknown="skip"))
     assert (skipped.accuracy, skipped.known) == (2 / 3, 3)
     assert [section.accuracy for section in skipped.sections] == [1.0, 0.5, None]
 
 
 def test_words_beyond_the_commonest_asked_for_are_unknown() -> None:
-    few = score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS, Rules(top=4))
+    few = score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS, EvaluationConfig(top=4))
     assert (few.correct, few.known, few.total) == (1, 1, 5)
 
 
@@ -377,6 +377,6 @@ def test_rules_that_there_are_not_are_told_before_anything_is_read(tmp_path: Pat
     with pytest.raises(ConfigError, match="unknown must be one of wrong, skip, got 'drop'"):
         evaluate(vectors, tmp_path, unknown="drop")
     with pytest.raises(ConfigError, match="top must be a positive integer, got 0"):
-        evaluate(vectors, tmp_path, rules=Rules(half="tune"), top=0)
+        evaluate(vectors, tmp_path, rules=EvaluationConfig(half="tune"), top=0)
     with pytest.raises(ConfigError, match="'metod' is not a rule of evaluation; known are method, unknown"):
         evaluate(vectors, tmp_path, metod="3cosmul")

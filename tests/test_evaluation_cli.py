@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from swivel.cli import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, StorageError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 WORDS = ["king", "man", "woman", "queen", "pear"]
 SQUARE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [1, -1, 0]], np.float32)
@@ -28,14 +28,14 @@ def show(*arguments: object) -> Result:
 @pytest.fixture
 def square(tmp_path: Path) -> Path:
     """Vectors on which the answers are known."""
-    Vectors(Side(Vocabulary(WORDS), SQUARE)).save(tmp_path / "square")
+    Vectors(VectorTable(Vocabulary(WORDS), SQUARE)).save(tmp_path / "square")
     return tmp_path / "square"
 
 
 @pytest.fixture
 def crooked(tmp_path: Path) -> Path:
     """Vectors to which a pear is the queen."""
-    Vectors(Side(Vocabulary([*WORDS[:3], "pear", "queen"]), SQUARE)).save(tmp_path / "crooked")
+    Vectors(VectorTable(Vocabulary([*WORDS[:3], "pear", "queen"]), SQUARE)).save(tmp_path / "crooked")
     return tmp_path / "crooked"
 
 

@@ -16,9 +16,9 @@ import pytest
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, MissingExtra
 from swivel.evaluation import PAPER_ORDER, AnalogySet, SimilaritySet, evaluate, fetch_sets, find_sets, read_set
-from swivel.evaluation.download import SOURCES, Source
+from swivel.evaluation.download import SOURCES, SetSource
 from swivel.runtime.progress import SilentProgress
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 REAL_SETS = Path(__file__).resolve().parents[2] / "shared" / "data" / "eval"
 CLOSED = "http://127.0.0.1:9"
@@ -57,8 +57,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def publish(folder: Path, name: str, path: str, text: str) -> Source:
-    source = Source(name, path, hashlib.sha256(text.encode()).hexdigest(), "someone/sets", "abc123")
+def publish(folder: Path, name: str, path: str, text: str) -> SetSource:
+    source = SetSource(name, path, hashlib.sha256(text.encode()).hexdigest(), "someone/sets", "abc123")
     file = folder / "someone/sets/abc123" / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(text.encode())
@@ -204,6 +204,8 @@ def test_the_papers_eight_sets_are_the_same_fetched_and_from_a_folder(server: tu
     assert [each.size for each in sets] == [203, 252, 3000, 287, 2034, 999, 19544, 8000]
     sections = {each.name: len(each.sections) for each in sets if isinstance(each, AnalogySet)}
     assert sections == {"google_analogies": 14, "msr_analogies": 16}
-    vectors = Vectors(Side(Vocabulary(["sun", "moon", "sunlight", "car", "automobile"]), np.eye(5, dtype=np.float32)))
+    vectors = Vectors(
+        VectorTable(Vocabulary(["sun", "moon", "sunlight", "car", "automobile"]), np.eye(5, dtype=np.float32))
+    )
     report = evaluate(vectors, draws=0)  # Now they are in the cache.
     assert (report["men"].known > 0, report["msr_analogies"].figure) == (True, None)

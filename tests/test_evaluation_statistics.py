@@ -19,9 +19,9 @@ from swivel.evaluation import (
     AnalogySet,
     CategoryResult,
     Comparison,
+    EvaluationConfig,
     Questions,
     Report,
-    Rules,
     SimilarityResult,
     SimilaritySet,
     bucket_by_frequency,
@@ -128,13 +128,13 @@ PAIRS = SimilaritySet("pairs", tuple((f"a{n}", f"b{n}") for n in range(60)), tup
 ASKED = AnalogySet("asked", (Questions("s", tuple((f"a{n}", "b", "c", "d") for n in range(40))),))
 
 
-def make_report(seed: int, noise: float, *, known: int = 60, rules: Rules | None = None) -> Report:
+def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationConfig | None = None) -> Report:
     rng = np.random.default_rng(seed)
     cosines = np.array(PAIRS.scores) + noise * rng.standard_normal(60)
     cosines[known:] = np.nan
     is_known = np.arange(40) < known
     is_right = is_known & (rng.random(40) > noise / 10)
-    rules = rules or Rules()
+    rules = rules or EvaluationConfig()
     answers = summarise_answers(ASKED, is_right, is_known, rules)
     kinds = CategoryResult("kinds", 0.5, None, 40, 40, is_right, is_known, tuple(f"w{n}" for n in range(40)))
     return Report((summarise_pairs(PAIRS, cosines), answers, kinds), rules)
@@ -163,7 +163,7 @@ def test_a_report_is_no_better_than_itself() -> None:
 
 
 def test_under_the_rule_skip_questions_known_to_both_are_compared() -> None:
-    skip = Rules(unknown="skip")
+    skip = EvaluationConfig(unknown="skip")
     reports = make_report(1, 2.0, known=25, rules=skip), make_report(2, 2.0, known=33, rules=skip)
     assert compare_reports(*reports, draws=10)[1].items == 25
 
@@ -189,13 +189,13 @@ def test_comparisons_are_rows_and_plain_values() -> None:
 def test_reports_of_other_sets_or_items_are_not_compared() -> None:
     report = make_report(1, 1.0)
     with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds; other"):
-        compare_reports(report, Report((summarise_pairs(SimilaritySet("other", (), ()), []),), Rules()))
+        compare_reports(report, Report((summarise_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])
     with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
-        compare_reports(report, Report((summarise_pairs(half, np.zeros(30)),), Rules()))
+        compare_reports(report, Report((summarise_pairs(half, np.zeros(30)),), EvaluationConfig()))
     other = SimilaritySet("pairs", PAIRS.pairs, PAIRS.scores[::-1])
     with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
-        compare_reports(report, Report((summarise_pairs(other, np.zeros(60)),), Rules()))
+        compare_reports(report, Report((summarise_pairs(other, np.zeros(60)),), EvaluationConfig()))
 
 
 def make_answers(seed: int, chance: float) -> AnalogyResult:

@@ -23,7 +23,7 @@ from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS
 from swivel.explorer.models import VectorSet, open_set
 from swivel.explorer.security import HEADERS
 from swivel.explorer.spelling import Speller
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,9 @@ def test_columns_that_are_no_words_say_so() -> None:
     vectors = make_vectors()
     assert vectors.columns is not None
     parts = Vocabulary([f"right 2-10:{token}" for token in vectors.vocabulary.tokens[:-1]] + ["king"])
-    other = Vectors(Side(vectors.vocabulary, vectors.rows), Side(parts, vectors.columns), columns_per_row=1)
+    other = Vectors(
+        VectorTable(vectors.vocabulary, vectors.rows), VectorTable(parts, vectors.columns), columns_per_row=1
+    )
     found = answers.find_columns(VectorSet("other", other), ("king",), len(parts))["columns"]
     assert {column["token"] for column in found if column["is_word"]} == {"king"}
     assert VectorSet("other", other).view("c").facts(3)["of"] == len(parts)

@@ -20,7 +20,7 @@ from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyErro
 from swivel.pipeline.extend import extend
 from swivel.pipeline.info import describe_folder
 from swivel.pipeline.stages import run, train
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.storage import MANIFEST, read_manifest, seal, unseal
 from swivel.training.fold_in import fold_rows
@@ -200,7 +200,7 @@ def test_finished_folder_is_not_made_again(folders: dict[str, Path], text: Path,
     extend(folders["fast"], text, tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).stat().st_mtime_ns
     progress = Listening()
-    extend(folders["fast"], text, tmp_path / "out", means=Means(progress=progress))
+    extend(folders["fast"], text, tmp_path / "out", means=RunOptions(progress=progress))
     assert (tmp_path / "out" / MANIFEST).stat().st_mtime_ns == before
     assert "finished already, nothing to do" in progress.lines[-1]
     with pytest.raises(FolderExists, match=r"with other settings \(vocabulary.min_count\)"):
@@ -229,7 +229,7 @@ def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
 def test_listed_words_are_taken_where_the_text_has_them(folders: dict[str, Path]) -> None:
     progress, known = Listening(), load(folders["fast"])
     listed = ["lamb", "cat", "unicorn", "lamb"]
-    vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, means=Means(progress=progress))
+    vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, means=RunOptions(progress=progress))
     assert vectors.vocabulary.tokens[len(known) :] == ("lamb",)
     assert "1 listed words are not in the text ('unicorn'); they get no vector" in progress.lines
 
@@ -283,7 +283,7 @@ def test_older_folder_is_known_by_its_columns(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
 ) -> None:
     older, progress = forget_counting(folders[recipe], tmp_path / "older"), Listening()
-    vectors = extend(older, NEW_TEXT, tmp_path / "out", means=Means(progress=progress))
+    vectors = extend(older, NEW_TEXT, tmp_path / "out", means=RunOptions(progress=progress))
     assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
     assert "does not say how its text was counted: " in progress.lines[0]
     assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
@@ -357,7 +357,7 @@ def test_columns_that_are_something_else_are_refused(tmp_path: Path) -> None:
 
 def test_result_does_not_replace_what_is_extended(folders: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="the folder that is extended; choose another one"):
-        extend(folders["fast"], NEW_TEXT, folders["fast"], means=Means(overwrite=True))
+        extend(folders["fast"], NEW_TEXT, folders["fast"], means=RunOptions(overwrite=True))
 
 
 def test_text_is_no_list_of_words(folders: dict[str, Path]) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, SwivelError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import FORMATS, export, load
 
 FLOATS = np.array([1, 2], np.float32).tobytes()
@@ -28,7 +28,7 @@ MOST = 20_000_000  # bytes that may be allocated: pyarrow's own pools apart, far
 
 def make(labels: list[str], dim: int = 2) -> Vectors:
     values = np.random.default_rng(1).standard_normal((len(labels), dim)).astype(np.float32)
-    return Vectors(Side(Vocabulary(labels, range(len(labels), 0, -1)), values))
+    return Vectors(VectorTable(Vocabulary(labels, range(len(labels), 0, -1)), values))
 
 
 def refuse(path: Path, message: str, format: str | None = None) -> None:
@@ -74,7 +74,7 @@ def test_word2vec_binary_files_are_refused_with_the_place(tmp_path: Path, data: 
 def test_a_value_that_is_not_finite_is_found_behind_the_first_chunk(tmp_path: Path) -> None:
     words = [str(number) for number in range(9_000)]
     values = np.ones((9_000, 1), np.float32)
-    export(Vectors(Side(Vocabulary(words), values)), tmp_path / "v.bin")
+    export(Vectors(VectorTable(Vocabulary(words), values)), tmp_path / "v.bin")
     data = (tmp_path / "v.bin").read_bytes()
     place = data.index(b"\n8700 ") + 6
     (tmp_path / "v.bin").write_bytes(data[:place] + np.float32(-np.inf).tobytes() + data[place + 4 :])

@@ -18,7 +18,7 @@ from swivel.cli import cli
 from swivel.cli.export import FORMAT_NAMES
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, StorageError, VocabularyError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import FORMATS, export, load
 from swivel.vectors.formats.decimal_text import join_digits
 
@@ -56,7 +56,7 @@ ODD = [
 
 def make(labels: list[str], dim: int = 5, *, counts: list[int] | None = None, seed: int = 0) -> Vectors:
     rng = np.random.default_rng(seed)
-    return Vectors(Side(Vocabulary(labels, counts), rng.standard_normal((len(labels), dim)).astype(np.float32)))
+    return Vectors(VectorTable(Vocabulary(labels, counts), rng.standard_normal((len(labels), dim)).astype(np.float32)))
 
 
 def same(first: Vectors, second: Vectors) -> bool:
@@ -111,7 +111,7 @@ def test_counts_come_back_where_a_format_has_room_for_them(tmp_path: Path, name:
 @pytest.mark.parametrize("name", FORMATS)
 def test_values_at_the_ends_of_float32_come_back(tmp_path: Path, name: str) -> None:
     values = np.array([[3.4028235e38, -1.4e-45, -0.0], [1e-14, 1.17549435e-38, 16777217]], np.float32)
-    vectors = Vectors(Side(Vocabulary(["a", "b"]), values))
+    vectors = Vectors(VectorTable(Vocabulary(["a", "b"]), values))
     export(vectors, path_for(tmp_path, name), format=name)
     assert same(load(path_for(tmp_path, name)), vectors)
 
@@ -159,7 +159,7 @@ def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list
         (make(["a", "a"]), VocabularyError, "'a' is in the vocabulary twice"),
         (make(["\ud800"]), VocabularyError, "holds half a surrogate pair"),
         (
-            Vectors(Side(Vocabulary(["a", "b"]), np.array([[1], [np.nan]], np.float32))),
+            Vectors(VectorTable(Vocabulary(["a", "b"]), np.array([[1], [np.nan]], np.float32))),
             ConfigError,
             "vector of 'b' is not finite",
         ),
@@ -278,7 +278,7 @@ def test_the_verb_exports_and_knows_every_format(tmp_path: Path) -> None:
 def test_columns_are_exported_by_their_own_labels(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     rows, columns = (
-        Side(Vocabulary(labels), rng.random((len(labels), 4), np.float32))
+        VectorTable(Vocabulary(labels), rng.random((len(labels), 4), np.float32))
         for labels in (["gimp", "vim"], ["use::editing", "works-with::text", "interface::x11"])
     )
     swivel.export(Vectors(rows, columns), tmp_path / "tags.vec", side="columns")

@@ -10,7 +10,7 @@ import pytest
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import export, from_gensim, load, to_gensim
 
 WORDS = ["king", "queen", "don't", "state-of-the-art", "naïve", "中文"]
@@ -18,7 +18,7 @@ WORDS = ["king", "queen", "don't", "state-of-the-art", "naïve", "中文"]
 
 def make(labels: list[str], counts: list[int] | None = None, dim: int = 4) -> Vectors:
     values = np.random.default_rng(1).standard_normal((len(labels), dim)).astype(np.float32)
-    return Vectors(Side(Vocabulary(labels, counts), values))
+    return Vectors(VectorTable(Vocabulary(labels, counts), values))
 
 
 @pytest.mark.parametrize(

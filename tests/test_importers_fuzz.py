@@ -218,7 +218,7 @@ def test_folders_of_tensorflow_that_lack_something_are_refused(tmp_path: Path) -
     for shards, reason, settings_given in [
         ({}, "no shard", {}),
         ({"000-000": SHARD}, "its two vocabularies differ", {"sides": "same"}),
-        ({"000-000": bytes(1 << 20)}, "a shard of 1.0 MiB needs 16.0 MiB", {"means": swivel.Means(memory="4MB")}),
+        ({"000-000": bytes(1 << 20)}, "a shard of 1.0 MiB needs 16.0 MiB", {"means": swivel.RunOptions(memory="4MB")}),
     ]:
         with pytest.raises(swivel.SwivelError, match=reason):
             swivel.import_counts(write_tensorflow(tmp_path / "swivel", shards), **settings_given)  # type: ignore[arg-type]

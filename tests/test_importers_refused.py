@@ -14,7 +14,7 @@ import scipy.sparse
 
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
-from swivel.counts.importers.spill import CellSpill, Chunk
+from swivel.counts.importers.spill import CellSpill, ImportChunk
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra, StorageError
 
 REFUSED_TEXT = {
@@ -220,7 +220,7 @@ def test_npz_arrays_that_claim_too_much_are_refused(tmp_path: Path) -> None:
     rows[-1] = 1
     np.savez_compressed(file, format="csr", shape=[200_000, 1], data=[1.0], indices=[0], indptr=rows)
     with pytest.raises(MemoryBudgetError, match="200,001 pointers"):
-        swivel.import_counts(file, means=swivel.Means(memory="1MB"))
+        swivel.import_counts(file, means=swivel.RunOptions(memory="1MB"))
 
 
 HEAD = "%%MatrixMarket matrix coordinate real general\n"
@@ -346,14 +346,14 @@ def test_sources_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
 def test_too_many_labels_for_the_memory_are_told(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", "".join(f"row{n}\tx\t1\n" for n in range(5_000)))
     with pytest.raises(MemoryBudgetError, match=r"labels take .* more than half of the memory"):
-        swivel.import_counts(file, means=swivel.Means(memory="1MB"))
+        swivel.import_counts(file, means=swivel.RunOptions(memory="1MB"))
 
 
 def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
     rows, columns = np.array([0, 2**32]), np.array([0, 1])
     spill = CellSpill(tmp_path)
     with pytest.raises(CountsError, match="cell 1: more than 4,294,967,296 rows or columns"):
-        spill.add(Chunk(rows, columns, None, lambda index: f"cell {index}"))
+        spill.add(ImportChunk(rows, columns, None, lambda index: f"cell {index}"))
     spill.close_files()
 
 

@@ -20,14 +20,14 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, FolderExists
 from swivel.pipeline import train_folder as making
 from swivel.pipeline.stages import add, count, run, train
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
 from swivel.training.initialization import WARM_ACCUMULATOR, fewer_passes, find_start, fingerprint_vectors, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_passes
 from swivel.training.warm_start import LEAST_DECAY, UNSEEN_WEIGHT, join_words
-from swivel.vectors import Side, Vectors, load
+from swivel.vectors import Vectors, VectorTable, load
 
 DIM = 8
 QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "block_size": 16}
@@ -73,7 +73,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def make_vectors(words: str, *, dim: int = 4, seed: int = 1, **keywords: Any) -> Vectors:
     vocabulary, rng = Vocabulary(words.split()), np.random.default_rng(seed)
-    rows, columns = (Side(vocabulary, rng.normal(size=(len(vocabulary), dim)).astype(np.float32)) for _ in range(2))
+    rows, columns = (
+        VectorTable(vocabulary, rng.normal(size=(len(vocabulary), dim)).astype(np.float32)) for _ in range(2)
+    )
     return Vectors(rows, columns, **{"columns_per_row": 1, **keywords})
 
 
@@ -117,7 +119,7 @@ def test_old_words_begin_at_their_old_vectors_and_new_ones_as_ever() -> None:
 def test_old_vectors_of_zeros_are_drawn_anew_and_words_without_counts_are_zero() -> None:
     vocabulary = Vocabulary(["tea", "milk", "sugar"])
     values = np.array([[0, 0], [1, 2], [3, 4]], np.float32)
-    vectors = Vectors(Side(vocabulary, values), Side(vocabulary, values), columns_per_row=1)
+    vectors = Vectors(VectorTable(vocabulary, values), VectorTable(vocabulary, values), columns_per_row=1)
     start = find_start(make_labels("tea milk sugar"), vectors, TrainConfig(dim=2))
     arrays = make_arrays([np.array([1.0, 0, 1])] * 2, [np.arange(3)] * 2, TrainConfig(dim=2), start=start)
     assert arrays["rows"][0].any()
@@ -223,7 +225,7 @@ def test_no_shared_words_are_refused() -> None:
 
 
 def test_vectors_that_are_not_finite_are_refused() -> None:
-    rows = Side(Vocabulary(["tea", "milk"]), np.array([[1, 2], [np.nan, 1]], np.float32))
+    rows = VectorTable(Vocabulary(["tea", "milk"]), np.array([[1, 2], [np.nan, 1]], np.float32))
     with pytest.raises(ConfigError, match="init: the vector of 'milk' is not finite"):
         find_start(make_labels("milk tea"), Vectors(rows, rows, columns_per_row=1), TrainConfig(dim=2))
 
@@ -291,10 +293,10 @@ def test_an_interrupted_warm_start_goes_on_exactly(trained: Path, tmp_path: Path
     settings = {"recipe": (trained / "recipe").read_text(), "passes": 2, **QUICK}
     whole = train(both, init=old, **settings)
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", init=old, means=Means(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", init=old, means=RunOptions(progress=Interrupting()), **settings)
     assert not (tmp_path / "cut" / MANIFEST).exists()
     heard = Interrupting(after=-1)
-    gone_on = train(both, tmp_path / "cut", init=old, means=Means(progress=heard), **settings)
+    gone_on = train(both, tmp_path / "cut", init=old, means=RunOptions(progress=heard), **settings)
     assert any(line.startswith("going on after") for line in heard.lines)
     assert (gone_on.vectors == whole.vectors).all()
 
@@ -302,9 +304,9 @@ def test_an_interrupted_warm_start_goes_on_exactly(trained: Path, tmp_path: Path
 def test_a_checkpoint_of_other_vectors_is_not_gone_on_from(trained: Path, tmp_path: Path) -> None:
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "passes": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", dim=DIM, means=Means(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", dim=DIM, means=RunOptions(progress=Interrupting()), **settings)
     heard = Interrupting(after=-1)
-    train(both, tmp_path / "cut", init=load(trained / "vectors"), means=Means(progress=heard), **settings)
+    train(both, tmp_path / "cut", init=load(trained / "vectors"), means=RunOptions(progress=heard), **settings)
     assert not any(line.startswith("going on after") for line in heard.lines)
     assert any("are new" in line for line in heard.lines)
 

@@ -19,15 +19,15 @@ from swivel.corpus.sentinels import BREAK
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import make_spec
-from swivel.counts.cooccurrence.plan import Plan as CountPlan
+from swivel.counts.cooccurrence.plan import CountPlan
 from swivel.counts.cooccurrence.rows import ChunkCounter
 from swivel.counts.layout import Layout, choose_layout
-from swivel.counts.matrix import StoredCells
+from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime import resources
-from swivel.runtime.estimates import Needs, check_libraries
-from swivel.runtime.options import Means
+from swivel.runtime.estimates import ResourceEstimate, check_libraries
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import free_memory
 from swivel.training.loop import train_matrix
@@ -142,13 +142,13 @@ def test_limits_of_the_own_group_and_those_above_it_count(
 def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free, taken in ((100 * GIB, 50 * GIB), (300 * MIB, 225 * MIB), (400 * MIB, 256 * MIB), (0, 1)):
         monkeypatch.setattr(resources, "_free_of_machine", lambda free=free: free)
-        assert Means().memory_bytes == taken
+        assert RunOptions().memory_bytes == taken
 
 
 def test_needs_are_held_against_disk_memory_and_address_space(
     cgroups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = Needs("counting", 10 * GIB, 5 * GIB, 3 * GIB, "take less text")
+    needs = ResourceEstimate("counting", 10 * GIB, 5 * GIB, 3 * GIB, "take less text")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
     needs.check(tmp_path / "new" / "folder")
     monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: 7 * GIB)
@@ -175,12 +175,12 @@ def test_every_verb_says_first_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("tea milk tea sugar\n" * 50)
     (tmp_path / "counts.tsv").write_text("tea\tmilk\t2\n" * 50)
     heard = Heard()
-    swivel.run(tmp_path / "text.txt", tmp_path / "run", min_count=1, dim=2, passes=1, means=Means(progress=heard))
+    swivel.run(tmp_path / "text.txt", tmp_path / "run", min_count=1, dim=2, passes=1, means=RunOptions(progress=heard))
     told = [line for line in heard.lines if "of disk" in line or "on disk" in line]
     assert [line.split(" ")[0] for line in told] == ["reading", "about", "about"]
     assert told[-1].endswith("of disk for training")
     heard = Heard()
-    swivel.import_counts(tmp_path / "counts.tsv", tmp_path / "imported", means=Means(progress=heard))
+    swivel.import_counts(tmp_path / "counts.tsv", tmp_path / "imported", means=RunOptions(progress=heard))
     assert heard.lines[0].endswith("of disk for importing")
     assert " of memory and " in heard.lines[0]
 
@@ -221,7 +221,7 @@ def test_cells_past_32_bits_are_read_where_they_are(before: int, tmp_path: Path)
     positions[before:], counts[before:] = [5, 6, 1 << 16], [7, (1 << 32) - 1, 9]
     offsets = np.array([[0, before, before + 3]])
     arrays = CellArrays(offsets, positions, counts, np.array([before + 1]), np.array([1 << 40]))
-    stored = StoredCells(Layout(2, 20, 1, 2, symmetric=False), arrays, 1)
+    stored = MatrixCells(Layout(2, 20, 1, 2, symmetric=False), arrays, 1)
     assert stored.counts_of(before, before + 3).tolist() == [7.0, 2.0**40, 9.0]
     assert arrays.units(before, before + 3).tolist() == [7, 1 << 40, 9]
 

@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from swivel.errors import ConfigError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
 def test_threads_must_be_a_positive_integer(threads: Any) -> None:
     with pytest.raises(ConfigError, match="threads must be a positive integer, got"):
-        Means(threads=threads)
+        RunOptions(threads=threads)
 
 
 @pytest.mark.parametrize("memory", ["nonsense", "0", "-1GiB", "1 PB", "", 0, -5, 1.5, True])
 def test_memory_must_be_an_amount(memory: Any) -> None:
     with pytest.raises(ConfigError, match="memory must be"):
-        Means(memory=memory)
+        RunOptions(memory=memory)
 
 
 def test_means_default_to_the_machine() -> None:
-    assert Means().thread_count >= 1
-    assert Means().memory_bytes >= 256 * 2**20
-    assert Means(memory="1GiB").memory_bytes == Means(memory=2**30).memory_bytes == 2**30
-    assert Means(threads=3).thread_count == 3
+    assert RunOptions().thread_count >= 1
+    assert RunOptions().memory_bytes >= 256 * 2**20
+    assert RunOptions(memory="1GiB").memory_bytes == RunOptions(memory=2**30).memory_bytes == 2**30
+    assert RunOptions(threads=3).thread_count == 3

@@ -35,8 +35,8 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers import import_counts
 from swivel.errors import CountsError, Diverged
 from swivel.training import plan as planning
-from swivel.training.backends import Side, StepSettings, choose_backend
-from swivel.training.loop import Trained, train_matrix
+from swivel.training.backends import ParameterBlock, StepSettings, choose_backend
+from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective, column_offsets, row_offsets
 
 KINDS = ["reference float64", "cpu float32", "cpu bfloat16", "torch float32", "triton float32"]
@@ -86,7 +86,7 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     for total, offset in zip(sums, offsets, strict=True):
         vectors = rng.standard_normal((len(total), dim), np.float32) / np.float32(np.sqrt(dim))
         vectors[total <= 0] = 0
-        sides.append(Side(vectors, np.full(vectors.shape, 1e-6, np.float32), offset.astype(np.float32)))
+        sides.append(ParameterBlock(vectors, np.full(vectors.shape, 1e-6, np.float32), offset.astype(np.float32)))
     return Block(x, (sides[0], sides[1]))
 
 
@@ -166,7 +166,7 @@ MATRICES: dict[str, Callable[[], tuple[NDArray[np.int64], int]]] = {
 CONFIG = TrainConfig(dim=4, block_size=16, passes=3, dtype="float32", device="cpu", checkpoint_minutes=0)
 
 
-def train(matrix: Matrix, config: TrainConfig, folder: Path) -> Trained:
+def train(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
     trained = train_matrix(matrix, config, folder=folder, threads=2)
     assert trained is not None
     return trained

@@ -40,7 +40,7 @@ from swivel.reports.plots.frequency_buckets import make_curves
 from swivel.reports.plots.loss_function import COUNTS, TARGET, losses_of
 from swivel.reports.plots.style import COLOURS, INK, spread_labels
 from swivel.training.objective import Objective
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 
 def curve(name: str, *heights: float, spread: float = 0.05) -> Curve:
@@ -234,7 +234,7 @@ def test_rare_words_are_the_papers_and_some_of_the_rarest() -> None:
 def test_neighbours_of_rare_words_are_shown_method_by_method() -> None:
     words = Vocabulary(["near", "far", "chigger"], [9, 8, 2])
     table = np.array([[1, 0.1], [0, 1], [1, 0]], np.float32)
-    first, second = Vectors(Side(words, table)), Vectors(Side(Vocabulary(["near", "far"]), table[:2]))
+    first, second = Vectors(VectorTable(words, table)), Vectors(VectorTable(Vocabulary(["near", "far"]), table[:2]))
     found = find_rare_neighbours({"first": first, "second": second}, ("chigger",), words, count=2)
     assert found.counts == (2,)
     assert found.neighbours == {"first": (("near", "far"),), "second": ((),)}
@@ -266,7 +266,7 @@ def test_a_wrong_ending_is_told_before_anything_is_done(arguments: list[str], tm
 def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     words = Vocabulary("abcdefgh", [800, 700, 600, 500, 40, 30, 20, 10])
-    Vectors(Side(words, rng.normal(size=(8, 3)).astype(np.float32))).save(tmp_path / "one" / "vectors")
+    Vectors(VectorTable(words, rng.normal(size=(8, 3)).astype(np.float32))).save(tmp_path / "one" / "vectors")
     (tmp_path / "two.txt").write_text("".join(f"{word} {n} {n * n}\n" for n, word in enumerate(words, 1)))
     (tmp_path / "sets").mkdir()
     lines = ["a b c d", "d c b a"] * 60 + ["e f g h", "h g f e"] * 60

@@ -32,17 +32,17 @@ from swivel.errors import (
     MissingExtra,
     StorageError,
 )
-from swivel.evaluation import AnalogyResult, CategoryResult, Rules, evaluate, read_sets
+from swivel.evaluation import AnalogyResult, CategoryResult, EvaluationConfig, evaluate, read_sets
 from swivel.pipeline.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
 from swivel.pipeline.reproduce.config import count_settings, list_trained, matrix_name
 from swivel.pipeline.reproduce.corpus_slice import SliceJob
 from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
 from swivel.pipeline.reproduce.machine import describe_machine, name_processor
 from swivel.pipeline.reproduce.stages import MEASURES, Record, Stages, read_records
-from swivel.pipeline.reproduce.subprocess import Job, Measure
-from swivel.runtime.options import Means
+from swivel.pipeline.reproduce.subprocess import Measure, SubprocessJob
+from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder, read_manifest
-from swivel.vectors import Side, Vectors, load
+from swivel.vectors import Vectors, VectorTable, load
 
 GROUPS, WORDS = 4, 40
 NAMES = [f"word{'abcdefghijklmnopqrst'[n // 2]}{'xy'[n % 2]}" for n in range(WORDS)]
@@ -78,7 +78,7 @@ class Counting:
 
     ran: list[str]
 
-    def __call__(self, job: Job, means: Means) -> Measure:
+    def __call__(self, job: SubprocessJob, means: RunOptions) -> Measure:
         self.ran.append(type(job).__name__)
         return replace(run_here(job, means), peak_bytes=1 << 20)
 
@@ -115,7 +115,9 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
             vectors=(("other", folder / "other.txt"),),
         )
         runner = Counting([])
-        found = reproduce(text, folder / "out", config=config, means=Means(threads=1), runner=runner, **QUICK | changes)
+        found = reproduce(
+            text, folder / "out", config=config, means=RunOptions(threads=1), runner=runner, **QUICK | changes
+        )
         return found, runner.ran
 
     results, ran = again()
@@ -278,7 +280,7 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
     config = ReproduceConfig(methods=("default", "paper"), dim=4, data=sets)
     runner = Counting([])
 
-    def stop_at_paper(job: Job, means: Means) -> Measure:
+    def stop_at_paper(job: SubprocessJob, means: RunOptions) -> Measure:
         if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainJob":
             raise KeyboardInterrupt
         return runner(job, means)
@@ -307,7 +309,7 @@ class FolderJob:
     def made_from(self) -> dict[str, Any]:
         return {"value": self.value}
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         if self.fails == "before":
             raise FolderExists("refused")
         with create_folder(self.out, "test", overwrite=True) as folder:
@@ -324,15 +326,15 @@ class GoingOnJob(FolderJob):
 
 def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_path: Path) -> None:
     runner = Counting([])
-    stages = Stages(tmp_path, Means(), runner)
+    stages = Stages(tmp_path, RunOptions(), runner)
     for _ in range(2):
         assert stages.do("one", FolderJob(tmp_path / "one")) == tmp_path / "one"
     assert len(runner.ran) == 1
-    Stages(tmp_path, Means(), runner).do("one", FolderJob(tmp_path / "one"))
+    Stages(tmp_path, RunOptions(), runner).do("one", FolderJob(tmp_path / "one"))
     assert len(runner.ran) == 1
     stages.do("one", FolderJob(tmp_path / "one", 2))
     assert len(runner.ran) == 2
-    Stages(tmp_path, Means(overwrite=True), runner).do("one", FolderJob(tmp_path / "one", 2))
+    Stages(tmp_path, RunOptions(overwrite=True), runner).do("one", FolderJob(tmp_path / "one", 2))
     assert len(runner.ran) == 3
     (tmp_path / "one" / storage.MANIFEST).unlink()
     stages.do("one", FolderJob(tmp_path / "one", 2))
@@ -341,15 +343,15 @@ def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_
 
 def test_what_a_stage_took_that_was_found_finished_is_not_known(tmp_path: Path) -> None:
     job = FolderJob(tmp_path / "one")
-    job.run(Means())
-    stages = Stages(tmp_path, Means(), lambda job, means: Measure(2.0))  # It leaves what it finds alone.
+    job.run(RunOptions())
+    stages = Stages(tmp_path, RunOptions(), lambda job, means: Measure(2.0))  # It leaves what it finds alone.
     stages.do("one", job)
     assert stages.records["one"].seconds is None
     assert stages.records["one"].is_finished
 
 
 def test_what_a_stage_took_that_was_made_anew_is_that_of_the_last_time(tmp_path: Path) -> None:
-    for means in (Means(), Means(overwrite=True)):
+    for means in (RunOptions(), RunOptions(overwrite=True)):
         stages = Stages(tmp_path, means, takes(2.0))
         stages.do("one", GoingOnJob(tmp_path / "one"))
         assert (stages.records["one"].seconds, stages.records["one"].attempts) == (2.0, 1)
@@ -361,7 +363,7 @@ def test_what_a_stage_took_that_was_made_anew_is_that_of_the_last_time(tmp_path:
 def test_time_of_attempts_counts_where_a_job_goes_on(
     tmp_path: Path, kind: type[FolderJob], seconds: float, attempts: int
 ) -> None:
-    stages = Stages(tmp_path, Means(), takes(2.0))
+    stages = Stages(tmp_path, RunOptions(), takes(2.0))
     with pytest.raises(FolderExists):
         stages.do("one", kind(tmp_path / "one", fails="before"))
     stages.records["one"] = replace(stages.records["one"], seconds=100.0)
@@ -370,7 +372,7 @@ def test_time_of_attempts_counts_where_a_job_goes_on(
 
 
 def test_a_refused_stage_keeps_the_record_of_what_is_there(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, Means(), takes(2.0))
+    stages = Stages(tmp_path, RunOptions(), takes(2.0))
     stages.do("one", FolderJob(tmp_path / "one"))
     before = read_records(tmp_path / MEASURES)
     with pytest.raises(FolderExists):
@@ -379,17 +381,17 @@ def test_a_refused_stage_keeps_the_record_of_what_is_there(tmp_path: Path) -> No
 
 
 def test_a_stage_that_was_finished_when_it_was_interrupted_is_finished(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, Means(), run_here)
+    stages = Stages(tmp_path, RunOptions(), run_here)
     with pytest.raises(KeyboardInterrupt):
         stages.do("one", FolderJob(tmp_path / "one", fails="after"))
     assert stages.records["one"].is_finished
     assert stages.records["one"].seconds is not None
 
 
-def takes(seconds: float) -> Callable[[Job, Means], Measure]:
+def takes(seconds: float) -> Callable[[SubprocessJob, RunOptions], Measure]:
     """Return what runs jobs and says that they took so long."""
 
-    def run(job: Job, means: Means) -> Measure:
+    def run(job: SubprocessJob, means: RunOptions) -> Measure:
         job.run(means)
         return Measure(seconds)
 
@@ -515,7 +517,7 @@ def slice_text(tmp_path: Path, texts: dict[str, bytes], tokens: int, **settings:
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
     job = SliceJob(tuple(tmp_path / name for name in texts), tmp_path / "out", tokens, CorpusConfig(**settings))
-    job.run(Means(overwrite=True))
+    job.run(RunOptions(overwrite=True))
     return (tmp_path / "out" / "text.txt").read_text(), read_manifest(tmp_path / "out").facts["tokens"]
 
 
@@ -564,10 +566,10 @@ def test_an_experiment_on_a_slice_says_so(tmp_path: Path) -> None:
 def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
     rng = np.random.default_rng(3)
-    vectors = Vectors(Side(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
+    vectors = Vectors(VectorTable(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
     vectors.save(tmp_path / "vectors")
-    sets = read_sets(sets_folder, Rules()).sets
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, Rules()).run(Means())
+    sets = read_sets(sets_folder, EvaluationConfig()).sets
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
     kept, fresh = open_evaluation(tmp_path / "out", sets), evaluate(vectors, sets_folder)
     assert [result.to_dict().items() for result in fresh.results] != []
     for one, other in zip(kept.results, fresh.results, strict=True):
@@ -586,9 +588,9 @@ def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_other_sets_is_told(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
-    Vectors(Side(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
-    sets = read_sets(sets_folder, Rules()).sets
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, Rules()).run(Means())
+    Vectors(VectorTable(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
+    sets = read_sets(sets_folder, EvaluationConfig()).sets
+    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
     with pytest.raises(DamagedFolder, match="not what was found on these sets"):
         open_evaluation(tmp_path / "out", [replace(sets[0], name="another")])
 

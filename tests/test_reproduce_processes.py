@@ -14,7 +14,7 @@ from reproduce_jobs import FailingJob, InterruptedJob, LonelyJob, TellingJob, Wa
 from swivel.errors import ConfigError, TrainingError
 from swivel.pipeline.reproduce import run_here, run_in_process
 from swivel.pipeline.reproduce.subprocess import peak_memory
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 
 
@@ -56,7 +56,7 @@ EVENTS = [
 
 def test_a_job_reports_as_if_it_ran_here_and_its_memory_is_its_own() -> None:
     heard = Heard()
-    means = Means(threads=1, memory="1GiB", overwrite=True, progress=heard)
+    means = RunOptions(threads=1, memory="1GiB", overwrite=True, progress=heard)
     measure = run_in_process(TellingJob(megabytes=150), means)
     assert heard.events == EVENTS
     assert measure.seconds is not None
@@ -66,7 +66,7 @@ def test_a_job_reports_as_if_it_ran_here_and_its_memory_is_its_own() -> None:
 
 def test_a_job_may_run_here_too() -> None:
     heard = Heard()
-    measure = run_here(TellingJob(), Means(threads=1, memory="1GiB", overwrite=True, progress=heard))
+    measure = run_here(TellingJob(), RunOptions(threads=1, memory="1GiB", overwrite=True, progress=heard))
     assert heard.events == EVENTS
     assert measure.peak_bytes is None
 
@@ -74,7 +74,7 @@ def test_a_job_may_run_here_too() -> None:
 def test_what_a_job_raises_is_raised_here_and_its_bars_go() -> None:
     heard = Heard()
     with pytest.raises(ConfigError) as caught:
-        run_in_process(FailingJob("config"), Means(progress=heard))
+        run_in_process(FailingJob("config"), RunOptions(progress=heard))
     assert str(caught.value) == "no sheep"
     assert heard.events == [("begin", "never ended", None, "sheep"), ("end",)]
     assert "reproduce_jobs.py" in caught.value.__notes__[0]
@@ -82,7 +82,7 @@ def test_what_a_job_raises_is_raised_here_and_its_bars_go() -> None:
 
 def test_an_error_that_cannot_travel_is_told_by_its_name() -> None:
     with pytest.raises(RuntimeError, match=r"^NobodysError: one and two$"):
-        run_in_process(FailingJob("odd"), Means())
+        run_in_process(FailingJob("odd"), RunOptions())
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_an_error_that_cannot_travel_is_told_by_its_name() -> None:
 )
 def test_a_process_that_is_ended_from_outside_is_an_error(how: str, message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        run_in_process(FailingJob(how), Means())
+        run_in_process(FailingJob(how), RunOptions())
 
 
 def test_an_interrupted_job_saves_before_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "saved.txt"
     with pytest.raises(KeyboardInterrupt):
-        run_in_process(WaitingJob(file), Means(progress=Heard()))
+        run_in_process(WaitingJob(file), RunOptions(progress=Heard()))
     assert file.read_text() == "saved"
 
 
 def test_a_ctrl_c_in_the_terminal_is_not_heard_by_the_job_itself() -> None:
     heard = Heard()
-    run_in_process(InterruptedJob(), Means(progress=heard))
+    run_in_process(InterruptedJob(), RunOptions(progress=heard))
     assert heard.events == [("say", "went on")]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -110,7 +110,7 @@ def test_a_ctrl_c_in_the_terminal_is_not_heard_by_the_job_itself() -> None:
 def test_a_job_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid.txt"
     with pytest.raises(TrainingError, match="status -9"):
-        run_in_process(LonelyJob(file), Means())
+        run_in_process(LonelyJob(file), RunOptions())
     until = time.monotonic() + 10
     while is_alive(int(file.read_text())):
         assert time.monotonic() < until

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import swivel
 from swivel.cli import cli
-from swivel.cli.progress_bars import SECONDS_A_LINE, Lines
+from swivel.cli.progress_bars import SECONDS_A_LINE, LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
@@ -27,7 +27,7 @@ from swivel.reports.run_report.collect import BANDS, MOST_CANDIDATES, ask_words,
 from swivel.runtime.progress import SilentProgress, Stopwatch, track
 from swivel.storage import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
@@ -135,11 +135,11 @@ def test_lengths_are_in_the_bucket_of_their_frequency(trained: Path) -> None:
 
 def test_lengths_are_drawn_once_where_vectors_are_the_rows() -> None:
     words = Vocabulary(["a", "b"], [5, 2])
-    assert len(find_norms(Vectors(Side(words, np.eye(2, dtype=np.float32))))) == 1
+    assert len(find_norms(Vectors(VectorTable(words, np.eye(2, dtype=np.float32))))) == 1
 
 
 def test_without_frequencies_there_are_no_lengths_and_no_fit(planted: Matrix) -> None:
-    bare = Vectors(Side(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
+    bare = Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
     assert find_norms(bare) == ()
     assert find_fit(bare, planted, Objective()) == ()
 
@@ -237,7 +237,7 @@ def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix,
 
 
 def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
-    swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, passes=2, means=swivel.Means(report=True))
+    swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, passes=2, means=swivel.RunOptions(report=True))
     page = (tmp_path / "vectors" / "report.html").read_text(encoding="utf-8")
     assert "keep no columns" in section(page, "Loss by frequency")
     assert page.count("<svg") == 2
@@ -248,7 +248,7 @@ def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
 
 def test_python_leaves_a_report_only_where_asked(planted: Matrix, tmp_path: Path) -> None:
     swivel.train(planted, tmp_path / "one", dim=2, passes=1)
-    swivel.train(planted, tmp_path / "two", dim=2, passes=1, means=swivel.Means(report=True))
+    swivel.train(planted, tmp_path / "two", dim=2, passes=1, means=swivel.RunOptions(report=True))
     assert [(tmp_path / name / "report.html").exists() for name in ("one", "two")] == [False, True]
     swivel.open_matrix(planted.path).verify()
     swivel.Vectors.load(tmp_path / "two")
@@ -283,7 +283,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
 
     monkeypatch.setattr("swivel.reports.run_report.write.look_at_run", fail)
     heard = Listening()
-    swivel.train(planted, tmp_path / "v", dim=2, passes=1, means=swivel.Means(report=True, progress=heard))
+    swivel.train(planted, tmp_path / "v", dim=2, passes=1, means=swivel.RunOptions(report=True, progress=heard))
     assert heard.lines[-1] == "no report: ValueError: no luck"
     assert len(swivel.load(tmp_path / "v")) == 62
 
@@ -295,7 +295,7 @@ def test_a_rank_that_does_not_lead_writes_nothing(
 
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.reports.run_report.write.find_rank", lambda rank=rank: (rank, 2, 2))
-        leave_report(trained, planted, tmp_path, Stopwatch(), swivel.Means(report=True))
+        leave_report(trained, planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 
 
@@ -351,7 +351,7 @@ def test_stopwatch_adds_the_parts_of_a_job_up() -> None:
 
 def test_a_log_gets_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    task = Lines("training", 1000.0, "cells", clock=lambda: now[0])
+    task = LogLines("training", 1000.0, "cells", clock=lambda: now[0])
     for second in range(1, 131):
         now[0] = float(second)
         task.advance(5.0, f"pass {second}")
@@ -363,7 +363,7 @@ def test_a_log_gets_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_log_of_an_unknown_amount_has_the_rate_alone(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    task = Lines("reading", None, "tokens", clock=lambda: now[0])
+    task = LogLines("reading", None, "tokens", clock=lambda: now[0])
     now[0] = 100.0
     task.advance(2_500_000)
     assert capsys.readouterr().err == "reading: 25.0 k tokens/s\n"

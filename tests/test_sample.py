@@ -28,7 +28,7 @@ from swivel.pipeline.demo import (
     run_demo,
     unpack_cells,
 )
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 
 DATA = files("swivel") / "data"
@@ -117,7 +117,7 @@ def test_folder_of_another_matrix_is_refused(planted: Matrix) -> None:
 def test_demo_answers_most_questions(tmp_path: Path) -> None:
     """One test, because it takes half a minute: processes that share the tests would each train."""
     heard = Listening()
-    demo = run_demo(tmp_path, Means(progress=heard))
+    demo = run_demo(tmp_path, RunOptions(progress=heard))
     assert heard.lines[0] == "unpacking the bundled matrix of 5,632 English words"
     check_matrix(open_matrix(tmp_path / "matrix"))
     check_answers(demo)
@@ -151,6 +151,6 @@ def check_answers(demo: Demo) -> None:
 
 def check_nothing_is_done_again(demo: Demo, folder: Path) -> None:
     heard = Listening()
-    again = run_demo(folder, Means(progress=heard))
+    again = run_demo(folder, RunOptions(progress=heard))
     assert heard.lines == [f"{folder / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
     assert (again.neighbours, again.analogies, again.sections) == (demo.neighbours, demo.analogies, demo.sections)

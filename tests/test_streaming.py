@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from swivel.errors import TrainingError
-from swivel.training.backends import Step, Zeros
+from swivel.training.backends import Step, ZeroSampling
 from swivel.training.schedule import rounds_without_conflict
 
 pytest.importorskip("triton")
@@ -40,10 +40,10 @@ from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton import cell_stream as streaming
 from swivel.training.backends.triton import cuda_streams as lanes
 from swivel.training.backends.triton import parameter_swap as swapping
-from swivel.training.backends.triton.backend import DeviceMeans
+from swivel.training.backends.triton.backend import DeviceOptions
 from swivel.training.backends.triton.cell_stream import plan_copies
 from swivel.training.backends.triton.cells import CellRoom, DeviceCells, ShardCells
-from swivel.training.backends.triton.layout import Places, Shapes, Tile
+from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import ENTRY_BYTES
 
 UNEVEN = 100  # bytes: the largest block of so small a matrix has a few entries more than is reckoned with
@@ -56,7 +56,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
-def cells_bytes(kind: str, zeros: Zeros) -> int:
+def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
     """Return the bytes of the cells of a matrix, laid out."""
     backend = make_backend(kind, zeros)
     hand_over(backend, kind, zeros)
@@ -67,11 +67,11 @@ def cells_bytes(kind: str, zeros: Zeros) -> int:
 @with_plain_steps
 @each_kind
 @each_zeros
-def test_streamed_cells_give_the_same_bits(kind: str, zeros: Zeros) -> None:
+def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> None:
     needs = make_needs(kind, zeros)
     most, whole = needs.most(None), needs.banks(None, (1, 1))
     lasting = needs.parameters(sum(side.slots for side in whole), most) + needs.work(most) + needs.index
-    backend = make_backend(kind, zeros, DeviceMeans(lasting + cells_bytes(kind, zeros) - 1))
+    backend = make_backend(kind, zeros, DeviceOptions(lasting + cells_bytes(kind, zeros) - 1))
     hand_over(backend, kind, zeros)
     assert backend.is_streaming
     assert not backend.is_swapping
@@ -86,13 +86,13 @@ def test_streamed_cells_give_the_same_bits(kind: str, zeros: Zeros) -> None:
 @pytest.mark.parametrize("banks", [1, 2], ids=["one group at a time", "one ahead"])
 @pytest.mark.parametrize("groups", [(2, 2), (1, 1), (1, 9), (9, 1)], ids=str)
 def test_parameters_that_take_turns_give_the_same_bits(
-    kind: str, zeros: Zeros, banks: int, groups: tuple[int, int]
+    kind: str, zeros: ZeroSampling, banks: int, groups: tuple[int, int]
 ) -> None:
     count = make_matrix(kind)[1]
     groups = min(groups[0], count[0]), min(groups[1], count[1])
     needs = make_needs(kind, zeros)
     least = needs.least(needs.banks(groups, (banks, banks)), needs.most(groups))
-    backend = make_backend(kind, zeros, DeviceMeans(least + UNEVEN, groups))
+    backend = make_backend(kind, zeros, DeviceOptions(least + UNEVEN, groups))
     hand_over(backend, kind, zeros)
     assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
     assert ("parameters taking turns on the device" in backend.describe()) is backend.is_swapping
@@ -100,12 +100,12 @@ def test_parameters_that_take_turns_give_the_same_bits(
 
 
 @each_zeros
-def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: Zeros) -> None:
+def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: ZeroSampling) -> None:
     kind, groups = "tiny", (1, 1)
     needs = make_needs(kind, zeros)
     runs = []
     for memory in (None, needs.least(needs.banks(groups, (1, 1)), 1)):
-        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping is (memory is not None)
         runs.append(run_passes(backend, kind, groups, passes=1))
@@ -116,10 +116,10 @@ def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: Zeros) -> N
 @each_kind
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
 def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(kind: str, array: str) -> None:
-    groups, zeros = (1, 1), Zeros()
+    groups, zeros = (1, 1), ZeroSampling()
     needs = make_needs(kind, zeros)
     least = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
-    backend = make_backend(kind, zeros, DeviceMeans(least + UNEVEN, groups))
+    backend = make_backend(kind, zeros, DeviceOptions(least + UNEVEN, groups))
     rows, columns = make_sides(kind)
     getattr(rows, array)[0, 0] = np.inf
 
@@ -134,8 +134,8 @@ def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(k
 @with_plain_steps
 @each_kind
 @each_zeros
-def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: Zeros) -> None:
-    backend = make_backend(kind, zeros, DeviceMeans(groups=(2, 2)))
+def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: ZeroSampling) -> None:
+    backend = make_backend(kind, zeros, DeviceOptions(groups=(2, 2)))
     hand_over(backend, kind, zeros)
     assert not backend.is_swapping
     assert run_passes(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
@@ -144,12 +144,12 @@ def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: Zeros
 @with_plain_steps
 def test_rounds_that_nobody_announced_are_run_all_the_same() -> None:
     """An order across groups is slow, not wrong."""
-    kind, zeros, groups = "symmetric", Zeros(), (2, 2)
+    kind, zeros, groups = "symmetric", ZeroSampling(), (2, 2)
     count = make_matrix(kind)[1]
     needs = make_needs(kind, zeros)
-    small = make_backend(kind, zeros, DeviceMeans(needs.least(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
+    small = make_backend(kind, zeros, DeviceOptions(needs.least(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
     found = []
-    for backend in (small, make_backend(kind, zeros, DeviceMeans(groups=groups))):
+    for backend in (small, make_backend(kind, zeros, DeviceOptions(groups=groups))):
         hand_over(backend, kind, zeros)
         for round in rounds_without_conflict(*count, (2,)):
             backend.run([Step(block, lambda: None, 0.1, block) for block in round], lambda: False)  # type: ignore[arg-type, return-value]
@@ -185,7 +185,7 @@ class LateLane(lanes.Lane):
 
 @with_plain_steps
 @each_zeros
-def test_nothing_is_used_before_its_copy_was_waited_for(zeros: Zeros, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_used_before_its_copy_was_waited_for(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
     expected = run_resident(kind, zeros, groups)
     for module in (swapping, streaming):
@@ -196,7 +196,7 @@ def test_nothing_is_used_before_its_copy_was_waited_for(zeros: Zeros, monkeypatc
     needs = make_needs(kind, zeros)
     for banks in ((1, 1), (2, 2)):
         memory = needs.least(needs.banks(groups, banks), needs.most(groups)) + UNEVEN
-        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
         assert run_passes(backend, kind, groups) == expected
@@ -205,11 +205,13 @@ def test_nothing_is_used_before_its_copy_was_waited_for(zeros: Zeros, monkeypatc
 @with_plain_steps
 def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "symmetric", (1, 1)
-    needs = make_needs(kind, Zeros())
+    needs = make_needs(kind, ZeroSampling())
     backend = make_backend(
-        kind, Zeros(), DeviceMeans(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)) + UNEVEN, groups)
+        kind,
+        ZeroSampling(),
+        DeviceOptions(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)) + UNEVEN, groups),
     )
-    hand_over(backend, kind, Zeros())
+    hand_over(backend, kind, ZeroSampling())
     late: list[tuple[int, int]] = []
     load, bring = swapping.ParameterStore._load, swapping.ParameterStore.bring
     is_bringing = False
@@ -269,14 +271,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @each_zeros
 @pytest.mark.parametrize("groups", [None, (1, 1)], ids=["all", "in groups"])
 def test_no_more_is_allocated_than_was_allowed(
-    zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs("tiny", zeros)
     memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
     with Watch() as watch:
         empty = lanes.HostMemory.empty
         monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend("tiny", zeros, DeviceMeans(memory, groups))
+        backend = make_backend("tiny", zeros, DeviceOptions(memory, groups))
         hand_over(backend, "tiny", zeros)
         assert backend.is_swapping is (groups is not None)
         backend.run([Step((n, n), lambda: None, 0.1, (n,)) for n in (0, 1)], lambda: False)  # type: ignore[arg-type, return-value]
@@ -290,14 +292,14 @@ def test_no_more_is_allocated_than_was_allowed(
 @each_zeros
 @pytest.mark.parametrize("groups", [None, (2, 1)], ids=["all", "in groups"])
 def test_no_more_is_allocated_for_laying_out_than_was_allowed(
-    kind: str, zeros: Zeros, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs(kind, zeros)
     memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
     with Watch() as watch:
         empty = lanes.HostMemory.empty
         monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend(kind, zeros, DeviceMeans(memory, groups))
+        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
     assert 0.3 * memory < watch.peak <= memory
     backend.close()
@@ -318,8 +320,10 @@ def test_copies_bring_every_entry_to_its_place(spans: list[tuple[int, int]]) -> 
 
 @pytest.mark.parametrize("room", [CellRoom(0, 10**9), CellRoom(10**9, 0)], ids=["lasting", "passing"])
 def test_blocks_too_large_for_the_device_are_refused(room: CellRoom) -> None:
-    load = make_load("symmetric", Zeros())
-    cells = DeviceCells(Places(load.starts, DIM), Shapes(Zeros(), Tile()), torch.device(DEVICE), room=room)
+    load = make_load("symmetric", ZeroSampling())
+    cells = DeviceCells(
+        SlotLayout(load.starts, DIM), Shapes(ZeroSampling(), KernelTile()), torch.device(DEVICE), room=room
+    )
     with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .* short; raise"):
         cells.take(make_matrix("symmetric")[0])
 

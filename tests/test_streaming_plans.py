@@ -19,17 +19,17 @@ from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
 from swivel.runtime.progress import SilentProgress
 from swivel.training import plan as planning
-from swivel.training.backends import Zeros
-from swivel.training.backends.base import Load
-from swivel.training.loop import Trained, train_matrix
+from swivel.training.backends import ZeroSampling
+from swivel.training.backends.base import DeviceLoad
+from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
 
 pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
 from swivel.training.backends.triton.backend import measure_needs
-from swivel.training.backends.triton.layout import Tile
-from swivel.training.backends.triton.memory_plan import Banks, DeviceNeeds, arrange, choose_order
+from swivel.training.backends.triton.layout import KernelTile
+from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
 
 blocks = st.integers(1, 12)
 seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
@@ -90,14 +90,14 @@ def test_fewer_blocks_move_with_the_smaller_number_of_groups_outside() -> None:
 # Estimates and choices.
 
 
-def least(kind: str, zeros: Zeros, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
+def least(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
     needs = make_needs(kind, zeros)
     return needs.least(needs.banks(groups, banks), needs.most(groups))
 
 
 @each_kind
 @each_zeros
-def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: Zeros) -> None:
+def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: ZeroSampling) -> None:
     needs, enough = make_needs(kind, zeros), least(kind, zeros, None)
     assert choose_order(needs, None) is None
     assert choose_order(needs, enough) is None
@@ -110,7 +110,7 @@ def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: 
 @settings(deadline=None, max_examples=40)
 def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
-    needs = DeviceNeeds(Load(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), Tile(), 2)
+    needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
     memory = int(share * needs.least(needs.banks(None, (1, 1)), needs.most(None)))
     smallest = needs.least(needs.banks((1, 1), (1, 1)), 1)
     if memory < smallest:
@@ -124,7 +124,9 @@ def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: boo
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
     starts = block_starts(97 * 4096, 97)
-    needs = DeviceNeeds(Load((starts, starts), 300, Zeros(), 10**9, is_halved=True), Tile(), 2)
+    needs = DeviceMemoryEstimate(
+        DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
+    )
     whole = needs.least(needs.banks(None, (1, 1)), needs.most(None))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None
@@ -134,24 +136,24 @@ def test_more_memory_never_makes_groups_that_move_more() -> None:
 
 
 def test_a_run_never_changes_its_order_for_want_of_memory() -> None:
-    needs = make_needs("symmetric", Zeros())
+    needs = make_needs("symmetric", ZeroSampling())
     for groups, what in ((None, "all blocks"), ((2, 2), "groups of 2 x 2 blocks")):
-        too_little = least("symmetric", Zeros(), groups) - 1
+        too_little = least("symmetric", ZeroSampling(), groups) - 1
         with pytest.raises(TrainingError, match=rf"this run trains {what} together, which needs .*; free some"):
             arrange(needs, groups, too_little)
 
 
 def test_groups_get_a_bank_each_or_two_or_one() -> None:
-    needs = make_needs("symmetric", Zeros())
+    needs = make_needs("symmetric", ZeroSampling())
     found = [
-        [side.banks for side in arrange(needs, (1, 2), least("symmetric", Zeros(), (1, 2), banks))]
+        [side.banks for side in arrange(needs, (1, 2), least("symmetric", ZeroSampling(), (1, 2), banks))]
         for banks in ((4, 2), (3, 2), (2, 2), (1, 1))
     ]
     assert found == [[4, 2], [2, 2], [2, 2], [1, 1]]
 
 
 def test_banks_lie_one_after_the_other() -> None:
-    needs = make_needs("rectangular", Zeros())
+    needs = make_needs("rectangular", ZeroSampling())
     rows, columns = needs.banks((2, 2), (2, 1))
     slots = [rows.slot(block, bank) for bank in (0, 1) for block in rows.blocks(0)]
     slots += [columns.slot(block, 0) for block in columns.blocks(0)]
@@ -193,14 +195,14 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
-def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> Trained:
+def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> TrainingResult:
     config = replace(CONFIG, device_memory=None if memory is None else str(memory))
     trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
     assert trained is not None
     return trained
 
 
-def bits_of(trained: Trained) -> tuple[bytes, bytes, Any, Any]:
+def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
     return trained.rows.tobytes(), trained.columns.tobytes(), trained.history, trained.plan
 
 

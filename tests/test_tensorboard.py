@@ -16,7 +16,7 @@ from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.tensorboard import TensorboardProgress
-from swivel.training.metrics import POINTS_A_PASS, Meter
+from swivel.training.metrics import POINTS_A_PASS, TrainingMetrics
 from swivel.training.objective import Loss
 
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}
@@ -45,7 +45,7 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_event_file_has_what_was_measured(planted: Matrix, tmp_path: Path) -> None:
     heard = Listening()
     progress = TensorboardProgress(tmp_path / "board", heard)
-    means = swivel.Means(progress=progress, threads=1)
+    means = swivel.RunOptions(progress=progress, threads=1)
     swivel.train(planted, dim=4, passes=3, block_size=21, means=means)
     written = read_events(tmp_path / "board")
     assert set(written) == NAMES
@@ -58,7 +58,7 @@ def test_event_file_has_what_was_measured(planted: Matrix, tmp_path: Path) -> No
 
 def test_curves_end_at_the_last_step_with_a_falling_rate(planted: Matrix) -> None:
     heard = Listening()
-    swivel.train(planted, dim=4, passes=4, block_size=21, means=swivel.Means(progress=heard, threads=1))
+    swivel.train(planted, dim=4, passes=4, block_size=21, means=swivel.RunOptions(progress=heard, threads=1))
     steps = [step for step, _ in heard.points]
     assert steps == sorted(set(steps))
     assert steps[-1] == 4 * 3 * 3, "passes times blocks"
@@ -71,7 +71,7 @@ def test_losses_that_are_measured_add_up_to_those_of_the_pass(planted: Matrix, t
     from swivel.storage import read_manifest
 
     heard = Listening()
-    means = swivel.Means(progress=heard, threads=1)
+    means = swivel.RunOptions(progress=heard, threads=1)
     swivel.train(planted, tmp_path / "v", dim=4, passes=1, block_size=62, means=means, zeros="all")
     (point,) = heard.points
     (loss,) = read_manifest(tmp_path / "v").facts["losses"]
@@ -81,7 +81,7 @@ def test_losses_that_are_measured_add_up_to_those_of_the_pass(planted: Matrix, t
 
 def test_a_pass_has_some_points_however_many_steps_it_has() -> None:
     heard, now = Listening(), iter(range(10_000))
-    meter = Meter(heard, 1000, clock=lambda: float(next(now)))
+    meter = TrainingMetrics(heard, 1000, clock=lambda: float(next(now)))
     for step in range(1, 1001):
         meter.add(Loss(float(step), 1.0, 0.0, 0.0), 1, 10.0, 0.1, step)
     assert len(heard.points) == POINTS_A_PASS

@@ -21,8 +21,8 @@ from swivel.errors import DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
 from swivel.training.checkpoint import PLAN
-from swivel.training.loop import Trained, train_matrix
-from swivel.training.plan import MOST_PASSES, Plan, make_plan, wants_sample
+from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.plan import MOST_PASSES, TrainingPlan, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
 
 CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
@@ -52,13 +52,15 @@ class Notes(SilentProgress):
         self.cells += amount
 
 
-def train(matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2, progress: Progress = SILENT) -> Trained:
+def train(
+    matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2, progress: Progress = SILENT
+) -> TrainingResult:
     trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress)
     assert trained is not None
     return trained
 
 
-def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
     return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
 
 
@@ -253,7 +255,7 @@ def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) 
 
 def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, backend="auto", device="cpu", passes=None, block_size=None, dim=2)
-    plan = Plan(row_blocks=2, column_blocks=3, passes=1, backend="reference", device="cpu", dtype="float64")
+    plan = TrainingPlan(row_blocks=2, column_blocks=3, passes=1, backend="reference", device="cpu", dtype="float64")
     monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
     first = train(planted, config, tmp_path)
     monkeypatch.undo()
@@ -265,7 +267,7 @@ def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, m
 
 def test_plan_follows_the_matrix_where_nothing_is_asked(planted: Matrix) -> None:
     plan = make_plan(planted, TrainConfig(device="cpu"))
-    assert plan == Plan(1, 1, 480, "cpu", "cpu", "float32")
+    assert plan == TrainingPlan(1, 1, 480, "cpu", "cpu", "float32")
     assert make_plan(planted, TrainConfig(device="cpu"), smallest_block=1024).row_blocks == 1
 
 

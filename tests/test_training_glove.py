@@ -23,7 +23,7 @@ from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
 from swivel.training import plan as planning
 from swivel.training.checkpoint import find_checkpoint
-from swivel.training.loop import ORDER, Trained, train_matrix
+from swivel.training.loop import ORDER, TrainingResult, train_matrix
 from swivel.training.plan import choose_zeros, describe_load
 from swivel.vectors import load
 
@@ -48,13 +48,13 @@ class Signalling(SilentProgress):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> Trained:
+def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> TrainingResult:
     trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
     assert trained is not None
     return trained
 
 
-def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
     return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
 
 

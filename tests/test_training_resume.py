@@ -23,7 +23,7 @@ from swivel.errors import Diverged, TrainingError
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
 from swivel.training.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
-from swivel.training.loop import ORDER, Trained, train_matrix
+from swivel.training.loop import ORDER, TrainingResult, train_matrix
 
 CONFIG = TrainConfig(dim=8, block_size=21, passes=6, backend="cpu", device="cpu", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
@@ -67,13 +67,13 @@ class Interrupting:
         return self
 
 
-def train(matrix: Any, config: TrainConfig, folder: Path, progress: Any = None, threads: int = 2) -> Trained:
+def train(matrix: Any, config: TrainConfig, folder: Path, progress: Any = None, threads: int = 2) -> TrainingResult:
     trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress or SilentProgress())
     assert trained is not None
     return trained
 
 
-def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
     return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
 
 

@@ -23,7 +23,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training import plan as planning
 from swivel.training.backends import choose_backend
-from swivel.training.loop import Trained, train_matrix
+from swivel.training.loop import TrainingResult, train_matrix
 
 pytest.importorskip("triton")
 pytest.importorskip("numba")  # that builds the matrix
@@ -68,18 +68,18 @@ class Notes(SilentProgress):
         self.lines.append(text)
 
 
-def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> Trained:
+def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> TrainingResult:
     trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
     assert trained is not None
     return trained
 
 
-def bits(trained: Trained) -> tuple[bytes, bytes, tuple[object, ...]]:
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
     return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
 
 
 @pytest.fixture(scope="module")
-def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
     with pytest.MonkeyPatch.context() as patch:
         if not HAS_GPU:
             patch.setattr(planning, "choose_backend", lambda _: ("triton", "cpu"))
@@ -119,7 +119,7 @@ def test_vectors_of_sampled_zeros_are_those_of_the_cpu_backend(small: Matrix, tm
     check_like_cpu(small, SAMPLED, tmp_path)
 
 
-def test_history_is_whole_and_in_order(planted: Matrix, whole: Trained, tmp_path: Path) -> None:
+def test_history_is_whole_and_in_order(planted: Matrix, whole: TrainingResult, tmp_path: Path) -> None:
     notes = Notes()
     again = train(planted, CONFIG, tmp_path, notes)
     assert bits(again) == bits(whole)
@@ -132,7 +132,7 @@ def test_history_is_whole_and_in_order(planted: Matrix, whole: Trained, tmp_path
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
 def test_interrupted_and_resumed_is_never_interrupted(
-    planted: Matrix, whole: Trained, after: int, tmp_path: Path
+    planted: Matrix, whole: TrainingResult, after: int, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Notes(after))
@@ -170,7 +170,7 @@ def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted:
     assert count_copies(4) - count_copies(2) == 2 * (ROUNDS + 1)
 
 
-def test_words_without_counts_have_vectors_of_zeros(planted: Matrix, whole: Trained) -> None:
+def test_words_without_counts_have_vectors_of_zeros(planted: Matrix, whole: TrainingResult) -> None:
     for vectors in (whole.rows, whole.columns):
         assert np.all(vectors[60:] == 0)
         assert np.all(np.abs(vectors[:60]).sum(1) > 0)

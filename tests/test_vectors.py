@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import swivel.vectors
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
-from swivel.vectors import Side, Vectors, parse_expression
+from swivel.vectors import Vectors, VectorTable, parse_expression
 from swivel.vectors.search import best_ids, scale_to_unit
 
 WORDS = ["king", "man", "woman", "queen", "nothing", "vice-king"]
@@ -19,7 +19,7 @@ TABLE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 2], [0, 0, 0], [1, 0, 
 
 
 def make_vectors(table: NDArray[np.float32] = TABLE, words: list[str] = WORDS) -> Vectors:
-    return Vectors(Side(Vocabulary(words), table))
+    return Vectors(VectorTable(Vocabulary(words), table))
 
 
 def make_model(rows: int = 6, parts: int = 2, *, shift: float = 0.0, seed: int = 0) -> Vectors:
@@ -30,8 +30,8 @@ def make_model(rows: int = 6, parts: int = 2, *, shift: float = 0.0, seed: int =
     c = rng.standard_normal((rows * parts, 4)).astype(np.float32)
     w[-1], c[-parts:] = 0, 0
     labels = [f"part{part}:{word}" for word in words for part in range(parts)]
-    row_side = Side(Vocabulary(words), w, rng.random(rows))
-    column_side = Side(Vocabulary(labels), c, rng.random(rows * parts))
+    row_side = VectorTable(Vocabulary(words), w, rng.random(rows))
+    column_side = VectorTable(Vocabulary(labels), c, rng.random(rows * parts))
     return Vectors(row_side, column_side, vectors=w * 2, shift=shift, columns_per_row=parts)
 
 
@@ -199,19 +199,19 @@ def test_the_score_with_a_word_of_several_columns_is_that_of_their_counts_togeth
     counts = np.array([[4.0, 1, 2, 3], [2, 2, 1, 5]])
     total, row_sums, column_sums = counts.sum(), counts.sum(1), counts.sum(0)
     pmi = np.log(counts * total / np.outer(row_sums, column_sums)).astype(np.float32)
-    rows = Side(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32), row_sums)
+    rows = VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32), row_sums)
     labels = Vocabulary(["left:a", "right:a", "left:b", "right:b"])
-    vectors = Vectors(rows, Side(labels, np.ascontiguousarray(pmi.T), column_sums), columns_per_row=2)
+    vectors = Vectors(rows, VectorTable(labels, np.ascontiguousarray(pmi.T), column_sums), columns_per_row=2)
     expected = np.log((counts[0, 2] + counts[0, 3]) * total / (row_sums[0] * (column_sums[2] + column_sums[3])))
     assert vectors.score("a", "b") == pytest.approx(expected, rel=1e-5)
     assert vectors.score("b", "left:a") == pytest.approx(pmi[1, 0])
 
 
 def test_the_score_with_a_word_that_never_occurred_is_finite() -> None:
-    rows = Side(Vocabulary(["a"]), np.zeros((1, 2), np.float32))
-    columns = Side(Vocabulary(["l:a", "r:a"]), np.zeros((2, 2), np.float32), np.zeros(2))
+    rows = VectorTable(Vocabulary(["a"]), np.zeros((1, 2), np.float32))
+    columns = VectorTable(Vocabulary(["l:a", "r:a"]), np.zeros((2, 2), np.float32), np.zeros(2))
     assert Vectors(rows, columns, columns_per_row=2).score("a", "a") == 0
-    assert Vectors(rows, Side(columns.vocabulary, columns.values), columns_per_row=2).score("a", "a") == 0
+    assert Vectors(rows, VectorTable(columns.vocabulary, columns.values), columns_per_row=2).score("a", "a") == 0
 
 
 def test_an_unknown_row_or_column_has_no_score() -> None:
@@ -232,8 +232,8 @@ def test_the_nearest_columns_are_those_of_the_highest_score() -> None:
 
 
 def test_columns_may_be_other_things_than_rows() -> None:
-    rows = Side(Vocabulary(["anna", "ben"]), np.eye(2, dtype=np.float32))
-    columns = Side(Vocabulary(["tea", "jam", "rye"]), np.array([[1, 5], [2, 4], [3, 3]], np.float32))
+    rows = VectorTable(Vocabulary(["anna", "ben"]), np.eye(2, dtype=np.float32))
+    columns = VectorTable(Vocabulary(["tea", "jam", "rye"]), np.array([[1, 5], [2, 4], [3, 3]], np.float32))
     vectors = Vectors(rows, columns)
     assert [answer.token for answer in vectors.nearest("ben", among="columns")] == ["tea", "jam", "rye"]
     assert vectors.score("anna", "rye") == 3
@@ -254,11 +254,14 @@ def test_columns_answer_for_one_token_only_and_only_where_there_are_any() -> Non
 def test_shapes_that_do_not_fit_are_refused() -> None:
     words, table = Vocabulary(["a", "b"]), np.ones((2, 3), np.float32)
     for build, message in (
-        (lambda: Side(words, table[:1]), r"needs vectors of shape \(2, dim\), got \(1, 3\)"),
-        (lambda: Side(words, table, np.ones(3)), "needs 2 sums"),
-        (lambda: Vectors(Side(words, table), vectors=table[:1]), "2 rows need as many vectors"),
-        (lambda: Vectors(Side(words, table), Side(words, table[:, :2])), "different models"),
-        (lambda: Vectors(Side(words, table), Side(words, table), columns_per_row=2), "need 4 columns, got 2"),
+        (lambda: VectorTable(words, table[:1]), r"needs vectors of shape \(2, dim\), got \(1, 3\)"),
+        (lambda: VectorTable(words, table, np.ones(3)), "needs 2 sums"),
+        (lambda: Vectors(VectorTable(words, table), vectors=table[:1]), "2 rows need as many vectors"),
+        (lambda: Vectors(VectorTable(words, table), VectorTable(words, table[:, :2])), "different models"),
+        (
+            lambda: Vectors(VectorTable(words, table), VectorTable(words, table), columns_per_row=2),
+            "need 4 columns, got 2",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             build()

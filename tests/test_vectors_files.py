@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import create_folder
 from swivel.storage.safetensors import map_tensors
-from swivel.vectors import Side, Vectors, combine_vectors, load, write_vectors
+from swivel.vectors import Vectors, VectorTable, combine_vectors, load, write_vectors
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import TENSORS
 from swivel.vectors.formats.safetensors import read_tensors
@@ -37,7 +37,7 @@ def make_model() -> Vectors:
     words = Vocabulary(["the", "tab\there", "naïve", "d", "e", "f", "g"], [70, 60, 50, 40, 30, 20, 10])
     labels = Vocabulary([f"{side}:{word}" for word in words for side in ("left", "right")], range(14))
     combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts"))
-    rows, columns = Side(words, w, np.arange(7) / 3), Side(labels, c, np.arange(14) / 7)
+    rows, columns = VectorTable(words, w, np.arange(7) / 3), VectorTable(labels, c, np.arange(14) / 7)
     return Vectors(rows, columns, vectors=combined, shift=0.25, columns_per_row=2)
 
 
@@ -142,7 +142,7 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
 
 def test_vectors_without_columns_are_stored_once(tmp_path: Path) -> None:
     w, _ = make_sides()
-    vectors = Vectors(Side(Vocabulary("abcdefg"), w), vectors=w)
+    vectors = Vectors(VectorTable(Vocabulary("abcdefg"), w), vectors=w)
     vectors.save(tmp_path)
     assert list(map_tensors(tmp_path / TENSORS).matrices) == ["rows"]
     loaded = load(tmp_path)

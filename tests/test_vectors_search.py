@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
-from swivel.vectors import Side, Vectors, search
+from swivel.vectors import Vectors, VectorTable, search
 from swivel.vectors.search import Pairs, best_ids, best_rows
 from swivel.vectors.vectors import Query
 
@@ -60,7 +60,7 @@ def test_no_queries_have_no_answers() -> None:
 def make(count: int = 300) -> Vectors:
     values = np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
     values[5::12] = 0
-    return Vectors(Side(Vocabulary([f"w{number}" for number in range(count)]), values))
+    return Vectors(VectorTable(Vocabulary([f"w{number}" for number in range(count)]), values))
 
 
 def test_each_of_many_has_the_neighbours_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:

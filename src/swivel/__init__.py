@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from swivel.pipeline.demo import open_sample
     from swivel.pipeline.extend import extend
     from swivel.pipeline.stages import add, count, run, train
-    from swivel.runtime.options import Means
+    from swivel.runtime.options import RunOptions
     from swivel.vectors import Vectors
     from swivel.vectors.compare import compare
     from swivel.vectors.formats import export, load
@@ -34,7 +34,7 @@ _HOMES = {
     "Matrix": "swivel.counts",
     "MatrixBuilder": "swivel.counts",
     "MatrixSpec": "swivel.counts",
-    "Means": "swivel.runtime.options",
+    "RunOptions": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
@@ -57,7 +57,7 @@ __all__ = [
     "Matrix",
     "MatrixBuilder",
     "MatrixSpec",
-    "Means",
+    "RunOptions",
     "SwivelEmbedding",
     "SwivelError",
     "Vectors",

@@ -19,7 +19,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
 from swivel.pipeline.stages import train
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
 
 try:
@@ -139,7 +139,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ConfigError(
                 f"recipe must be one of fast, default, paper, got {self.recipe!r}: it cannot fold rows in"
             )
-        means = Means(threads=_plain(self.threads), memory=_plain(self.memory))
+        means = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory))
         cells = self._validate(X, reset=True).tocoo()
         row_order, column_order = (_falling_order(cells.sum(axis=axis)) for axis in (1, 0))
         with tempfile.TemporaryDirectory(prefix="swivel-", ignore_cleanup_errors=True) as folder:
@@ -221,7 +221,7 @@ def _choose_unit(counts: NDArray[np.float64]) -> int:
     return 1 << min(max(COUNT_BITS - int(exponent), 0), FINEST_UNIT)
 
 
-def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], means: Means) -> Matrix:
+def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], means: RunOptions) -> Matrix:
     """Write the counts, rows and columns by falling sum; labels are the numbers that they had."""
     vocabularies = [Vocabulary(map(str, order.tolist())) for order in orders]
     ranks = [_in_given_order(np.arange(len(order)), order) for order in orders]

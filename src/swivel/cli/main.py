@@ -31,7 +31,7 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.signals import leave_in_time
 
 if TYPE_CHECKING:
-    from swivel.runtime.options import Means
+    from swivel.runtime.options import RunOptions
     from swivel.runtime.progress import Progress
     from swivel.vectors import Vectors
 
@@ -283,12 +283,12 @@ def completion(shell: str) -> None:
     click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
 
 
-def take_means(rest: dict[str, Any]) -> tuple[Means, bool, dict[str, Any]]:
+def take_means(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
     """Part what a command was given into means, the --json flag and settings."""
-    from swivel.runtime.options import Means
+    from swivel.runtime.options import RunOptions
 
     as_json = rest.pop("json")
-    means = Means(
+    means = RunOptions(
         threads=rest.pop("threads", None),
         memory=rest.pop("memory", None),
         overwrite=rest.pop("overwrite", False),
@@ -344,7 +344,7 @@ def next_look(path: Path, word: str) -> str:
     return next_command("explore", path)
 
 
-def report_vectors(vectors: Vectors, path: Path, means: Means, as_json: bool) -> None:
+def report_vectors(vectors: Vectors, path: Path, means: RunOptions, as_json: bool) -> None:
     """Say where the vectors are and what to do with them."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))

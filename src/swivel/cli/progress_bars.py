@@ -23,7 +23,7 @@ class _Bar:
             self._display.update(self.number, note=note)
 
 
-class Lines:
+class LogLines:
     """A task where there is no terminal, in a log say: a line now and then, so that a long job is seen to go on."""
 
     number = None
@@ -61,7 +61,7 @@ class BarProgress:
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Start a bar."""
         if not self._is_terminal:
-            return Lines(job, total, unit)
+            return LogLines(job, total, unit)
         if self._display is None:
             self._display = _create_display()
             self._display.start()

@@ -68,7 +68,7 @@ def kind_of(char: str) -> int:
     return _SPECIAL.get(char, _CATEGORIES.get(category(char), OTHER))
 
 
-class Rules(NamedTuple):
+class TokenizerRules(NamedTuple):
     """How the compiled tokeniser reads text: tables, and the settings as numbers."""
 
     kinds: NDArray[np.uint8]  # kind of every code point
@@ -121,7 +121,7 @@ def pack_ascii(word: str) -> int:
 
 
 @lru_cache(maxsize=8)
-def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: bool = False) -> Rules:
+def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: bool = False) -> TokenizerRules:
     """Return the tables for a configuration; `is_tokenised`: tokens are taken as they are, but for case."""
     kinds = _choose_kinds(config, is_tokenised)
     lower = _lower_points() if config.lowercase else np.empty(0, np.int32)
@@ -130,7 +130,7 @@ def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: 
     # A stop in a tokenised text must be seen by the slow path, which knows what ends a sentence.
     is_plain = kinds[:128] < WORD_STOP
     plain[:128][is_plain] = (lower if config.lowercase else ascii_points)[:128][is_plain]
-    return Rules(
+    return TokenizerRules(
         kinds=kinds,
         plain=plain,
         lower=lower,

@@ -1,6 +1,6 @@
 """Streams cut into pieces that workers can take apart.
 
-Receives `Stream`s, hands on `Piece`s. A piece ends at a line end where there is one, and then the next can be read
+Receives `Stream`s, hands on `TextPiece`s. A piece ends at a line end where there is one, and then the next can be read
 without knowing this one; else it ends at some code point and the next one goes on where it stopped, so that a line
 of any length needs no more memory than any other.
 """
@@ -17,7 +17,7 @@ _MOST_CONTINUATION = 3  # bytes of a code point behind its first
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Bytes of one stream, and where they stood in it."""
 
     data: bytes
@@ -29,18 +29,18 @@ class Piece:
     is_last: bool = False
 
 
-def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[Piece]:
+def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
     """Yield the pieces of a stream, each of about `piece_bytes`; the last one, maybe empty, says so."""
     mark = b"\xff" if stream.has_marks else b"\n"
     place, items, is_continued = TextPlace(), 0, False
     for data, cost in _gather(stream, mark, piece_bytes):
-        yield Piece(data, stream, replace(place), items, cost, is_continued)
+        yield TextPiece(data, stream, replace(place), items, cost, is_continued)
         is_continued = not data.endswith(mark)
         if stream.has_marks:
             items += data.count(mark)
         else:
             place.move(data)
-    yield Piece(b"", stream, place, items, 0, is_continued, is_last=True)
+    yield TextPiece(b"", stream, place, items, 0, is_continued, is_last=True)
 
 
 def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
@@ -69,7 +69,7 @@ def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:
     return stop + next((at for at, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
 
 
-def describe_bad_byte(piece: Piece, at: int) -> CorpusError:
+def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
     """Return the error that says where a byte of a piece is not UTF-8."""
     if piece.stream.has_marks:
         item = piece.items_before + piece.data.count(b"\xff", 0, at) + 1

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
-from swivel.corpus.character_classes import MAX_TOKEN_BYTES, Rules, build_rules
-from swivel.corpus.chunks import Piece, cut_stream, describe_bad_byte
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
+from swivel.corpus.chunks import TextPiece, cut_stream, describe_bad_byte
 from swivel.corpus.sentinels import BREAK, GAP
 from swivel.corpus.sources import Stream, Texts, open_streams
 from swivel.corpus.type_table import PackedTypes, TypeTable
@@ -66,7 +66,7 @@ def _fresh() -> Carry:
     return Carry(state, np.empty(0, np.uint8))
 
 
-class Worker:
+class EncodeWorker:
     """One table of types, one scratch file, and the kernel between them."""
 
     def __init__(self, number: int, path: Path) -> None:
@@ -75,7 +75,7 @@ class Worker:
         self.ids = ArrayAppender(path, np.uint32)
         self._out = np.empty(0, np.uint32)
 
-    def encode(self, piece: Piece, carry: Carry, rules: Rules) -> Segment:
+    def encode(self, piece: TextPiece, carry: Carry, rules: TokenizerRules) -> Segment:
         """Read one piece, write its ids and return where they are."""
         if len(self._out) < len(piece.data) + 8:  # At most one id or break a byte, and those that were pending.
             self._out = np.empty(len(piece.data) + 8, np.uint32)
@@ -86,7 +86,7 @@ class Worker:
             kernels.end_text(types.slots, types.arena, types.types, types.state, self._out)
         return self._finish(piece)
 
-    def _take_over(self, carry: Carry, rules: Rules) -> None:
+    def _take_over(self, carry: Carry, rules: TokenizerRules) -> None:
         self._make_room()
         used, state = self.types.used_bytes, self.types.state
         self.types.arena[used : used + len(carry.token)] = carry.token
@@ -100,7 +100,7 @@ class Worker:
         # Lower case has at most half as many bytes again, and a token may have begun before.
         self.types.make_room(_SLICE_BYTES, 2 * _SLICE_BYTES + MAX_TOKEN_BYTES)
 
-    def _scan(self, piece: Piece, rules: Rules) -> None:
+    def _scan(self, piece: TextPiece, rules: TokenizerRules) -> None:
         data, at, types = np.frombuffer(piece.data, np.uint8), 0, self.types
         tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
         while at < len(data):
@@ -112,7 +112,7 @@ class Worker:
             if types.state[kernels.BAD] >= 0:
                 raise describe_bad_byte(piece, int(types.state[kernels.BAD]))
 
-    def _finish(self, piece: Piece) -> Segment:
+    def _finish(self, piece: TextPiece) -> Segment:
         state, used = self.types.state, self.types.used_bytes
         written = self._out[: state[kernels.OUT]]
         start = self.ids.length
@@ -168,7 +168,7 @@ def encode_streams(
     segments = []
     with contextlib.ExitStack() as stack:
         task = stack.enter_context(track(progress, "reading", total, "bytes"))
-        workers = [Worker(number, scratch / f"ids-{number}.npy") for number in range(threads)]
+        workers = [EncodeWorker(number, scratch / f"ids-{number}.npy") for number in range(threads)]
         for worker in workers:
             stack.callback(worker.ids.close)
         pool = stack.enter_context(ThreadPoolExecutor(threads))
@@ -180,14 +180,18 @@ def encode_streams(
 
 
 def _submit_pieces(
-    pool: ThreadPoolExecutor, workers: list[Worker], streams: list[Stream], rules: Rules, piece_bytes: int
+    pool: ThreadPoolExecutor,
+    workers: list[EncodeWorker],
+    streams: list[Stream],
+    rules: TokenizerRules,
+    piece_bytes: int,
 ) -> Iterator[Future[Segment]]:
     """Hand every piece to the pool; one that goes on inside a line waits for the one before it."""
-    idle: SimpleQueue[Worker] = SimpleQueue()
+    idle: SimpleQueue[EncodeWorker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
-    def encode(piece: Piece, before: Future[Segment] | None) -> Segment:
+    def encode(piece: TextPiece, before: Future[Segment] | None) -> Segment:
         carry = before.result().carry if before else _fresh()
         worker = idle.get()
         try:
@@ -210,7 +214,7 @@ def _submit_pieces(
 class EncodedCorpus:
     """A corpus as numbers, in scratch files, with its types and their counts."""
 
-    def __init__(self, workers: list[Worker], segments: list[Segment]) -> None:
+    def __init__(self, workers: list[EncodeWorker], segments: list[Segment]) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(worker.ids.path) for worker in workers]
         self._types = workers[0].types

@@ -18,8 +18,8 @@ from swivel.corpus.remote import clear_remote_errors
 from swivel.corpus.sources import (
     BLOCK_BYTES,
     PACKED_SUFFIXES,
-    Block,
     Stream,
+    TextBlock,
     TextFile,
     drop_bom,
     file_stream,
@@ -99,14 +99,14 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
         return file_stream(part.file, find_codec(config.encoding), config)
     marks = _MARKS.get(config.unit, _LINE)
 
-    def read() -> Iterator[Block]:
+    def read() -> Iterator[TextBlock]:
         blocks = _read_between(part, marks)
         return drop_bom(blocks) if part.start == 0 else blocks
 
     return Stream(str(part.file), read, part.cost)
 
 
-def _read_between(part: FileRange, marks: tuple[bytes, ...]) -> Iterator[Block]:
+def _read_between(part: FileRange, marks: tuple[bytes, ...]) -> Iterator[TextBlock]:
     with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
         first: int | None = 0
         if part.start:
@@ -120,7 +120,7 @@ def _read_between(part: FileRange, marks: tuple[bytes, ...]) -> Iterator[Block]:
             if not data:
                 return
             first += len(data)
-            yield Block(data, len(data))
+            yield TextBlock(data, len(data))
 
 
 def _find_cut(raw: IO[bytes], place: int, stop: int | None, marks: tuple[bytes, ...]) -> int | None:

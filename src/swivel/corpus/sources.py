@@ -42,7 +42,7 @@ _TAKEN_NAMES = ("-", "iterable", "vocabulary")  # beside the files' names, in a 
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TextBlock:
     """Some bytes of UTF-8, never none, and how many bytes of the source they took (what a progress bar counts)."""
 
     data: bytes
@@ -54,7 +54,7 @@ class Stream:
     """One named run of blocks. `size`: bytes of the source where known; `has_marks`: it was in memory."""
 
     name: str
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[TextBlock]]
     size: int | None = None
     has_marks: bool = False
     is_tokenised: bool = False
@@ -203,14 +203,14 @@ def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -
     """Return the stream of one file, of which nothing is read yet."""
     name = "standard input" if file == STDIN else str(file)
 
-    def read() -> Iterator[Block]:
+    def read() -> Iterator[TextBlock]:
         blocks = _read_file(file, name)
         return blocks if codec.name in ("utf-8", "utf-8-sig") else _transcode(blocks, name, codec, config)
 
     return Stream(name, lambda: drop_bom(read()), size_of(file))
 
 
-def _read_file(file: TextFile, name: str) -> Iterator[Block]:
+def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:
     raw = sys.stdin.buffer if file == STDIN else open_file(file)
     try:
         yield from _DECOMPRESS.get(file.suffix.lower(), _read_plain)(raw, name)
@@ -219,17 +219,17 @@ def _read_file(file: TextFile, name: str) -> Iterator[Block]:
             raw.close()
 
 
-def _read_plain(raw: IO[bytes], name: str) -> Iterator[Block]:
+def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
     while True:
         with clear_errors(name, CorpusError):
             data = raw.read(BLOCK_BYTES)
         if not data:
             return
-        yield Block(data, len(data))
+        yield TextBlock(data, len(data))
 
 
-def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes], str], Iterator[Block]]:
-    def read(raw: IO[bytes], name: str) -> Iterator[Block]:
+def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes], str], Iterator[TextBlock]]:
+    def read(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
         done = 0
         with opener(raw) as file:
             while True:
@@ -239,13 +239,13 @@ def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO
                     raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
                 if not data:
                     return
-                yield Block(data, raw.tell() - done)
+                yield TextBlock(data, raw.tell() - done)
                 done = raw.tell()
 
     return read
 
 
-def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
+def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
     try:
         import zstandard
     except ImportError:
@@ -263,13 +263,13 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[Block]:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
             if data:
-                yield Block(data, cost)
+                yield TextBlock(data, cost)
                 cost = 0
     if is_open:
         raise CorpusError(f"{name}: not a zstd file, or damaged (it ends in the middle)")
 
 
-_DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[Block]]] = {
+_DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[TextBlock]]] = {
     ".gz": _decompressor("gzip", lambda raw: gzip.GzipFile(fileobj=raw, mode="rb")),
     ".bz2": _decompressor("bzip2", bz2.BZ2File),
     ".xz": _decompressor("xz", lzma.LZMAFile),
@@ -277,24 +277,26 @@ _DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[Block]]] = {
 }
 
 
-def drop_bom(blocks: Iterator[Block]) -> Iterator[Block]:
+def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
     """Yield the blocks without the mark of UTF-8 that some files begin with."""
     held, cost = b"", 0
     for block in blocks:
         held, cost = held + block.data, cost + block.cost
         if len(held) >= len(codecs.BOM_UTF8):
             if text := held.removeprefix(codecs.BOM_UTF8):
-                yield Block(text, cost)
+                yield TextBlock(text, cost)
             yield from blocks
             return
     if held:
-        yield Block(held, cost)
+        yield TextBlock(held, cost)
 
 
 codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
 
 
-def _transcode(blocks: Iterator[Block], name: str, codec: codecs.CodecInfo, config: CorpusConfig) -> Iterator[Block]:
+def _transcode(
+    blocks: Iterator[TextBlock], name: str, codec: codecs.CodecInfo, config: CorpusConfig
+) -> Iterator[TextBlock]:
     """Turn another encoding into UTF-8; what is not in the encoding becomes NUL, which separates."""
     assert codec.incrementaldecoder is not None  # All of Python's text encodings have one.
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
@@ -312,10 +314,10 @@ def _transcode(blocks: Iterator[Block], name: str, codec: codecs.CodecInfo, conf
     for block in blocks:
         data, cost = decode(block.data), cost + block.cost
         if data:
-            yield Block(data, cost)
+            yield TextBlock(data, cost)
             cost = 0
     if data := decode(b"", final=True):  # Only here: a final call in the middle takes half a character for damage.
-        yield Block(data, cost)
+        yield TextBlock(data, cost)
 
 
 def _not_in_encoding(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
@@ -349,7 +351,7 @@ class TextPlace:
         self._after_return = text.endswith(back)  # type: ignore[arg-type]
 
 
-def _pack(parts: Iterator[bytes]) -> Iterator[Block]:
+def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
     """Gather small parts into blocks."""
     held: list[bytes] = []
     size = 0
@@ -357,10 +359,10 @@ def _pack(parts: Iterator[bytes]) -> Iterator[Block]:
         held.append(part)
         size += len(part)
         if size >= BLOCK_BYTES:
-            yield Block(b"".join(held), size)
+            yield TextBlock(b"".join(held), size)
             held, size = [], 0
     if size:
-        yield Block(b"".join(held), size)
+        yield TextBlock(b"".join(held), size)
 
 
 def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:

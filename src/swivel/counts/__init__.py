@@ -6,11 +6,11 @@ block at a time. It does not know where counts come from, nor what is done with 
 
 from swivel.counts.builder import STORED_BYTES, MatrixBuilder, MatrixSpec, building_bytes, to_units
 from swivel.counts.layout import block_count_for
-from swivel.counts.matrix import Cells, Matrix, open_matrix
+from swivel.counts.matrix import BlockCells, Matrix, open_matrix
 
 __all__ = [
     "STORED_BYTES",
-    "Cells",
+    "BlockCells",
     "Matrix",
     "MatrixBuilder",
     "MatrixSpec",

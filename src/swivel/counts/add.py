@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.builder import MatrixBuilder, MatrixSpec, building_bytes
-from swivel.counts.matrix import Matrix, StoredCells
+from swivel.counts.matrix import Matrix, MatrixCells
 from swivel.errors import CountsError
-from swivel.runtime.estimates import Needs
-from swivel.runtime.options import Means
+from swivel.runtime.estimates import ResourceEstimate
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 
 Ids = NDArray[np.int64]
@@ -36,7 +36,7 @@ _MOST_UNITS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SumTarget:
     """Where the sum goes and what its manifest says of its making."""
 
     path: Path
@@ -59,7 +59,7 @@ class _Term:
             yield self.rows[rows], self.columns[columns], units * self.factor
 
 
-def walk_cells(stored: StoredCells, most: int) -> Iterator[tuple[Ids, Ids, Ids]]:
+def walk_cells(stored: MatrixCells, most: int) -> Iterator[tuple[Ids, Ids, Ids]]:
     """Yield rows, columns and units of all cells, both mirrors of a symmetric matrix, at most so many at a time."""
     for first in range(0, len(stored.positions), most):
         last = min(first + most, len(stored.positions))
@@ -124,7 +124,7 @@ def _settings_of(matrix: Matrix) -> dict[str, Any]:
     return {name: made["import"][name] for name in IMPORT_SETTINGS if name in made.get("import", {})}
 
 
-def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Matrix:
+def add_matrices(matrices: Sequence[Matrix], target: SumTarget, means: RunOptions) -> Matrix:
     """Write the sum of matrices and return it.
 
     Parameters
@@ -148,7 +148,7 @@ def add_matrices(matrices: Sequence[Matrix], target: Target, means: Means) -> Ma
     cells = sum(len(matrix.stored.positions) for matrix in matrices)
     memory = means.memory_bytes
     disk, sorting = building_bytes(cells * (2 if spec.symmetric else 1), memory)
-    Needs("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, means.progress)
+    ResourceEstimate("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, means.progress)
     most = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_A_CELL)))
     builder = MatrixBuilder(
         target.path,

@@ -13,7 +13,7 @@ GROUP = 16  # columns behind one byte of `touched`
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
-class Shape(NamedTuple):
+class LayoutShape(NamedTuple):
     """Blocks of a layout."""
 
     row_blocks: int
@@ -58,7 +58,7 @@ def _true_count(arrays, cell):  # type: ignore[no-untyped-def]
     return np.int64(count)
 
 
-class Runs(NamedTuple):
+class RunArrays(NamedTuple):
     """The arrays of all runs; see `CellArrays`."""
 
     offsets: np.ndarray

@@ -37,7 +37,7 @@ LARGE = ("positions.npy", "counts.npy")  # not read on opening
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class BlockCells:
     """The observed cells of one block.
 
     Attributes
@@ -56,7 +56,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCells:
+class MatrixCells:
     """All observed cells, shard after shard."""
 
     layout: Layout
@@ -225,15 +225,15 @@ class Matrix:
         first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 
-    def cells(self, row_block: int, column_block: int) -> Cells:
+    def cells(self, row_block: int, column_block: int) -> BlockCells:
         """Return the observed cells of a block, counts as float32."""
         first, last, mirrored = self._range(row_block, column_block)
-        return Cells(self._arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
+        return BlockCells(self._arrays.positions[first:last], self.stored.counts_of(first, last), mirrored)
 
     @property
-    def stored(self) -> StoredCells:
+    def stored(self) -> MatrixCells:
         """All observed cells as they are stored."""
-        return StoredCells(self.layout, self._arrays, self.unit)
+        return MatrixCells(self.layout, self._arrays, self.unit)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return positions and exact units of a block as it is stored (see `Cells.mirrored`)."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.shards import CellArrays, Piece, RunFiles, make_piece
+from swivel.counts.shards import CellArrays, RunFiles, ShardPiece, make_piece
 from swivel.runtime.parallel import map_in_order
 
 _BYTES_A_CELL = 28  # position, units and the comparison that finds large ones; then the piece
@@ -18,7 +18,7 @@ def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads
     """Write all runs as one to `target`, summing the cells that several have."""
     most = max(1, min(_MOST_CELLS, memory_bytes // ((threads + 1) * _BYTES_A_CELL)))
 
-    def merge(shards: tuple[int, int]) -> Piece:
+    def merge(shards: tuple[int, int]) -> ShardPiece:
         return _merge_shards(runs, *shards, columns=target.layout.largest_columns)
 
     with target.run():
@@ -39,12 +39,12 @@ def _split_shards(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, 
         first = last
 
 
-def _merge_shards(runs: CellArrays, first: int, last: int, *, columns: int) -> Piece:
+def _merge_shards(runs: CellArrays, first: int, last: int, *, columns: int) -> ShardPiece:
     from swivel.counts import kernels
 
     most = int((runs.offsets[:, last] - runs.offsets[:, first]).sum())
     positions, units = np.empty(most, np.uint32), np.empty(most, np.int64)
     lengths = np.zeros(last - first, np.int64)
-    arrays = kernels.Runs(runs.offsets, runs.positions, runs.counts, runs.large_cells, runs.large_counts)
+    arrays = kernels.RunArrays(runs.offsets, runs.positions, runs.counts, runs.large_cells, runs.large_counts)
     used = kernels.merge_shards(arrays, first, lengths, columns, positions, units)
     return make_piece(lengths, positions[:used].copy(), units[:used])

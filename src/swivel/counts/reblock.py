@@ -22,7 +22,7 @@ Ranges = list[NDArray[np.int64]]
 
 def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path, *, threads: int = 1) -> CellArrays:
     """Return the cells in the new layout; the arrays lie in `scratch`."""
-    move = _Move(arrays, old, new, _split_shards(arrays.offsets[0], threads))
+    move = _CellMove(arrays, old, new, _split_shards(arrays.offsets[0], threads))
     offsets, nexts = move.tally()
     name, shape = f"{new.row_blocks}x{new.column_blocks}", (int(offsets[-1]),)
     with scratch_folder(scratch) as folder:
@@ -42,7 +42,7 @@ def _split_shards(offsets: NDArray[np.int64], threads: int) -> Ranges:
     return [edges[part : part + 2].astype(np.int64) for part in range(threads)]
 
 
-class _Move:
+class _CellMove:
     """Cells on their way from one layout to another; each thread takes one range of old shards."""
 
     def __init__(self, arrays: CellArrays, old: Layout, new: Layout, ranges: Ranges) -> None:
@@ -52,13 +52,13 @@ class _Move:
         self._ranges = ranges
         self._new = new
         self._shapes = [
-            kernels.Shape(layout.row_blocks, layout.column_blocks, layout.symmetric) for layout in (old, new)
+            kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric) for layout in (old, new)
         ]
         self._tables = kernels.Tables(
             _make_table(old.row_blocks, old.largest_rows, new.row_blocks),
             _make_table(old.column_blocks, old.largest_columns, new.column_blocks),
         )
-        self._source = kernels.Runs(
+        self._source = kernels.RunArrays(
             arrays.offsets, arrays.positions, arrays.counts, arrays.large_cells, arrays.large_counts
         )
 

@@ -28,7 +28,7 @@ FILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ShardPiece:
     """The cells of consecutive shards.
 
     Attributes
@@ -50,11 +50,11 @@ class Piece:
     large_counts: NDArray[np.int64]
 
 
-def make_piece(lengths: NDArray[np.int64], positions: NDArray[np.uint32], units: NDArray[np.int64]) -> Piece:
+def make_piece(lengths: NDArray[np.int64], positions: NDArray[np.uint32], units: NDArray[np.int64]) -> ShardPiece:
     """Return a piece of exact units."""
     large = np.flatnonzero(units >= SATURATED)
     counts = np.minimum(units, SATURATED).astype(np.uint32)
-    return Piece(lengths, positions, counts, large, units[large])
+    return ShardPiece(lengths, positions, counts, large, units[large])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class RunFiles:
             raise AssertionError(f"a run of {self._next_shard - self.shards.start} shards, not of {len(self.shards)}")
         self.runs += 1
 
-    def append(self, piece: Piece, *, with_sums: bool = True) -> None:
+    def append(self, piece: ShardPiece, *, with_sums: bool = True) -> None:
         """Write the next shards of the run."""
         if with_sums and piece.counts.size:
             self._add_sums(piece)
@@ -123,12 +123,12 @@ class RunFiles:
         if not self.layout.symmetric:
             self.column_sums += column_sums
 
-    def _add_sums(self, piece: Piece) -> None:
+    def _add_sums(self, piece: ShardPiece) -> None:
         from swivel.counts import kernels
 
         layout = self.layout
         first = self._next_shard
-        shape = kernels.Shape(layout.row_blocks, layout.column_blocks, layout.symmetric)
+        shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
         kernels.add_sums(shape, first, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums)
         if piece.large_cells.size:
             ends = np.cumsum(piece.lengths)

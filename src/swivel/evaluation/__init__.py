@@ -8,7 +8,7 @@ from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_anal
 from swivel.evaluation.by_frequency import Bucket, bucket_by_frequency, compare_buckets
 from swivel.evaluation.categories import CategoryResult, score_categories
 from swivel.evaluation.comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
-from swivel.evaluation.config import Rules
+from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
 from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
@@ -27,7 +27,7 @@ __all__ = [
     "Comparison",
     "Questions",
     "Report",
-    "Rules",
+    "EvaluationConfig",
     "SectionResult",
     "SimilarityResult",
     "SimilaritySet",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from swivel.evaluation.analogy_search import answer_questions
 from swivel.evaluation.bootstrap import Interval, share_interval
-from swivel.evaluation.config import Rules, find_ids
+from swivel.evaluation.config import EvaluationConfig, find_ids
 from swivel.evaluation.datasets import AnalogySet, FourWords
 from swivel.evaluation.similarity import describe_result
 from swivel.runtime.progress import SILENT, Progress, track
@@ -86,10 +86,10 @@ class AnalogyResult:
 
 
 def score_analogies(
-    vectors: Vectors, questions: AnalogySet, rules: Rules | None = None, *, progress: Progress = SILENT
+    vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
 ) -> AnalogyResult:
     """Answer every question of a set."""
-    rules = rules or Rules()
+    rules = rules or EvaluationConfig()
     ids = np.array([find_ids(vectors, words, rules) for _, words in questions.rows], np.int64).reshape(-1, 4)
     is_known = np.asarray((ids >= 0).all(axis=1))
     asked, is_right = ids[is_known], np.zeros(len(ids), bool)
@@ -100,16 +100,16 @@ def score_analogies(
 
 
 def summarise_answers(
-    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: Rules | None = None
+    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
 ) -> AnalogyResult:
     """Return the result of answers, wherever they come from, given in the order of the file.
 
     >>> from swivel.evaluation.datasets import Questions
     >>> questions = AnalogySet("q", (Questions("s", (("a", "b", "c", "d"), ("a", "b", "e", "f"))),))
-    >>> summarise_answers(questions, np.array([True, False]), np.array([True, False]), Rules(draws=0)).figure
+    >>> summarise_answers(questions, np.array([True, False]), np.array([True, False]), EvaluationConfig(draws=0)).figure
     0.5
     """
-    rules, rows = rules or Rules(), questions.rows
+    rules, rows = rules or EvaluationConfig(), questions.rows
     section_of = np.array([number for number, _ in rows], np.int64)
     sections = tuple(
         _tally(section.section, is_right[section_of == number], is_known[section_of == number], rules)
@@ -130,7 +130,7 @@ def summarise_answers(
     )
 
 
-def _tally(name: str, is_right: Flags, is_known: Flags, rules: Rules) -> SectionResult:
+def _tally(name: str, is_right: Flags, is_known: Flags, rules: EvaluationConfig) -> SectionResult:
     correct, known, total = int(is_right.sum()), int(is_known.sum()), len(is_right)
     if known == 0:  # Not 0 %: nothing was asked.
         return SectionResult(name, None, None, 0, total, 0)

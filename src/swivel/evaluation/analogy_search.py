@@ -54,9 +54,9 @@ def answer_questions(
     size, threads = len(vectors) if top is None else min(top, len(vectors)), count_cores()
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(questions), _QUESTIONS):
-            chunk = _Chunk.of(vectors, questions[start : start + _QUESTIONS])
+            chunk = _QuestionChunk.of(vectors, questions[start : start + _QUESTIONS])
             for first in range(0, size, chunk.tile):
-                tile = _Tile.of(vectors, chunk, slice(first, min(first + chunk.tile, size)), method)
+                tile = _WordTile.of(vectors, chunk, slice(first, min(first + chunk.tile, size)), method)
                 list(pool.map(tile.answer, np.array_split(tile.open_questions(), threads)))
                 advance(len(chunk.ids) * tile.width / size)
             answers.append(chunk.answers)
@@ -64,7 +64,7 @@ def answer_questions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class _QuestionChunk:
     """Questions with the words and pairs that occur in them, and the best answers so far."""
 
     ids: Ids  # (questions, 3)
@@ -77,7 +77,7 @@ class _Chunk:
     answers: Ids
 
     @classmethod
-    def of(cls, vectors: Vectors, ids: Ids) -> _Chunk:
+    def of(cls, vectors: Vectors, ids: Ids) -> _QuestionChunk:
         words, places = np.unique(ids, return_inverse=True)
         a, b, c = places.reshape(ids.shape).T
         pairs, pair_of = np.unique(a * len(words) + b, return_inverse=True)
@@ -93,10 +93,10 @@ class _Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class _WordTile:
     """Some words of the vocabulary, and what every c and every pair (a, b) bring to their scores."""
 
-    chunk: _Chunk
+    chunk: _QuestionChunk
     start: int
     width: int
     thirds: Floats  # (words, width)
@@ -106,7 +106,7 @@ class _Tile:
     own: tuple[NDArray[np.intp], Ids]  # questions, and the place in the tile of words of theirs
 
     @classmethod
-    def of(cls, vectors: Vectors, chunk: _Chunk, where: slice, method: str) -> _Tile:
+    def of(cls, vectors: Vectors, chunk: _QuestionChunk, where: slice, method: str) -> _WordTile:
         thirds = chunk.words @ vectors.unit_vectors[where].T
         if method == "3cosmul":
             thirds = np.maximum(shift_cosine(thirds), 0)  # Rounding may leave one below 0, and products would turn.

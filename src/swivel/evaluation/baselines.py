@@ -33,11 +33,11 @@ from swivel.config import (
 from swivel.corpus import BREAK, Texts, encode_corpus
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, VocabularyError, missing_extra
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import create_folder, scratch_folder
-from swivel.vectors import Side, Vectors, write_vectors
+from swivel.vectors import Vectors, VectorTable, write_vectors
 
 # Learning rates of word2vec and of the fastText paper; gensim's default is .025 for all of them.
 RATES = {"sgns": 0.025, "cbow": 0.05, "fasttext": 0.05}
@@ -77,7 +77,7 @@ def train_word2vec(
     *,
     method: str = "sgns",
     config: BaselineConfig | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Vectors:
     """Train word2vec on texts and return the vectors of a vocabulary's words, in its order.
@@ -110,7 +110,7 @@ def train_word2vec(
     4
     """
     model = train_gensim_model(texts, vocabulary, method=method, config=config, means=means, scratch=scratch)
-    return Vectors(Side(vocabulary, vectors_of_words(model, vocabulary)))
+    return Vectors(VectorTable(vocabulary, vectors_of_words(model, vocabulary)))
 
 
 def train_gensim_model(
@@ -119,14 +119,14 @@ def train_gensim_model(
     *,
     method: str = "sgns",
     config: BaselineConfig | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Any:
     """Train and return gensim's own model; the parameters are those of `train_word2vec`.
 
     A fastText model has a vector for every word, also for one that is not in the vocabulary: `model.wv["unseen"]`.
     """
-    config, means = config or BaselineConfig(), means or Means()
+    config, means = config or BaselineConfig(), means or RunOptions()
     settings = _gensim_settings(method, config, means.thread_count)
     make_model = _find_gensim(method)
 
@@ -203,7 +203,7 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
 
 
 def _read_ids(
-    texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, means: Means
+    texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, means: RunOptions
 ) -> NDArray[np.uint32]:
     """Return the text as ids of the vocabulary, units apart, mapped from a scratch file."""
     encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
@@ -250,7 +250,7 @@ class _Units:
             self.task.advance(tokens)
 
 
-def _train(model: Any, units: _Units, passes: int, job: str, means: Means) -> None:
+def _train(model: Any, units: _Units, passes: int, job: str, means: RunOptions) -> None:
     model.build_vocab_from_freq(units.counts())
     with track(means.progress, job, passes * units.token_count, "tokens") as units.task:
         model.train(units, total_words=units.token_count, epochs=passes)

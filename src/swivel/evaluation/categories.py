@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from swivel.errors import missing_extra
 from swivel.evaluation.analogies import Flags
 from swivel.evaluation.bootstrap import Interval, share_interval
-from swivel.evaluation.config import Rules, find_ids
+from swivel.evaluation.config import EvaluationConfig, find_ids
 from swivel.evaluation.datasets import CategorySet
 from swivel.evaluation.similarity import describe_result
 from swivel.vectors import Vectors
@@ -56,9 +56,9 @@ class CategoryResult:
         return describe_result(self)
 
 
-def score_categories(vectors: Vectors, words: CategorySet, rules: Rules | None = None) -> CategoryResult:
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
     """Cluster the known words of a set and compare clusters with categories."""
-    rules = rules or Rules()
+    rules = rules or EvaluationConfig()
     ids = np.array(find_ids(vectors, words.words, rules), np.int64)
     is_known, is_right = ids >= 0, np.zeros(len(ids), bool)
     known = int(is_known.sum())

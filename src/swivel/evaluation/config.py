@@ -1,6 +1,6 @@
 """How sets are scored: every convention on which figures depend, in one place.
 
-Receives nothing, hands on `Rules`. Its defaults are the paper's.
+Receives nothing, hands on `EvaluationConfig`. Its defaults are the paper's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ HALVES = ("tune", "report")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class EvaluationConfig:
     """How sets are scored; the defaults are the paper's rules.
 
-    >>> Rules(unknown="skip").unknown
+    >>> EvaluationConfig(unknown="skip").unknown
     'skip'
     """
 
@@ -51,17 +51,17 @@ class Rules:
         return len(vectors) if self.top is None else min(self.top, len(vectors))
 
 
-def find_ids(vectors: Vectors, words: tuple[str, ...], rules: Rules) -> list[int]:
+def find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) -> list[int]:
     """Return the ids of words, -1 for those that do not count as known."""
     ids, limit = vectors.vocabulary.ids, rules.known_words(vectors)
     found = (ids.get(word, limit) for word in words)
     return [number if number < limit else -1 for number in found]
 
 
-def change_rules(rules: Rules | None, changes: Mapping[str, Any]) -> Rules:
+def change_rules(rules: EvaluationConfig | None, changes: Mapping[str, Any]) -> EvaluationConfig:
     """Return rules with some of them changed, or raise ConfigError for one that there is not."""
-    names = [field.name for field in dataclasses.fields(Rules)]
+    names = [field.name for field in dataclasses.fields(EvaluationConfig)]
     for name in changes:
         if name not in names:
             raise ConfigError(f"{name!r} is not a rule of evaluation; known are {', '.join(names)}")
-    return dataclasses.replace(rules or Rules(), **changes)
+    return dataclasses.replace(rules or EvaluationConfig(), **changes)

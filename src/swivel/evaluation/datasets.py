@@ -96,7 +96,7 @@ class FoundSets:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _SetReader:
     """A file's lines, and the place of the one at hand."""
 
     path: Path
@@ -183,10 +183,10 @@ def _list_files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
-def _open_reader(path: Path, lowercase: bool) -> _Reader:
+def _open_reader(path: Path, lowercase: bool) -> _SetReader:
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
-    reader = _Reader(path, lowercase=lowercase)
+    reader = _SetReader(path, lowercase=lowercase)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -202,7 +202,7 @@ def _split_columns(line: str) -> list[str]:
     return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
 
 
-def _kind_of(reader: _Reader) -> Callable[[_Reader], TestSet] | None:
+def _kind_of(reader: _SetReader) -> Callable[[_SetReader], TestSet] | None:
     """Return the function that reads the file, by its first line."""
     if not reader.lines:
         return None
@@ -217,7 +217,7 @@ def _kind_of(reader: _Reader) -> Callable[[_Reader], TestSet] | None:
     return _read_analogies if width in (4, 5) else None
 
 
-def _read_lines(reader: _Reader) -> TestSet:
+def _read_lines(reader: _SetReader) -> TestSet:
     if not reader.lines:
         raise EvaluationError(f"{reader.path}: empty; {EXPECTED}")
     read = _kind_of(reader)
@@ -226,14 +226,14 @@ def _read_lines(reader: _Reader) -> TestSet:
     return read(reader)
 
 
-def _check_columns(reader: _Reader, line: str, count: int, expected: str) -> list[str]:
+def _check_columns(reader: _SetReader, line: str, count: int, expected: str) -> list[str]:
     columns = _split_columns(line)
     if len(columns) != count or "" in columns:
         reader.fail(f"expected {expected}, got {line!r}")
     return columns
 
 
-def _read_similarity(reader: _Reader) -> SimilaritySet:
+def _read_similarity(reader: _SetReader) -> SimilaritySet:
     pairs, scores = [], []
     for line in reader.each_line():
         first, second, text = _check_columns(reader, line, 3, "word1 word2 score")
@@ -248,7 +248,7 @@ def _read_similarity(reader: _Reader) -> SimilaritySet:
     return SimilaritySet(reader.name, tuple(pairs), tuple(scores))
 
 
-def _read_categories(reader: _Reader) -> CategorySet:
+def _read_categories(reader: _SetReader) -> CategorySet:
     rows = [_check_columns(reader, line, 2, "word and category, separated by a tab") for line in reader.each_line()]
     return CategorySet(reader.name, tuple(reader.word(word) for word, _ in rows), tuple(kind for _, kind in rows))
 
@@ -258,7 +258,7 @@ def _section_of(line: str) -> str | None:
     return line[1:].strip() if line == ":" or line.startswith((": ", ":\t")) else None
 
 
-def _read_analogies(reader: _Reader) -> AnalogySet:
+def _read_analogies(reader: _SetReader) -> AnalogySet:
     rows: list[tuple[str, FourWords]] = []
     section, width = "", 0
     for line in reader.each_line():

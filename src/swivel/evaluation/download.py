@@ -25,7 +25,7 @@ FOLDER_VARIABLE = "SWIVEL_DATA"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SetSource:
     """Where a set is published, and the checksum of what is there."""
 
     name: str
@@ -46,42 +46,42 @@ class Source:
 
 # The test sets of Levy, Goldberg and Dagan (2015), on which the paper reports, in the order of its table.
 SOURCES = (
-    Source(
+    SetSource(
         "ws353_similarity",
         "testsets/similarity/ws353_similarity.txt",
         "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107",
     ),
-    Source(
+    SetSource(
         "ws353_relatedness",
         "testsets/similarity/ws353_relatedness.txt",
         "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa",
     ),
-    Source(
+    SetSource(
         "men",
         "testsets/similarity/bruni_men.txt",
         "4596e169dd237228ca7701dde33585ca93263506ce7fca9de0f951aaab1aae36",
     ),
-    Source(
+    SetSource(
         "mturk",
         "testsets/similarity/radinsky_mturk.txt",
         "a916fd82b98e68206873309a06fe0535424753388b3f7a8c04af6742331f6bbe",
     ),
-    Source(
+    SetSource(
         "rare_words",
         "testsets/similarity/luong_rare.txt",
         "c07cd977f8439c02632351ec01263f2cb0509141efe24407f7dd9f3234b9708e",
     ),
-    Source(
+    SetSource(
         "simlex999",
         "testsets/similarity/sim999.txt",
         "48a3b83c1db2af18fc16dc73bc1074cdc46c9a6bdce0fee8365cceab6e4b307e",
     ),
-    Source(
+    SetSource(
         "google_analogies",
         "testsets/analogy/google.txt",
         "3c74b4af2299804667b2ff2f76a5e2378c7dc42ba07df13050eba37ec3b2667e",
     ),
-    Source(
+    SetSource(
         "msr_analogies",
         "testsets/analogy/msr.txt",
         "6e8d8a1d83165250631e5d74689837ab11bd00b7547a1d5e7000fa8bb4e259ef",
@@ -135,7 +135,7 @@ def published_sections(name: str, questions: int) -> list[str] | None:
 
 
 def fetch_sets(
-    sources: Sequence[Source] = SOURCES, *, host: str = HOST, progress: Progress = SILENT
+    sources: Sequence[SetSource] = SOURCES, *, host: str = HOST, progress: Progress = SILENT
 ) -> tuple[Path, ...]:
     """Return the files of the paper's sets, fetched when first asked for.
 
@@ -151,7 +151,7 @@ def fetch_sets(
     return tuple(Path(shelf.abspath) / source.file for source in sources)
 
 
-def _open_cache(sources: Sequence[Source], host: str) -> Pooch:
+def _open_cache(sources: Sequence[SetSource], host: str) -> Pooch:
     try:
         import pooch
     except ImportError as error:
@@ -165,14 +165,14 @@ def _open_cache(sources: Sequence[Source], host: str) -> Pooch:
     )
 
 
-def _is_there(shelf: Pooch, source: Source) -> bool:
+def _is_there(shelf: Pooch, source: SetSource) -> bool:
     import pooch
 
     file = Path(shelf.abspath) / source.file
     return file.is_file() and pooch.file_hash(str(file)) == source.sha256
 
 
-def _fetch(shelf: Pooch, source: Source, missing: Sequence[Source]) -> None:
+def _fetch(shelf: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
     try:
         shelf.fetch(source.file)
     except ValueError as error:  # pooch's word for another checksum

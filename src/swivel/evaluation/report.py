@@ -15,7 +15,7 @@ from swivel.errors import EvaluationError
 from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
 from swivel.evaluation.bootstrap import Interval
 from swivel.evaluation.categories import CategoryResult, score_categories
-from swivel.evaluation.config import Rules, change_rules
+from swivel.evaluation.config import EvaluationConfig, change_rules
 from swivel.evaluation.datasets import AnalogySet, FoundSets, SimilaritySet, TestSet, find_sets
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.similarity import SimilarityResult, score_similarity
@@ -34,7 +34,7 @@ class Report:
     """The figures of all sets, the paper's first and in its order."""
 
     results: tuple[Result, ...]
-    rules: Rules
+    rules: EvaluationConfig
     left_out: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Result:
@@ -102,7 +102,7 @@ def evaluate(
     vectors: Vectors,
     source: str | Path | Iterable[str | Path] | None = None,
     *,
-    rules: Rules | None = None,
+    rules: EvaluationConfig | None = None,
     progress: Progress = SILENT,
     **changes: Any,
 ) -> Report:
@@ -116,7 +116,7 @@ def evaluate(
         A folder with files as in `swivel.evaluation.datasets`, or files and folders. None: the paper's eight sets,
         fetched when first asked for.
     rules
-        How sets are scored: `Rules`; the paper's by default.
+        How sets are scored: `EvaluationConfig`; the paper's by default.
     progress
         Receives one task for each set of analogies.
     changes
@@ -138,7 +138,7 @@ def evaluate(
 
 
 def read_sets(
-    source: str | Path | Iterable[str | Path] | None, rules: Rules, *, progress: Progress = SILENT
+    source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
 ) -> FoundSets:
     """Return the sets that `evaluate` would score, each the half of it that the rules ask for."""
     found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
@@ -150,7 +150,7 @@ def read_sets(
 
 
 def score_sets(
-    vectors: Vectors, sets: Sequence[TestSet], rules: Rules, *, progress: Progress = SILENT
+    vectors: Vectors, sets: Sequence[TestSet], rules: EvaluationConfig, *, progress: Progress = SILENT
 ) -> tuple[Result, ...]:
     """Score vectors on sets as they are: of the rules, the half is not looked at.
 
@@ -161,7 +161,7 @@ def score_sets(
     return results
 
 
-def _score_set(vectors: Vectors, test_set: TestSet, rules: Rules, progress: Progress) -> Result:
+def _score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, progress: Progress) -> Result:
     if isinstance(test_set, SimilaritySet):
         return score_similarity(vectors, test_set, rules)
     if isinstance(test_set, AnalogySet):

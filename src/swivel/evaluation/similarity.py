@@ -1,7 +1,7 @@
 """Word similarity: do vectors rank pairs of words as people do?
 
 Receives vectors and a `SimilaritySet`, hands on Spearman's rho. Pairs with an unknown word are left out, or count by
-another of the `Rules`.
+another of the `EvaluationConfig`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.evaluation.bootstrap import Doubles, Interval, correlation_interval
-from swivel.evaluation.config import Rules, find_ids
+from swivel.evaluation.config import EvaluationConfig, find_ids
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.vectors import Vectors
 from swivel.vectors.search import Floats, scale_to_unit
@@ -56,9 +56,9 @@ def describe_result(result: Any) -> dict[str, Any]:
     return values | {"interval": None if result.interval is None else list(result.interval)}
 
 
-def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: Rules | None = None) -> SimilarityResult:
+def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SimilarityResult:
     """Compare the cosines of the pairs with people's scores."""
-    rules = rules or Rules()
+    rules = rules or EvaluationConfig()
     ids = np.array([find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
     is_known = (ids >= 0).all(axis=1)
     cosines = np.full(pairs.size, np.nan if rules.unknown_pairs == "skip" else 0.0)
@@ -69,7 +69,7 @@ def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: Rules | None
 
 
 def summarise_pairs(
-    pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = Rules().draws
+    pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = EvaluationConfig().draws
 ) -> SimilarityResult:
     """Return the result of cosines, one a pair, wherever they come from; NaN for a pair that does not count.
 
@@ -90,7 +90,7 @@ def compute_cosines(unit: Floats, firsts: NDArray[Any], seconds: NDArray[Any]) -
     return np.asarray(np.einsum("ij,ij->i", unit[firsts].astype(np.float64), unit[seconds]))
 
 
-def _cosines_with_mean(vectors: Vectors, ids: NDArray[np.int64], rules: Rules) -> Doubles:
+def _cosines_with_mean(vectors: Vectors, ids: NDArray[np.int64], rules: EvaluationConfig) -> Doubles:
     """Return the cosines with the mean of all known vectors, as they are, in the place of an unknown one."""
     mean = vectors.vectors[: rules.known_words(vectors)].mean(axis=0, dtype=np.float64)
     words, places = np.unique(ids, return_inverse=True)

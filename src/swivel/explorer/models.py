@@ -19,7 +19,7 @@ from swivel.config import VectorsConfig
 from swivel.errors import ConfigError, StorageError
 from swivel.explorer.spelling import Speller
 from swivel.storage import MANIFEST, read_manifest
-from swivel.vectors import Side, Vectors, combine_vectors
+from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class View:
     """One way of reading a set of vectors, made when it is first asked for.
 
     >>> from swivel.corpus.vocabulary import Vocabulary
-    >>> view = View("w", "w", lambda: Vectors(Side(Vocabulary(["a"]), np.ones((1, 2), np.float32))))
+    >>> view = View("w", "w", lambda: Vectors(VectorTable(Vocabulary(["a"]), np.ones((1, 2), np.float32))))
     >>> view.vectors.vocabulary[0]
     'a'
     """
@@ -153,9 +153,9 @@ def _saved_as(vectors: Vectors) -> str:
     return "w+c" if np.allclose(summed, vectors.vectors[first], atol=1e-5) else "other"
 
 
-def _sum_sides(vectors: Vectors) -> Side:
+def _sum_sides(vectors: Vectors) -> VectorTable:
     summed = combine_vectors(vectors.rows, vectors.columns, vectors.columns_per_row, VectorsConfig(combine="sum"))
-    return Side(vectors.vocabulary, summed)
+    return VectorTable(vectors.vocabulary, summed)
 
 
 def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:

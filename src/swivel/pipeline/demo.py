@@ -24,7 +24,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.pipeline import stages as pipeline
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 
 if TYPE_CHECKING:
     from swivel.vectors import Neighbour, Vectors
@@ -77,14 +77,14 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
 
 
-def open_sample(out: str | Path | None = None, *, means: Means | None = None) -> Matrix:
+def open_sample(out: str | Path | None = None, *, means: RunOptions | None = None) -> Matrix:
     """Return the bundled matrix, unpacked into the folder `out` or into a temporary one.
 
     >>> matrix = open_sample()
     >>> matrix.rows[0], matrix.shape[0] >= 5000
     ('the', True)
     """
-    means = means or Means()
+    means = means or RunOptions()
     data = files("swivel") / "data"
     packed = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
@@ -139,7 +139,7 @@ class Demo:
         return asdict(self)
 
 
-def run_demo(out: str | Path | None, means: Means) -> Demo:
+def run_demo(out: str | Path | None, means: RunOptions) -> Demo:
     """Train the sample and look at it."""
     matrix_path, vectors_path = (None, None) if out is None else (Path(out) / "matrix", Path(out) / "vectors")
     started = time.perf_counter()

@@ -29,7 +29,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError
 from swivel.pipeline.token_ids import list_tokens, number_tokens, warn_of_paths
 from swivel.runtime.estimates import check_libraries
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import find_rank, parse_bytes
 from swivel.runtime.signals import deferring
@@ -48,7 +48,7 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
     names = {stage: {field.name for field in dataclasses.fields(stage)} for stage in stages}
     for setting in settings:
         if not any(setting in known for known in names.values()):
-            if setting in {field.name for field in dataclasses.fields(Means)}:
+            if setting in {field.name for field in dataclasses.fields(RunOptions)}:
                 raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
             all_names = sorted(set().union(*names.values()))
             raise ConfigError(f"{setting!r} is not a setting here; known are {', '.join(all_names)}")
@@ -59,7 +59,7 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class ResultFolder:
     """The folder of a result."""
 
     path: Path
@@ -73,20 +73,20 @@ class Home:
 
 
 @contextmanager
-def folder_or_temporary(out: str | Path | None) -> Iterator[Home]:
+def folder_or_temporary(out: str | Path | None) -> Iterator[ResultFolder]:
     """Yield the folder to write, or a temporary one; a temporary one is gone if the block fails."""
     if out is not None:
-        yield Home(Path(out), is_temporary=False)
+        yield ResultFolder(Path(out), is_temporary=False)
         return
     path = Path(tempfile.mkdtemp(prefix="swivel-"))
     try:
-        yield Home(path, is_temporary=True)
+        yield ResultFolder(path, is_temporary=True)
     except BaseException:
         remove_tree(path)
         raise
 
 
-def is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: Means) -> bool:
+def is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: RunOptions) -> bool:
     """Return whether a folder was made from exactly this; raise where it was made from something else."""
     if means.overwrite or not (path / MANIFEST).exists():
         return False
@@ -113,7 +113,7 @@ def count(
     *,
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
     """Count co-occurrences in text and return the matrix, kept in the folder `out` or in a temporary one.
@@ -136,7 +136,7 @@ def count(
     from swivel.corpus import fingerprint_sources
     from swivel.counts import open_matrix
 
-    means = means or Means()
+    means = means or RunOptions()
     _refuse_ranks()
     corpus_config, vocabulary_config, count_config = split_settings(
         recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
@@ -167,7 +167,7 @@ def _refuse_ranks() -> None:
         raise ConfigError("torchrun starts ranks for training alone; count in one process first, then train its matrix")
 
 
-def _refuse_finished(path: Path, means: Means) -> None:
+def _refuse_finished(path: Path, means: RunOptions) -> None:
     """Say at once, not after minutes of reading, that a folder is finished already."""
     if (path / MANIFEST).exists() and not means.overwrite:
         raise FolderExists(
@@ -182,7 +182,7 @@ def _count(
     listed: tuple[str, ...] | None,
     settings: tuple[Mapping[str, Mapping[str, Any]], CountConfig],
     inputs: Mapping[str, str],
-    means: Means,
+    means: RunOptions,
 ) -> Matrix:
     from swivel.counts.cooccurrence import CountJob, check_device, choose_device, count_tokens, wake_device
 
@@ -210,7 +210,7 @@ def _count(
         return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
 
 
-def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Means | None = None) -> Matrix:
+def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: RunOptions | None = None) -> Matrix:
     """Add matrices up, cells of equal labels summed, and return the sum, kept in `out` or in a temporary folder.
 
     Vocabularies may differ: the sum has the labels of all, by falling count. Matrices counted from parts of a text
@@ -234,9 +234,9 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Me
     (2.0, ('milk', 'tea', 'sugar'))
     """
     from swivel.counts import open_matrix
-    from swivel.counts.add import Target, add_matrices, shared_config
+    from swivel.counts.add import SumTarget, add_matrices, shared_config
 
-    means = means or Means()
+    means = means or RunOptions()
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
     opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
@@ -248,7 +248,7 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Me
         with hold_folder(home.path):
             for matrix in opened:
                 matrix.verify()
-            return home.keep(add_matrices(opened, Target(home.path, config, inputs), means))
+            return home.keep(add_matrices(opened, SumTarget(home.path, config, inputs), means))
 
 
 def train(
@@ -257,7 +257,7 @@ def train(
     *,
     recipe: str = "default",
     init: Vectors | str | Path | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Train vectors for a matrix and return them, kept in the folder `out` where one is given.
@@ -283,7 +283,7 @@ def train(
         from swivel.reports.run_report import leave_report
         from swivel.vectors.formats import open_vectors
 
-    means = means or Means()
+    means = means or RunOptions()
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and settings.get("dim") is None:
@@ -320,7 +320,7 @@ def run(
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | None = None,
     init: Vectors | str | Path | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Go from text to vectors: `out/matrix`, then `out/vectors`; finished stages are not done again.
@@ -340,13 +340,13 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
-    with hold_folder(path), reported(path, means or Means()) as timed:
+    with hold_folder(path), reported(path, means or RunOptions()) as timed:
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=timed, **to_count)
         return train(matrix, path / "vectors", recipe=recipe, init=init, means=timed, **to_train)
 
 
 @contextmanager
-def reported(path: Path, means: Means) -> Iterator[Means]:
+def reported(path: Path, means: RunOptions) -> Iterator[RunOptions]:
     """Yield means for the stages of a run, whose one report is written into its folder when they are done."""
     watch = Stopwatch(means.progress)
     yield dataclasses.replace(means, progress=watch, report=False)

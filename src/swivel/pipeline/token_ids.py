@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
 from swivel.errors import ConfigError
-from swivel.runtime.estimates import Needs
-from swivel.runtime.options import Means
+from swivel.runtime.estimates import ResourceEstimate
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import format_bytes
 
@@ -49,7 +49,7 @@ def number_tokens(
     scratch: Path,
     listed: tuple[str, ...] | None,
     configs: Mapping[str, Mapping[str, Any]],
-    means: Means,
+    means: RunOptions,
 ) -> tuple[Vocabulary, NDArray[np.uint32]]:
     """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
     from swivel.corpus import encode_corpus
@@ -80,4 +80,4 @@ def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
     progress.say(
         f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
     )
-    Needs("reading", needed, 0, needed, "take less text").check(scratch.parent)
+    ResourceEstimate("reading", needed, 0, needed, "take less text").check(scratch.parent)

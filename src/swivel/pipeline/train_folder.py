@@ -15,14 +15,14 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage import create_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.distributed.select import choose_workers
-from swivel.training.executor import Workers
-from swivel.training.initialization import Start, find_start
-from swivel.training.loop import Trained, train_matrix
+from swivel.training.executor import Executor
+from swivel.training.initialization import WarmStart, find_start
+from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.warm_start import join_words
 from swivel.vectors import Vectors
 
@@ -35,7 +35,7 @@ class TrainJob:
     config: TrainConfig
     vectors_config: VectorsConfig
     init: Vectors | None = None
-    start: Start | None = None
+    start: WarmStart | None = None
 
     def made_from(self) -> dict[str, Any]:
         """Return settings and inputs, as the manifest keeps them."""
@@ -49,7 +49,7 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
 
 
-def make_vectors(job: TrainJob, path: Path, means: Means) -> Vectors:
+def make_vectors(job: TrainJob, path: Path, means: RunOptions) -> Vectors:
     """Train, or go on from the last checkpoint, and write the folder."""
     with contextlib.closing(choose_workers(means)) as workers:
         if workers.leads:
@@ -60,14 +60,14 @@ def make_vectors(job: TrainJob, path: Path, means: Means) -> Vectors:
     return vectors.load(path)
 
 
-def _follow(job: TrainJob, means: Means, workers: Workers) -> None:
+def _follow(job: TrainJob, means: RunOptions, workers: Executor) -> None:
     """Train with a process that leads, and write nothing; that one compares the matrix with its checksums."""
     job.matrix.trust()
     with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
         train_matrix(job.matrix, job.config, folder=Path(folder), threads=means.thread_count, workers=workers)
 
 
-def _lead(job: TrainJob, path: Path, means: Means, workers: Workers) -> None:
+def _lead(job: TrainJob, path: Path, means: RunOptions, workers: Executor) -> None:
     with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
         job.matrix.verify()
         how: dict[str, Any] = {"threads": means.thread_count, "progress": means.progress, "start": _join(job, means)}
@@ -80,7 +80,7 @@ def _lead(job: TrainJob, path: Path, means: Means, workers: Workers) -> None:
             remove_checkpoints(path)
 
 
-def _join(job: TrainJob, means: Means) -> Start | None:
+def _join(job: TrainJob, means: RunOptions) -> WarmStart | None:
     if job.start is None:
         return None
     known, rows = len(job.start.rows.places), len(job.matrix.rows)
@@ -88,12 +88,12 @@ def _join(job: TrainJob, means: Means) -> Start | None:
     return join_words(job.matrix, job.start, job.config, threads=means.thread_count)
 
 
-def _combine(job: TrainJob, trained: Trained) -> Vectors:
+def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
     matrix, parts = job.matrix, job.matrix.columns_per_row
-    columns = vectors.Side(matrix.columns, trained.columns, matrix.column_sums)
+    columns = vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums)
     has_scores = job.config.objective == "swivel"  # GloVe's w . c is no PMI: its columns live in the sum alone.
     result = Vectors(
-        vectors.Side(matrix.rows, trained.rows, matrix.row_sums),
+        vectors.VectorTable(matrix.rows, trained.rows, matrix.row_sums),
         columns if has_scores else None,
         vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, job.vectors_config),
         shift=job.config.shift,
@@ -114,7 +114,7 @@ def _turn(result: Vectors, init: Vectors | None) -> Vectors:
     return result.align(init) if is_fixed else result
 
 
-def _training_facts(matrix: Matrix, trained: Trained) -> dict[str, Any]:
+def _training_facts(matrix: Matrix, trained: TrainingResult) -> dict[str, Any]:
     return {
         "counted_with": matrix.config,
         "plan": asdict(trained.plan),

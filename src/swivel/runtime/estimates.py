@@ -20,7 +20,7 @@ LIBRARIES = {"counting": 800 << 20, "importing": 800 << 20, "training": 1_400 <<
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ResourceEstimate:
     """What a job will take, about; `mapped_bytes` are of files that are mapped: no memory, but address space."""
 
     what: str  # counting, training, ...

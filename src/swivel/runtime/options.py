@@ -50,7 +50,7 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class RunOptions:
     """What a job may use and how it reports; none of it changes the result."""
 
     threads: int | None = None  # None: every core

@@ -60,7 +60,7 @@ class SilentProgress:
 SILENT: Progress = SilentProgress()
 
 
-class PassedOn:
+class ForwardingProgress:
     """Hands every event on to another receiver: the base of those that listen in."""
 
     def __init__(self, progress: Progress = SILENT) -> None:
@@ -83,7 +83,7 @@ class PassedOn:
         self.progress.measure(step, values)
 
 
-class Stopwatch(PassedOn):
+class Stopwatch(ForwardingProgress):
     """Hands events on and keeps the seconds of each job, by its name.
 
     >>> watch = Stopwatch(SILENT)

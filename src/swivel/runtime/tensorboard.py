@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from swivel.errors import clear_errors, missing_extra
-from swivel.runtime.progress import SILENT, PassedOn, Progress, Task
+from swivel.runtime.progress import SILENT, ForwardingProgress, Progress, Task
 
 
-class TensorboardProgress(PassedOn):
+class TensorboardProgress(ForwardingProgress):
     """Hands events on and writes the curves into a folder that `tensorboard --logdir` shows.
 
     Parameters

@@ -28,7 +28,7 @@ DONE = "done.npy"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainingState:
     """How far a run is, and the losses so far."""
 
     passes: int = 0  # complete passes
@@ -42,14 +42,14 @@ class Place:
 class Checkpoint:
     """A saved state."""
 
-    place: Place
+    place: TrainingState
     done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the pass that is under way
     arrays: Mapping[str, NDArray[np.float32]]
     plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCheckpoint:
     """The newest whole checkpoint of a run, where there is one, and why others were passed over before it."""
 
     checkpoint: Checkpoint | None = None
@@ -103,7 +103,7 @@ def saved_bytes(folder: Path) -> int:
         return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
 
 
-def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None = None) -> Found:
+def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None = None) -> FoundCheckpoint:
     """Return the newest whole checkpoint of the run of that identity, of so many blocks where that is said.
 
     A damaged one costs one interval.
@@ -114,10 +114,10 @@ def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None 
             checkpoint = _read_checkpoint(slot)
             if blocks is not None and checkpoint.done.shape != blocks:
                 raise DamagedFolder(f"{slot.path}: of {checkpoint.done.shape} blocks, and the run has {blocks}")
-            return Found(checkpoint, slot.path.name, tuple(passed_over))
+            return FoundCheckpoint(checkpoint, slot.path.name, tuple(passed_over))
         except (StorageError, OSError) as error:
             passed_over.append(_without_remedy(error))
-    return Found(passed_over=tuple(passed_over))
+    return FoundCheckpoint(passed_over=tuple(passed_over))
 
 
 def _find_plan(folder: Path, identity: str) -> dict[str, Any] | None:
@@ -127,9 +127,9 @@ def _find_plan(folder: Path, identity: str) -> dict[str, Any] | None:
     return next((plan for plan in plans if isinstance(plan, dict) and plan), None)
 
 
-def _open_slots(folder: Path, identity: str) -> tuple[list[tuple[Place, Folder]], list[str]]:
+def _open_slots(folder: Path, identity: str) -> tuple[list[tuple[TrainingState, Folder]], list[str]]:
     """Return the checkpoints of a run that have a manifest, the newest first, and what is wrong with the others."""
-    found: list[tuple[Place, Folder]] = []
+    found: list[tuple[TrainingState, Folder]] = []
     passed_over: list[str] = []
     for name in SLOTS:
         if not (folder / name).exists():
@@ -147,7 +147,7 @@ def _without_remedy(error: Exception) -> str:
     return str(error).partition(";")[0]  # How to mend it is no matter: there is another.
 
 
-def _read_place(slot: Folder) -> Place:
+def _read_place(slot: Folder) -> TrainingState:
     try:
         return place_from(slot.manifest.facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # of an older version, or written by hand
@@ -165,12 +165,12 @@ def _read_checkpoint(slot: Folder) -> Checkpoint:
     return checkpoint
 
 
-def place_from(facts: Mapping[str, Any]) -> Place:
+def place_from(facts: Mapping[str, Any]) -> TrainingState:
     """Return a place as `dataclasses.asdict` wrote it down."""
     fields = dict(facts)
     fields["loss"] = Loss(**fields["loss"])
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
-    place = Place(**fields)
+    place = TrainingState(**fields)
     numbers = [place.seconds, *(value for loss in (place.loss, *place.history) for value in astuple(loss))]
     if not all(type(count) is int and count >= 0 for count in (place.passes, place.saved)):
         raise ValueError(f"{place.passes!r} passes after {place.saved!r} checkpoints")
@@ -193,7 +193,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 @dataclass(slots=True)
-class Saver:
+class CheckpointStore:
     """Saves the state of a run at intervals."""
 
     folder: Path
@@ -224,7 +224,7 @@ class Saver:
         """Return whether an interval has passed."""
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
-    def save(self, checkpoint: Checkpoint) -> Place:
+    def save(self, checkpoint: Checkpoint) -> TrainingState:
         """Write a checkpoint; return the place from which the run goes on."""
         save_checkpoint(self.folder, self.identity, checkpoint)
         self.last = time.monotonic()

@@ -1,7 +1,7 @@
 """Who runs the steps of a run: this process alone, or many processes.
 
 The training loop hands rounds over and hears what they lost; where the parameters are meanwhile is the workers' affair.
-`Alone` is one process with one backend. `swivel.training.distributed` has the others: ranks between which blocks rotate, and
+`LocalExecutor` is one process with one backend. `swivel.training.distributed` has the others: ranks between which blocks rotate, and
 asynchronous workers around parameter servers.
 """
 
@@ -14,13 +14,13 @@ from typing import Protocol
 
 from swivel.config import TrainConfig
 from swivel.runtime.progress import Progress
-from swivel.training.backends import Backend, BackendMeans, Side, Step, StepSettings, create_backend
-from swivel.training.backends.base import ObservedCells, Running, Starts
+from swivel.training.backends import Backend, BackendConfig, ParameterBlock, Step, StepSettings, create_backend
+from swivel.training.backends.base import ObservedCells, PendingSteps, Starts
 from swivel.training.objective import Loss, Objective
-from swivel.training.plan import BlockedMatrix, Plan, describe_load, wants_sample
+from swivel.training.plan import BlockedMatrix, TrainingPlan, describe_load, wants_sample
 from swivel.training.schedule import Block, block_starts
 
-Sides = tuple[Side, Side]  # rows and columns
+Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CompletedSteps:
     """Steps that are over, and what each lost."""
 
     blocks: Sequence[Block]
@@ -42,7 +42,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PauseRequests:
     """What the loop may want of its workers while they run."""
 
     should_stop: Callable[[], bool]  # end what was begun, leave the rest
@@ -54,12 +54,12 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """What all steps of a run share, wherever they are run."""
 
     matrix: BlockedMatrix
     config: TrainConfig
-    plan: Plan
+    plan: TrainingPlan
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class Job:
         load = describe_load(self.matrix, config, self.blocks, plan.device)
         settings = StepSettings(Objective.from_config(config), load.zeros, config.decay)
         memory = config.device_memory
-        means = BackendMeans(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
+        means = BackendConfig(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
         return create_backend(plan.backend, settings, means)
 
     def is_sampled(self) -> bool:
@@ -99,7 +99,7 @@ class Job:
         """Return whether zeros are to be sampled."""
         return wants_sample(self.config, self.plan.device, self.blocks)
 
-    def laid_out(self, here: Here) -> Job:
+    def laid_out(self, here: LocalResources) -> TrainingJob:
         """Return the job with its matrix in the plan's blocks."""
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
@@ -112,7 +112,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalResources:
     """What a run may use of this machine."""
 
     scratch: Path  # a folder for as long as the run lasts
@@ -120,7 +120,7 @@ class Here:
     progress: Progress
 
 
-class Workers(Protocol):
+class Executor(Protocol):
     """Who runs the steps of a run."""
 
     leads: bool  # whether this process writes what is trained; of several that run the same loop one does
@@ -130,7 +130,7 @@ class Workers(Protocol):
     def share(self, text: str) -> str:
         """Return the leading process's text, to all that run the same loop."""
 
-    def begin(self, job: Job, here: Here) -> None:
+    def begin(self, job: TrainingJob, here: LocalResources) -> None:
         """Make ready."""
 
     def hold(self, sides: Sides | None) -> None:
@@ -139,7 +139,9 @@ class Workers(Protocol):
     def describe(self) -> str:
         """Say in a few words what runs, for people."""
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         """Run rounds of one pass and tell what is over, each block once.
 
         All of them, or, where the loop wishes a pause, some; when the iterator ends nothing is under way. `ahead` are
@@ -159,7 +161,7 @@ class Workers(Protocol):
         """Give threads, memory and other processes back; what `agree` says still holds."""
 
 
-class Alone:
+class LocalExecutor:
     """One process, one backend."""
 
     leads, ranks, smallest_block = True, 1, 1
@@ -172,7 +174,7 @@ class Alone:
         """Return what was said."""
         return is_so
 
-    def begin(self, job: Job, here: Here) -> None:
+    def begin(self, job: TrainingJob, here: LocalResources) -> None:
         """Create the backend, and lay the blocks out where it does not."""
         self._backend = job.create_backend(here.threads)
         self._job = job if self._backend.lays_out else job.laid_out(here)
@@ -188,10 +190,12 @@ class Alone:
         """Say what runs."""
         return self._backend.describe()
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         """Run rounds one after the other; one runs while the next is being made ready."""
         self._backend.expect([*(round_.blocks for round_ in rounds), *ahead])
-        before: tuple[Round, Running] | None = None
+        before: tuple[Round, PendingSteps] | None = None
         for round_ in rounds:
             begun = self._backend.run(self._job.steps(round_), wishes.should_stop)
             if before is not None:
@@ -216,6 +220,6 @@ class Alone:
             self._backend.close()
 
 
-def _wait_for(round_: Round, running: Running) -> Done:
+def _wait_for(round_: Round, running: PendingSteps) -> CompletedSteps:
     losses = running.losses()
-    return Done(round_.blocks[: len(losses)], losses)
+    return CompletedSteps(round_.blocks[: len(losses)], losses)

@@ -155,7 +155,7 @@ def _batches(rows: scipy.sparse.csr_array, fixed: _Columns) -> Iterator[NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _RowBatch:
     """Some rows' loss as a function of their vectors; dense cells are (rows, n)."""
 
     fixed: _Columns
@@ -188,7 +188,7 @@ class _Batch:
         return (products - self.offsets[:, None]).sub_(self.fixed.offsets)
 
 
-def _gather_batch(rows: scipy.sparse.csr_array, fixed: _Columns) -> _Batch:
+def _gather_batch(rows: scipy.sparse.csr_array, fixed: _Columns) -> _RowBatch:
     objective, like = fixed.objective, fixed.vectors
     row, column = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), rows.indices.astype(np.int64)
     offsets = row_offsets(np.asarray(rows.sum(axis=1)).ravel(), fixed.total, objective)
@@ -197,10 +197,10 @@ def _gather_batch(rows: scipy.sparse.csr_array, fixed: _Columns) -> _Batch:
     seen = torch.from_numpy(row * rows.shape[1] + column).to(like.device)
     arrays = pushed, targets, objective.confidence(rows.data)
     pushed_down, wanted, weights = (torch.from_numpy(array).to(like.device, like.dtype) for array in arrays)
-    return _Batch(fixed, pushed_down, seen, wanted, weights)
+    return _RowBatch(fixed, pushed_down, seen, wanted, weights)
 
 
-def _minimise(batch: _Batch) -> Tensor:
+def _minimise(batch: _RowBatch) -> Tensor:
     """Return the vectors at which each row's loss is smallest."""
     like = batch.fixed.vectors
     vectors = torch.zeros((len(batch.offsets), like.shape[1]), dtype=like.dtype, device=like.device)
@@ -226,7 +226,7 @@ def _needed_precision(length: Tensor, goal: Tensor) -> Tensor:
     return torch.where(length > goal, close, torch.inf)
 
 
-def _newton_step(batch: _Batch, gradient: Tensor, curvatures: Tensor, close: Tensor) -> Tensor:
+def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, close: Tensor) -> Tensor:
     """Return -H^-1 gradient of every row, each to within its own `close`, by conjugate gradients."""
     C, decay = batch.fixed.vectors, batch.fixed.decay
     diagonal = curvatures @ C**2 + decay  # of H: a row's own preconditioner
@@ -247,7 +247,7 @@ def _newton_step(batch: _Batch, gradient: Tensor, curvatures: Tensor, close: Ten
     return step
 
 
-def _step_sizes(batch: _Batch, vectors: Tensor, products: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
+def _step_sizes(batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
     """Return the first of 1, 1/2, 1/4, ... for each row at which its loss falls; 0 where none does."""
     change, slope = batch.products(step), (gradient * step).sum(1)
     losses = batch.losses(vectors, products)

@@ -25,7 +25,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.training.objective import Objective, add_biases
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 Array = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -62,7 +62,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class WarmStart:
     """What a warm start begins with; `fingerprint` is of all old vectors, whatever was found of them."""
 
     rows: Known
@@ -70,7 +70,7 @@ class Start:
     fingerprint: str
 
 
-def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> Start:
+def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> WarmStart:
     """Return the old vectors of a matrix's rows and columns, by label.
 
     Parameters
@@ -91,7 +91,7 @@ def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> Start
     --------
     >>> from types import SimpleNamespace
     >>> old, new = Vocabulary(["tea", "milk"]), Vocabulary(["milk", "sugar", "tea"])
-    >>> vectors = Vectors(*(Side(old, np.ones((2, 4), np.float32)) for _ in range(2)), columns_per_row=1)
+    >>> vectors = Vectors(*(VectorTable(old, np.ones((2, 4), np.float32)) for _ in range(2)), columns_per_row=1)
     >>> matrix = SimpleNamespace(rows=new, columns=new, columns_per_row=1)
     >>> find_start(matrix, vectors, TrainConfig(dim=4)).rows.places.tolist()
     [2, 0]
@@ -106,7 +106,7 @@ def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> Start
         raise ConfigError(
             f"dim must be {rows.values.shape[1]}, as init's, got {config.dim}; leave it out, or train without init"
         )
-    start = Start(_find(matrix.rows, rows), _find(matrix.columns, columns), fingerprint_vectors(vectors))
+    start = WarmStart(_find(matrix.rows, rows), _find(matrix.columns, columns), fingerprint_vectors(vectors))
     if not len(start.rows.places) or not len(start.columns.places):
         raise ConfigError(
             f"init shares no words with the matrix: its first is {rows.vocabulary[0]!r}, the matrix's "
@@ -115,7 +115,7 @@ def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> Start
     return start
 
 
-def _need_columns(vectors: Vectors, config: TrainConfig) -> Side:
+def _need_columns(vectors: Vectors, config: TrainConfig) -> VectorTable:
     if config.objective != "swivel":
         raise ConfigError(f"objective must be swivel with init, got {config.objective!r}: its biases are not kept")
     columns = vectors.contents.columns
@@ -133,7 +133,7 @@ def _describe(columns_per_row: int) -> str:
     return f"{columns_per_row} column{'s' * (columns_per_row > 1)} a row"
 
 
-def _find(vocabulary: Vocabulary, side: Side) -> Known:
+def _find(vocabulary: Vocabulary, side: VectorTable) -> Known:
     """Return what is known of a vocabulary; a vector of zeros is no knowledge: its word had no counts."""
     usable = np.count_nonzero(side.values, axis=1)
     found = [(vocabulary.ids[token], number) for number, token in enumerate(side.vocabulary) if token in vocabulary]
@@ -169,7 +169,7 @@ def make_arrays(
     orders: Sequence[Ids],
     config: TrainConfig,
     *,
-    start: Start | None = None,
+    start: WarmStart | None = None,
     threads: int = 1,
 ) -> dict[str, Array]:
     """Return what the loop begins with: vectors and accumulators of rows and of columns, in the order of blocks.

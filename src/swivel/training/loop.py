@@ -23,13 +23,22 @@ from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
-from swivel.training.backends import Side
-from swivel.training.checkpoint import Checkpoint, Place, Saver, place_from, saved_bytes
-from swivel.training.executor import Alone, Done, Here, Job, Round, Sides, Wishes, Workers
-from swivel.training.initialization import Start, fewer_passes, make_arrays
-from swivel.training.metrics import Meter
+from swivel.training.backends import ParameterBlock
+from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, place_from, saved_bytes
+from swivel.training.executor import (
+    CompletedSteps,
+    Executor,
+    LocalExecutor,
+    LocalResources,
+    PauseRequests,
+    Round,
+    Sides,
+    TrainingJob,
+)
+from swivel.training.initialization import WarmStart, fewer_passes, make_arrays
+from swivel.training.metrics import TrainingMetrics
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.training.plan import BlockedMatrix, Plan, check_plan, estimate_needs, make_plan, read_plan
+from swivel.training.plan import BlockedMatrix, TrainingPlan, check_plan, estimate_needs, make_plan, read_plan
 from swivel.training.schedule import (
     Block,
     block_order,
@@ -47,12 +56,12 @@ START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or ce
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """Rows and columns in the vocabulary's order, and how they came about."""
 
     rows: Array
     columns: Array
-    plan: Plan
+    plan: TrainingPlan
     history: tuple[Loss, ...]
     seconds: float
 
@@ -64,9 +73,9 @@ def train_matrix(
     folder: Path,
     threads: int,
     progress: Progress = SILENT,
-    start: Start | None = None,
-    workers: Workers | None = None,
-) -> Trained | None:
+    start: WarmStart | None = None,
+    workers: Executor | None = None,
+) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
 
     `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
@@ -80,11 +89,11 @@ def train_matrix(
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
     made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
     identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
-    saver = Saver(folder, identity, config.checkpoint_minutes, progress)
+    saver = CheckpointStore(folder, identity, config.checkpoint_minutes, progress)
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
-        contextlib.closing(workers or Alone()) as team,
+        contextlib.closing(workers or LocalExecutor()) as team,
     ):
         # Nothing is trained yet; of several processes none leaves alone, while others wait for it.
         with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
@@ -93,12 +102,14 @@ def train_matrix(
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 saver.keep_plan(asdict(plan))
             plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
-            run = _Run(Job(matrix, config, plan), team, saver, should_stop)
-            run.prepare(Here(scratch, threads, progress), start)
+            run = _TrainingRun(TrainingJob(matrix, config, plan), team, saver, should_stop)
+            run.prepare(LocalResources(scratch, threads, progress), start)
         return run.train(progress)
 
 
-def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: Saver, team: Workers, start: Start | None) -> Plan:
+def _lead_plan(
+    matrix: BlockedMatrix, config: TrainConfig, saver: CheckpointStore, team: Executor, start: WarmStart | None
+) -> TrainingPlan:
     """Return the plan that was written down, or make one."""
     saved = saver.find_plan()
     if saved is None:
@@ -112,27 +123,29 @@ def _lead_plan(matrix: BlockedMatrix, config: TrainConfig, saver: Saver, team: W
     return plan
 
 
-def _make_plan(matrix: BlockedMatrix, config: TrainConfig, start: Start | None, smallest_block: int) -> Plan:
+def _make_plan(
+    matrix: BlockedMatrix, config: TrainConfig, start: WarmStart | None, smallest_block: int
+) -> TrainingPlan:
     plan = make_plan(matrix, config, smallest_block)
     is_open = config.passes is None and config.end == "passes"
     return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
 
 
-class _Run:
+class _TrainingRun:
     """One training run, from the first step or from a checkpoint to the end."""
 
-    def __init__(self, job: Job, workers: Workers, saver: Saver, should_stop: StopRequest) -> None:
+    def __init__(self, job: TrainingJob, workers: Executor, saver: CheckpointStore, should_stop: StopRequest) -> None:
         self.job, self.workers, self.saver, self.should_stop = job, workers, saver, should_stop
         self.matrix, self.config, self.plan = job.matrix, job.config, job.plan
         self.objective = Objective.from_config(job.config)
-        self.place = Place()
+        self.place = TrainingState()
         self.done = np.zeros(job.blocks, np.bool_)  # blocks of the pass that is under way
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
 
-    def prepare(self, here: Here, start: Start | None) -> None:
+    def prepare(self, here: LocalResources, start: WarmStart | None) -> None:
         """Make ready for the first step, or for the one after the last that was saved."""
         plan, (rows, columns) = self.plan, self.matrix.shape
         self.workers.begin(self.job, here)
@@ -144,10 +157,10 @@ class _Run:
             f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
         )
 
-    def train(self, progress: Progress) -> Trained | None:
+    def train(self, progress: Progress) -> TrainingResult | None:
         """Run all passes that are left."""
         self.saver.last = time.monotonic()
-        self._meter = Meter(progress, self.done.size)
+        self._meter = TrainingMetrics(progress, self.done.size)
         self._run_passes(progress)
         return self._finish()
 
@@ -155,7 +168,7 @@ class _Run:
         is_open = self.config.device == "auto" and self.config.backend == "auto"
         return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
 
-    def _agree_on_start(self, here: Here, start: Start | None) -> Sides | None:
+    def _agree_on_start(self, here: LocalResources, start: WarmStart | None) -> Sides | None:
         """Return the parameters to begin with, and have all processes of this loop begin at the same place."""
         arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.leads else None
         told = json.dumps([asdict(self.place), np.flatnonzero(self.done).tolist()])
@@ -166,7 +179,7 @@ class _Run:
             here.progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
         return None if arrays is None else self._sides(arrays)
 
-    def _initial_arrays(self, start: Start | None, threads: int) -> dict[str, Array]:
+    def _initial_arrays(self, start: WarmStart | None, threads: int) -> dict[str, Array]:
         sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
         return make_arrays(sums, orders, self.config, start=start, threads=threads)
 
@@ -182,8 +195,8 @@ class _Run:
         matrix, objective = self.matrix, self.objective
         row_offset = row_offsets(matrix.row_sums, matrix.total, objective)[self.row_order].astype(np.float32)
         column_offset = column_offsets(matrix.column_sums, objective)[self.column_order].astype(np.float32)
-        rows = Side(arrays["rows"], arrays["rows_accumulators"], row_offset)
-        return rows, Side(arrays["columns"], arrays["columns_accumulators"], column_offset)
+        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], row_offset)
+        return rows, ParameterBlock(arrays["columns"], arrays["columns_accumulators"], column_offset)
 
     def _all_steps(self) -> int:
         return self.plan.passes * self.done.size
@@ -240,7 +253,7 @@ class _Run:
 
     def _run_pass(self, task: Task) -> None:
         number = self.place.passes
-        wishes = Wishes(self.should_stop, self.saver.is_due)
+        wishes = PauseRequests(self.should_stop, self.saver.is_due)
         while not self.done.all():
             for done in self.workers.run(self._rounds_left(), self._order(number + 1), wishes):
                 self._collect(done, task)
@@ -288,7 +301,7 @@ class _Run:
     def _whole_start(self) -> Loss:
         return starting_loss(self.matrix, self.objective)
 
-    def _collect(self, done: Done, task: Task) -> None:
+    def _collect(self, done: CompletedSteps, task: Task) -> None:
         """Add what steps lost."""
         for block in done.blocks:
             self.done[block] = True
@@ -342,7 +355,7 @@ class _Run:
             self.place = self.saver.save(Checkpoint(self.place, self.done, arrays, asdict(self.plan)))
         self.saver.last = time.monotonic()
 
-    def _finish(self) -> Trained | None:
+    def _finish(self) -> TrainingResult | None:
         arrays = self._fetch()
         if arrays is None:
             return None
@@ -352,7 +365,7 @@ class _Run:
         # A feature without counts has no gradient but rounding's; its vector is zero, exactly.
         rows[self.matrix.row_sums <= 0] = 0
         columns[self.matrix.column_sums <= 0] = 0
-        return Trained(rows, columns, self.plan, self.place.history, self.place.seconds)
+        return TrainingResult(rows, columns, self.plan, self.place.history, self.place.seconds)
 
 
 def starting_loss(

@@ -14,7 +14,7 @@ from swivel.training.objective import Loss
 POINTS_A_PASS = 20  # enough for a curve; more would cost a GPU's host, whose rounds take milliseconds
 
 
-class Meter:
+class TrainingMetrics:
     """Adds losses up until a stretch of steps is over, and tells their means.
 
     The stretch is a twentieth of a pass, so that points lie as close in a run of five passes as in one of a hundred.

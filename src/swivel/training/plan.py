@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, TrainingError
-from swivel.runtime.estimates import Needs
-from swivel.training.backends import BackendMeans, Zeros, choose_backend, choose_dtype
-from swivel.training.backends.base import Load, ObservedCells, StoredCells
+from swivel.runtime.estimates import ResourceEstimate
+from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
+from swivel.training.backends.base import DeviceLoad, ObservedCells, StoredCells
 from swivel.training.backends.select import choose_groups
 from swivel.training.objective import Objective
 from swivel.training.schedule import (
@@ -85,7 +85,7 @@ class BlockedMatrix(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What was chosen for a run, once."""
 
     row_blocks: int
@@ -98,7 +98,7 @@ class Plan:
     ranks: int = 1  # processes between which the order lets column blocks rotate
 
 
-def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 1) -> Plan:
+def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 1) -> TrainingPlan:
     """Choose block size, passes, backend and dtype, where the configuration leaves them open."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
@@ -113,29 +113,29 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 
     passes = config.passes or most
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)
-    groups = choose_groups(backend, load, BackendMeans(device, dtype, memory=config.device_memory))
-    return Plan(row_blocks, column_blocks, passes, backend, device, dtype, groups)
+    groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
+    return TrainingPlan(row_blocks, column_blocks, passes, backend, device, dtype, groups)
 
 
-def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> Load:
+def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
     """Return what a run asks of a device."""
     row_starts, column_starts = (block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True))
     stored = matrix.stored
     is_halved = stored.symmetric and blocks[0] == blocks[1]
     cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
     dim = config.dim + Objective.from_config(config).extra_dims
-    return Load((row_starts, column_starts), dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    return DeviceLoad((row_starts, column_starts), dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
-def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> Zeros:
+def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
     """Return which zeros are computed: all, too, where sampling is asked for but nothing is sorted by frequency."""
     sums = matrix.row_sums, matrix.column_sums
     common = config.common or COMMON.get(device, COMMON_ELSEWHERE)
     if not wants_sample(config, device, blocks) or not all(is_sorted_enough(side, common) for side in sums):
-        return Zeros()
+        return ZeroSampling()
     if not Objective.from_config(config).pushes:
-        return Zeros(common, common, NEXT_TO_NONE)
-    return Zeros(common, max(config.middle, common), config.share)
+        return ZeroSampling(common, common, NEXT_TO_NONE)
+    return ZeroSampling(common, max(config.middle, common), config.share)
 
 
 def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
@@ -145,7 +145,9 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
     return not device.startswith("cuda") or min(blocks) >= WORTH_SAMPLING
 
 
-def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threads: int, saved: int = 0) -> Needs:
+def estimate_needs(
+    matrix: BlockedMatrix, config: TrainConfig, plan: TrainingPlan, threads: int, saved: int = 0
+) -> ResourceEstimate:
     """Return what a run takes of this machine: checkpoints, vectors and, in other blocks, cells on disk; memory.
 
     `saved` are the bytes of checkpoints that are there and are written over.
@@ -157,7 +159,7 @@ def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threa
     step = size * (min(block_rows, 1024) * block_columns + 4 * dim * (block_rows + block_columns))
     stays = (plan.row_blocks, plan.column_blocks) == (matrix.row_blocks, matrix.column_blocks)
     moved = 0 if stays or plan.backend == "triton" else 16 * int(matrix.stored.offsets[-1])
-    return Needs(
+    return ResourceEstimate(
         "training",
         # Two checkpoints with accumulators; the result; cells in other blocks.
         disk_bytes=max(4 * vectors - saved, 0) + vectors + size * dim * rows + moved,
@@ -167,7 +169,7 @@ def estimate_needs(matrix: BlockedMatrix, config: TrainConfig, plan: Plan, threa
     )
 
 
-def check_plan(plan: Plan, config: TrainConfig, folder: Path) -> None:
+def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path) -> None:
     """Raise TrainingError where a run that was begun elsewhere cannot go on here."""
     try:
         choose_backend(replace(config, backend=plan.backend, device=plan.device))
@@ -178,14 +180,14 @@ def check_plan(plan: Plan, config: TrainConfig, folder: Path) -> None:
         ) from error
 
 
-def read_plan(saved: dict[str, Any], folder: Path) -> Plan:
+def read_plan(saved: dict[str, Any], folder: Path) -> TrainingPlan:
     """Return a plan as it was written down."""
     try:
         groups = saved.get("groups")
         if groups is not None:
             row_group, column_group = groups
             groups = int(row_group), int(column_group)
-        plan = Plan(**{**saved, "groups": groups})
+        plan = TrainingPlan(**{**saved, "groups": groups})
         counts = plan.row_blocks, plan.column_blocks, plan.passes, plan.ranks, *(plan.groups or ())
         if not all(type(count) is int and count > 0 for count in counts):
             raise ValueError(f"numbers of blocks, passes and ranks: {counts}")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.counts.add import walk_cells
-from swivel.training.initialization import Known, Start
+from swivel.training.initialization import Known, WarmStart
 from swivel.training.objective import Objective, column_offsets, observed_targets, row_offsets
 
 Array = NDArray[np.float32]
@@ -35,7 +35,7 @@ PIECE_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _KnownSide:
     """What is known and unknown of the rows, or of the columns."""
 
     known: Known
@@ -43,7 +43,7 @@ class _Side:
     offsets: NDArray[np.float64]
 
 
-def join_words(matrix: Matrix, start: Start, config: TrainConfig, *, threads: int = 1) -> Start:
+def join_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, threads: int = 1) -> WarmStart:
     """Return a start that has vectors for the new rows and columns, too, from their counts with the old ones.
 
     Those without a count with an old one are left out, to be drawn.
@@ -53,11 +53,11 @@ def join_words(matrix: Matrix, start: Start, config: TrainConfig, *, threads: in
     columns = _make_side(start.columns, column_offsets(matrix.column_sums, objective))
     new_rows = _place(_gather(matrix, rows, columns), rows, columns, config, threads)
     new_columns = _place(_gather(matrix, columns, rows, transposed=True), columns, rows, config, threads)
-    return Start(_extend(start.rows, new_rows), _extend(start.columns, new_columns), start.fingerprint)
+    return WarmStart(_extend(start.rows, new_rows), _extend(start.columns, new_columns), start.fingerprint)
 
 
-def _make_side(known: Known, offsets: NDArray[np.float64]) -> _Side:
-    return _Side(known, np.setdiff1d(np.arange(len(offsets)), known.places), offsets)
+def _make_side(known: Known, offsets: NDArray[np.float64]) -> _KnownSide:
+    return _KnownSide(known, np.setdiff1d(np.arange(len(offsets)), known.places), offsets)
 
 
 def _extend(known: Known, more: Known) -> Known:
@@ -65,7 +65,7 @@ def _extend(known: Known, more: Known) -> Known:
     return Known(places, np.concatenate([known.vectors, more.vectors]))
 
 
-def _gather(matrix: Matrix, new: _Side, old: _Side, *, transposed: bool = False) -> scipy.sparse.csr_array:
+def _gather(matrix: Matrix, new: _KnownSide, old: _KnownSide, *, transposed: bool = False) -> scipy.sparse.csr_array:
     """Return the counts of new ones (in their order) with old ones (in theirs)."""
     at, beside = (np.full(len(side.offsets), -1, np.int64) for side in (new, old))
     at[new.new], beside[old.known.places] = np.arange(len(new.new)), np.arange(len(old.known.places))
@@ -78,7 +78,9 @@ def _gather(matrix: Matrix, new: _Side, old: _Side, *, transposed: bool = False)
     return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new.new), len(old.known.places)))
 
 
-def _place(counts: scipy.sparse.csr_array, new: _Side, old: _Side, config: TrainConfig, threads: int) -> Known:
+def _place(
+    counts: scipy.sparse.csr_array, new: _KnownSide, old: _KnownSide, config: TrainConfig, threads: int
+) -> Known:
     """Return the least-squares vectors of the new ones that have counts."""
     problem = _Problem(counts, new.offsets[new.new], old.offsets[old.known.places], old.known.vectors, config)
     filled = np.flatnonzero(np.diff(counts.indptr))

@@ -8,13 +8,13 @@ heavier than numpy.
 from swivel.vectors.align import find_rotation, shared_words
 from swivel.vectors.combine import combine_vectors, recover_axes
 from swivel.vectors.expressions import Expression, parse_expression
-from swivel.vectors.folder import Side
+from swivel.vectors.folder import VectorTable
 from swivel.vectors.vectors import Neighbour, Vectors, load, write_vectors
 
 __all__ = [
     "Expression",
     "Neighbour",
-    "Side",
+    "VectorTable",
     "Vectors",
     "combine_vectors",
     "find_rotation",

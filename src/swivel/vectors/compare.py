@@ -27,7 +27,7 @@ from swivel.config import NATURAL, POSITIVE_INT, check_fields, knob
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
 from swivel.storage import write_file
-from swivel.vectors import Side, Vectors, shared_words
+from swivel.vectors import Vectors, VectorTable, shared_words
 from swivel.vectors.formats import open_vectors
 
 Doubles = NDArray[np.float64]
@@ -160,7 +160,7 @@ def compare(
     >>> words, table = [f"w{n}" for n in range(50)], rng.normal(size=(50, 4)).astype(np.float32)
     >>> moved = table.copy()
     >>> moved[7] *= -1
-    >>> before, after = (Vectors(Side(Vocabulary(words), values)) for values in (table, moved[:, ::-1]))
+    >>> before, after = (Vectors(VectorTable(Vocabulary(words), values)) for values in (table, moved[:, ::-1]))
     >>> compare(before, after).words[0].word
     'w7'
     """
@@ -221,7 +221,7 @@ def _is_usable(model: Vectors, word: str, min_count: int) -> bool:
 def _restrict(model: Vectors, words: Sequence[str]) -> Vectors:
     """Return the model of these words alone."""
     ids = [model.vocabulary.ids[word] for word in words]
-    return Vectors(Side(Vocabulary(words, model.vocabulary.counts[ids]), model.unit_vectors[ids]))
+    return Vectors(VectorTable(Vocabulary(words, model.vocabulary.counts[ids]), model.unit_vectors[ids]))
 
 
 @dataclass(frozen=True, slots=True)

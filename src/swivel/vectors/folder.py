@@ -33,7 +33,7 @@ _LONGEST_HEADER = 1 << 20  # bytes; three tensors take 200
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class VectorTable:
     """The rows, or the columns, of a model: labels, one vector each, and their marginals where known."""
 
     vocabulary: Vocabulary
@@ -54,8 +54,8 @@ class Side:
 class Contents:
     """All that a folder of vectors holds; `vectors` is `rows.values` itself where they are the same."""
 
-    rows: Side
-    columns: Side | None
+    rows: VectorTable
+    columns: VectorTable | None
     vectors: Floats
     shift: float = 0.0
     columns_per_row: int = 0
@@ -66,7 +66,7 @@ class Contents:
         if self.columns is not None:
             self._check_columns(self.columns)
 
-    def _check_columns(self, columns: Side) -> None:
+    def _check_columns(self, columns: VectorTable) -> None:
         if columns.values.shape[1] != self.rows.values.shape[1]:
             raise ConfigError(
                 f"rows have {self.rows.values.shape[1]} dimensions and columns {columns.values.shape[1]}: "
@@ -116,7 +116,7 @@ def _read_header(file: Path) -> bytes:
         return length + opened.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
 
 
-def _write_labels(folder: FolderWriter, name: str, side: Side) -> None:
+def _write_labels(folder: FolderWriter, name: str, side: VectorTable) -> None:
     folder.write_lines(f"{name}s.txt", side.vocabulary.to_lines())
     if side.sums is not None:
         folder.write_array(f"{name}_sums.npy", np.asarray(side.sums, np.float64))
@@ -178,9 +178,9 @@ class _Checker:
             raise DamagedFolder(f"{file}: checksum of {name} differs from the manifest's; {REMEDY}")
 
 
-def _read_side(folder: Folder, name: str, values: Floats) -> Side:
+def _read_side(folder: Folder, name: str, values: Floats) -> VectorTable:
     sums = f"{name}_sums.npy"
-    return Side(
+    return VectorTable(
         Vocabulary.from_text(folder.text(f"{name}s.txt")),
         values,
         np.asarray(folder.array(sums), np.float64) if sums in folder.manifest.parts else None,

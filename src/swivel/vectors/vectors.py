@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
 from swivel.storage import FolderWriter, create_folder
 from swivel.vectors.align import choose_anchors, find_rotation
-from swivel.vectors.folder import STAGE, Contents, Side, read_contents, write_contents
+from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
 from swivel.vectors.search import Floats, Pairs, best_ids, best_rows, scale_to_unit, score_3cosmul
 
 METHODS = ("3cosadd", "3cosmul")
@@ -49,15 +49,15 @@ class Vectors:
         Columns that belong to each row, side by side; 0 where rows and columns are different things.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
-    >>> vectors = Vectors(Side(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
+    >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
     >>> vectors.nearest("king", count=1)[0].token
     'queen'
     """
 
     def __init__(
         self,
-        rows: Side,
-        columns: Side | None = None,
+        rows: VectorTable,
+        columns: VectorTable | None = None,
         *,
         vectors: Floats | None = None,
         shift: float = 0.0,
@@ -177,7 +177,7 @@ class Vectors:
 
         >>> words = Vocabulary(["king", "man", "woman", "queen"])
         >>> table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
-        >>> Vectors(Side(words, table)).nearest(["king", "woman"], minus=["man"])[0].token
+        >>> Vectors(VectorTable(words, table)).nearest(["king", "woman"], minus=["man"])[0].token
         'queen'
         """
         _check_count(count)
@@ -195,7 +195,7 @@ class Vectors:
         Each query is a token, several tokens that are added, or a vector; an array (n, dim) is n vectors.
 
         >>> words = Vocabulary(["king", "queen", "pear"])
-        >>> vectors = Vectors(Side(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
+        >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
         >>> [found[0].token for found in vectors.nearest_each(["king", "pear"])]
         ['queen', 'queen']
         """
@@ -328,7 +328,7 @@ class Vectors:
     def _score_columns(self, row_id: int, which: slice) -> Floats:
         return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
 
-    def _need_columns(self) -> Side:
+    def _need_columns(self) -> VectorTable:
         if self._contents.columns is None:
             raise ConfigError(
                 "these vectors have no columns, so no scores: open the folder that training wrote "
@@ -355,9 +355,9 @@ def _freeze(array: NDArray[Any]) -> Floats:
     return frozen
 
 
-def _freeze_side(side: Side) -> Side:
+def _freeze_side(side: VectorTable) -> VectorTable:
     sums = None if side.sums is None else np.asarray(side.sums, np.float64)
-    return Side(side.vocabulary, _freeze(side.values), sums)
+    return VectorTable(side.vocabulary, _freeze(side.values), sums)
 
 
 def _as_tokens(query: Query) -> tuple[str, ...] | None:

@@ -18,8 +18,8 @@ from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.plan import (
+    CountPlan,
     Forecast,
-    Plan,
     Survey,
     announce_forecast,
     forecast_count,
@@ -170,7 +170,7 @@ def _check_ids(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     survey: Survey
-    plan: Plan
+    plan: CountPlan
     forecast: Forecast
 
 
@@ -184,7 +184,7 @@ def _prepare(
 
 
 def count_with_plan(
-    ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, *, plan: Plan, task: Task
+    ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, *, plan: CountPlan, task: Task
 ) -> Matrix:
     """Count chunk by chunk as planned, each a run of the builder."""
     builder = MatrixBuilder(
@@ -200,7 +200,7 @@ def count_chunks(
     layout: Layout,
     config: CountConfig,
     *,
-    plan: Plan,
+    plan: CountPlan,
     begin_run: Callable[[], AbstractContextManager[RunFiles]],
     task: Task,
 ) -> None:
@@ -259,11 +259,11 @@ def _count_on_device(
     ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, progress: Progress
 ) -> Matrix:
     """Count on the job's device; what that is and does is told before it begins."""
-    from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceMeans
+    from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
 
     layout = spec.layout()
     survey = survey_corpus(ids, layout.rows, threads=job.threads)
-    means = DeviceMeans(
+    means = DeviceCountOptions(
         device=job.device,
         memory_bytes=job.device_memory,
         piece_cells=max(1, job.memory_bytes // _PIECE_BYTES_A_CELL),

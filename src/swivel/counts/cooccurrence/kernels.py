@@ -138,7 +138,7 @@ class Window(NamedTuple):
     wide: np.ndarray
 
 
-class Shape(NamedTuple):
+class CountShape(NamedTuple):
     """Slots of a block of words, blocks, parts of a word's columns, slots between two parts, mirrors left out."""
 
     stride: int
@@ -157,7 +157,7 @@ class Space(NamedTuple):
     lines: np.ndarray
 
 
-class Found(NamedTuple):
+class CountedCells(NamedTuple):
     """Cells row by row, and `ends[row, column block]`; saturated ones with their index in a list of their own."""
 
     positions: np.ndarray

@@ -1,6 +1,6 @@
 """What counting will cost, from a survey of the corpus and a sample of rows counted for real.
 
-Receives ids and a configuration; hands on a `Forecast` (cells, disk, memory, seconds) and a `Plan` (how many tokens at
+Receives ids and a configuration; hands on a `Forecast` (cells, disk, memory, seconds) and a `CountPlan` (how many tokens at
 a time, in which blocks). It does not count.
 """
 
@@ -20,7 +20,7 @@ from swivel.counts import STORED_BYTES
 from swivel.counts.cooccurrence.windows import is_symmetric, part_names, place_parts
 from swivel.counts.layout import Layout
 from swivel.errors import CountsError, MemoryBudgetError
-from swivel.runtime.estimates import Needs
+from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import format_bytes
 
@@ -64,7 +64,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CountPlan:
     """How the work is cut.
 
     Attributes
@@ -159,7 +159,7 @@ class _Costs:
     a_place: float
 
 
-def _estimate_costs(layout: Layout, survey: Survey, plan: Plan) -> _Costs:
+def _estimate_costs(layout: Layout, survey: Survey, plan: CountPlan) -> _Costs:
     from swivel.counts.cooccurrence.rows import accumulator_shape
 
     shape = accumulator_shape(layout, plan.left + plan.right)
@@ -171,13 +171,15 @@ def _estimate_costs(layout: Layout, survey: Survey, plan: Plan) -> _Costs:
     return _Costs(plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding))
 
 
-def make_plan(layout: Layout, config: CountConfig, survey: Survey, cells: int, *, threads: int, memory: int) -> Plan:
+def make_plan(
+    layout: Layout, config: CountConfig, survey: Survey, cells: int, *, threads: int, memory: int
+) -> CountPlan:
     """Return how to count inside `memory` bytes, or raise MemoryBudgetError with what is needed.
 
     Where memory is short there are more runs, up to `_MOST_RUNS`; then fewer threads, whose room the runs get.
     """
     most = layout.largest_rows * layout.columns
-    plan = Plan(
+    plan = CountPlan(
         chunk_places=0,
         threads=threads,
         block_cells=min(most, int(1.3 * cells / layout.row_blocks) + 1_024),
@@ -199,7 +201,7 @@ def make_plan(layout: Layout, config: CountConfig, survey: Survey, cells: int, *
     )
 
 
-def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: int, plan: Plan) -> Forecast:
+def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: int, plan: CountPlan) -> Forecast:
     """Return what counting with this plan will take."""
     costs = _estimate_costs(layout, survey, plan)
     chunks = -(-survey.places // plan.chunk_places)
@@ -217,4 +219,4 @@ def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> Non
     progress.say(str(forecast))
     advice = "choose a smaller vocabulary (--max-size, --min-count)"
     # Runs are mapped while they are merged, and the matrix in the end.
-    Needs("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)
+    ResourceEstimate("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)

@@ -26,7 +26,7 @@ from swivel.counts.cooccurrence import make_spec
 from swivel.counts.cooccurrence import ray_tasks as tasks
 from swivel.counts.layout import Layout
 from swivel.errors import ConfigError, MemoryBudgetError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, take_results
 from swivel.runtime.resources import format_bytes
@@ -78,7 +78,7 @@ class ClusterCount:
         return VocabularyConfig(**self.configs["vocabulary"])
 
 
-def count_on_ray(job: ClusterCount, means: Means) -> Matrix:
+def count_on_ray(job: ClusterCount, means: RunOptions) -> Matrix:
     """Count on the cluster at `means.ray` and return the matrix; `means.memory` is the budget of one task.
 
     Raises ConfigError for text that is in no file, ClusterError where the cluster cannot be reached or stops.
@@ -99,13 +99,13 @@ def _list_texts(job: ClusterCount) -> list[TextFile]:
 class _Counter:
     """One count: the cluster, and what is known so far."""
 
-    def __init__(self, ray: Any, job: ClusterCount, means: Means, shared: Path) -> None:
+    def __init__(self, ray: Any, job: ClusterCount, means: RunOptions, shared: Path) -> None:
         self.ray = ray
         self.job = job
         self.means = means
         self.progress = means.progress
         self.shared = shared
-        self.reading = tasks.Reading(config=job.corpus, shared=shared)
+        self.reading = tasks.TextReading(config=job.corpus, shared=shared)
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
         self.memory_bytes = _task_memory(means, nodes)
@@ -181,7 +181,7 @@ class _Counter:
         groups: tuple[range, ...],
     ) -> list[list[Any]]:
         """Count every piece; return references to its cells, by group."""
-        counting = tasks.Counting(
+        counting = tasks.RangeCounting(
             reading=self.reading,
             config=self.job.count,
             vocabulary=vocabulary,
@@ -247,7 +247,7 @@ def _cost_of(piece: tuple[FileRange, ...]) -> int:
     return sum(part.cost for part in piece)
 
 
-def _task_memory(means: Means, nodes: Sequence[Node]) -> int:
+def _task_memory(means: RunOptions, nodes: Sequence[Node]) -> int:
     """Return what a task may take: what was asked for, or half of a core's share of its node."""
     largest = max(node.memory_bytes for node in nodes)
     if means.memory is None:

@@ -24,7 +24,7 @@ from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
 from swivel.counts.cooccurrence import count_part
 from swivel.counts.layout import Layout
 from swivel.counts.merge import merge_runs
-from swivel.counts.shards import FILES, CellArrays, Piece, RunFiles
+from swivel.counts.shards import FILES, CellArrays, RunFiles, ShardPiece
 from swivel.errors import ClusterError, CorpusError
 from swivel.runtime.ray import fetch, load_ray
 from swivel.storage import open_array, place_folder, scratch_folder
@@ -33,7 +33,7 @@ MOST_RUNS = 64  # merged at a time: merging looks at every run for every row of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TextReading:
     """How the text is read, on every node alike."""
 
     config: CorpusConfig
@@ -52,10 +52,10 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
+class RangeCounting:
     """How ranges are counted: shared by all tasks, sent once. `groups` are ranges of row blocks."""
 
-    reading: Reading
+    reading: TextReading
     config: CountConfig
     vocabulary: Vocabulary
     layout: Layout
@@ -111,7 +111,7 @@ class Merged:
         return Merged(self.cells + other.cells, self.row_sums + other.row_sums, self.column_sums + other.column_sums)
 
 
-def read_ranges(ranges: tuple[FileRange, ...], reading: Reading) -> tuple[Sizes, PackedTypes]:
+def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[Sizes, PackedTypes]:
     """Return how much some ranges hold, and their types."""
     reading.check()
     with _scratch() as scratch:
@@ -138,7 +138,7 @@ def choose_words(
     return choose_vocabulary(_merge(parts).counts, config, listed, lowercase=lowercase)
 
 
-def count_ranges(ranges: tuple[FileRange, ...], counting: Counting) -> Iterator[int | Piece]:
+def count_ranges(ranges: tuple[FileRange, ...], counting: RangeCounting) -> Iterator[int | ShardPiece]:
     """Yield how many cells some ranges have, then those of each group of row blocks: one run, cut."""
     counting.reading.check()
     layout, memory_bytes = counting.layout, counting.memory_bytes
@@ -157,12 +157,12 @@ def count_ranges(ranges: tuple[FileRange, ...], counting: Counting) -> Iterator[
             yield _take_shards(cells, group.start * layout.column_blocks, group.stop * layout.column_blocks)
 
 
-def _take_shards(cells: CellArrays, first: int, last: int) -> Piece:
+def _take_shards(cells: CellArrays, first: int, last: int) -> ShardPiece:
     """Return the cells of some shards of a run; nothing is copied, Ray does that when it stores them."""
     ends = cells.offsets[0, first : last + 1]
     start, stop = int(ends[0]), int(ends[-1])
     begin, end = np.searchsorted(cells.large_cells, (start, stop))
-    return Piece(
+    return ShardPiece(
         np.diff(ends),
         np.asarray(cells.positions[start:stop]),
         np.asarray(cells.counts[start:stop]),
@@ -214,10 +214,10 @@ def _merge_batches(batches: Sequence[RunFiles], merging: Merging, scratch: Path)
         yield runs
 
 
-def open_merged(folder: Path) -> Piece:
+def open_merged(folder: Path) -> ShardPiece:
     """Return the cells of a group from its folder, mapped."""
     arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in FILES}
-    return Piece(np.diff(arrays.pop("offsets")), **arrays)
+    return ShardPiece(np.diff(arrays.pop("offsets")), **arrays)
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def _scratch() -> AbstractContextManager[Path]:
     return scratch_folder(Path(tempfile.gettempdir()))
 
 
-def _encode(ranges: tuple[FileRange, ...], reading: Reading, scratch: Path) -> EncodedCorpus:
+def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus:
     try:
         return encode_ranges(ranges, reading.config, scratch=scratch)
     except CorpusError as error:

@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.sentinels import BREAK, GAP
 from swivel.counts.cooccurrence import kernels
-from swivel.counts.cooccurrence.plan import Plan
+from swivel.counts.cooccurrence.plan import CountPlan
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
 from swivel.counts.layout import Layout, block_length
-from swivel.counts.shards import Piece
+from swivel.counts.shards import ShardPiece
 
 _SLACK = 64  # places after the last that may be asked for, never used
 
 
-def accumulator_shape(layout: Layout, reach: int) -> kernels.Shape:
+def accumulator_shape(layout: Layout, reach: int) -> kernels.CountShape:
     """Return how accumulators are laid out: blocks of a power of two, and slots of no word after each part."""
     parts = layout.columns // layout.rows
     stride = max(kernels.LINE, 1 << (layout.largest_rows - 1).bit_length())
     nobodies = -(-(reach + 1) // kernels.LINE) * kernels.LINE
-    return kernels.Shape(stride, layout.row_blocks, parts, layout.row_blocks * stride + nobodies, layout.symmetric)
+    return kernels.CountShape(stride, layout.row_blocks, parts, layout.row_blocks * stride + nobodies, layout.symmetric)
 
 
-def make_window(config: CountConfig, plan: Plan, shape: kernels.Shape) -> kernels.Window:
+def make_window(config: CountConfig, plan: CountPlan, shape: kernels.CountShape) -> kernels.Window:
     """Return the window as the kernels want it; the word itself, in the middle, weighs nothing."""
     weights = window_weights(config)
     wide = np.concatenate([weights.left[: plan.left][::-1], [0], weights.right[: plan.right]]).astype(np.int64)
@@ -44,7 +44,7 @@ def make_window(config: CountConfig, plan: Plan, shape: kernels.Shape) -> kernel
 class ChunkCounter:
     """Counts the chunks of one corpus, keeping the memory from one chunk for the next."""
 
-    def __init__(self, ids: NDArray[np.uint32], layout: Layout, config: CountConfig, plan: Plan) -> None:
+    def __init__(self, ids: NDArray[np.uint32], layout: Layout, config: CountConfig, plan: CountPlan) -> None:
         self.ids = ids
         self.layout = layout
         self.plan = plan
@@ -97,7 +97,7 @@ class ChunkCounter:
         slots[is_word] = self.slots[ids[is_word]]
         return np.repeat(slots, np.where(ids == BREAK, self.reach, 1))
 
-    def count_block(self, index: kernels.Index, block: int) -> Piece:
+    def count_block(self, index: kernels.Index, block: int) -> ShardPiece:
         """Return the cells of a row block; called from threads."""
         space = self._spaces.get()
         try:
@@ -109,7 +109,7 @@ class ChunkCounter:
 class _Workspace:
     """Memory of one thread."""
 
-    def __init__(self, shape: kernels.Shape, layout: Layout, block_cells: int) -> None:
+    def __init__(self, shape: kernels.CountShape, layout: Layout, block_cells: int) -> None:
         size = shape.parts * shape.part_stride
         touched = np.zeros(size // kernels.GROUP, np.uint8)
         narrow, wide = np.zeros(size, np.uint32), np.zeros(size, np.int64)
@@ -124,7 +124,7 @@ class _Workspace:
         positions[:used], counts[:used] = self.positions[:used], self.counts[:used]
         self.positions, self.counts = positions, counts
 
-    def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> Piece:
+    def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> ShardPiece:
         shape, layout = counter.shape, counter.layout
         rows = block_length(layout.rows, layout.row_blocks, block)
         slot = block * shape.stride
@@ -132,17 +132,17 @@ class _Workspace:
         large = np.zeros((2, most_units // kernels.SATURATED + 1), np.int64)
         progress = np.zeros(3, np.int64)
         while True:
-            found = kernels.Found(self.positions, self.counts, self.ends[:rows], large[0], large[1])
+            found = kernels.CountedCells(self.positions, self.counts, self.ends[:rows], large[0], large[1])
             kernels.count_rows(index, counter.window, shape, self.space, block, found, progress)
             if progress[0] == rows:
                 return _group(found, int(progress[1]), int(progress[2]))
             self._grow(int(progress[1]))
 
 
-def _group(found: kernels.Found, cells: int, large: int) -> Piece:
+def _group(found: kernels.CountedCells, cells: int, large: int) -> ShardPiece:
     lengths = np.zeros(found.ends.shape[1], np.int64)
     positions, counts = np.empty(cells, np.uint32), np.empty(cells, np.uint32)
     large_cells = np.zeros(large, np.int64)
     kernels.group_by_shard(found, large, lengths, positions, counts, large_cells)
     order = np.argsort(large_cells)
-    return Piece(lengths, positions, counts, large_cells[order], found.large_counts[:large][order])
+    return ShardPiece(lengths, positions, counts, large_cells[order], found.large_counts[:large][order])

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import pick_fields
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import LabelTable, Place
-from swivel.counts.importers.spill import Chunk
+from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError, missing_extra
 
 _BYTES_A_ROW = 1 << 10  # of memory for each row of a batch: a sixth of it is used, by three batches on their way
 _FEWEST_ROWS, _MOST_ROWS = 1 << 12, 1 << 20  # of a batch; pyarrow hashes all known labels anew for each
 
 
-def _batch_rows(reading: Reading) -> int:
+def _batch_rows(reading: ImportContext) -> int:
     return min(max(reading.memory_bytes // _BYTES_A_ROW, _FEWEST_ROWS), _MOST_ROWS)
 
 
@@ -52,7 +52,7 @@ def _first_line(value: object) -> str:
     return str(value).strip().split("\n")[0]
 
 
-def read_parquet(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_parquet(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Parquet file, row group by row group."""
     pa = load_pyarrow(f"{file}: Parquet files")
     import pyarrow.parquet as parquet
@@ -73,7 +73,7 @@ def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
             yield batch.select(names)
 
 
-def read_arrow(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_arrow(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of an Arrow file or stream, or of a Feather file (version 2), batch by batch."""
     pa = load_pyarrow(f"{file}: Arrow files")
     with _clear_errors(pa, str(file)), pa.memory_map(str(file)) as mapped:
@@ -89,7 +89,7 @@ def read_arrow(file: Path, reading: Reading) -> Iterator[Chunk]:
         reading.advance(size)
 
 
-def read_table(table: Any, reading: Reading) -> Iterator[Chunk]:
+def read_table(table: Any, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a pyarrow table, record batch or reader of batches."""
     pa = load_pyarrow("pyarrow's tables")
     name = "the table"
@@ -100,7 +100,7 @@ def read_table(table: Any, reading: Reading) -> Iterator[Chunk]:
         yield from _read_batches(pa, _select(iter(batches), table.schema, reading, name), name, reading, 1)
 
 
-def _select(batches: Iterator[Any], schema: Any, reading: Reading, name: str) -> Iterator[Any]:
+def _select(batches: Iterator[Any], schema: Any, reading: ImportContext, name: str) -> Iterator[Any]:
     """Yield the chosen columns, in slices that are not too long."""
     picks = list(pick_fields(reading.config, schema.names, len(schema.names), name))
     rows = _batch_rows(reading)
@@ -118,17 +118,19 @@ def _check_names(names: list[str], all_names: list[str], where: str) -> list[str
     return names
 
 
-def _read_batches(pa: Any, batches: Iterator[Any], name: str, reading: Reading, share: float) -> Iterator[Chunk]:
+def _read_batches(
+    pa: Any, batches: Iterator[Any], name: str, reading: ImportContext, share: float
+) -> Iterator[ImportChunk]:
     """Yield a chunk a batch; batches are decoded ahead, and the labels of both sides found at the same time."""
-    sides, begin = [_Side(pa, table) for table in (reading.rows, reading.columns)], 0
+    sides, begin = [_LabelSide(pa, table) for table in (reading.rows, reading.columns)], 0
     with ThreadPoolExecutor(len(sides)) as pool:
         for batch in _read_ahead(batches):
             place = _placer(name, begin)
             pair = [_check_labels(pa, batch.column(number), place) for number in (0, 1)]
-            found = list(pool.map(_Side.match, sides, pair))
+            found = list(pool.map(_LabelSide.match, sides, pair))
             rows, columns = (sides[number].settle(pair[number], found[number], place) for number in (0, 1))
             counts = _take_counts(pa, batch.column(2), place) if batch.num_columns > 2 else None
-            yield Chunk(rows, columns, counts, place)
+            yield ImportChunk(rows, columns, counts, place)
             begin += batch.num_rows
             reading.advance(share * batch.num_rows)
 
@@ -157,7 +159,7 @@ def _check_labels(pa: Any, array: Any, place: Place) -> Any:
     return array
 
 
-class _Side:
+class _LabelSide:
     """Labels of one side. Known ones are found by pyarrow, in one go; only new ones are looked at one by one."""
 
     def __init__(self, pa: Any, table: LabelTable) -> None:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.importers.config import SEPARATORS, ImportConfig
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
 from swivel.counts.importers.lines import read_lines
-from swivel.counts.importers.spill import PIECE, Cells, add_sums
+from swivel.counts.importers.spill import PIECE, UnitCells, add_sums
 from swivel.errors import ConfigError, CountsError
 from swivel.storage import ArrayAppender, open_array
 
@@ -45,7 +45,7 @@ def check_basket_sides(sides: str) -> str:
     return "mirrored" if sides == "undirected" else sides
 
 
-def read_basket_file(file: Path, reading: Reading) -> Iterator[Baskets]:
+def read_basket_file(file: Path, reading: ImportContext) -> Iterator[Baskets]:
     """Yield the baskets of a text file, one a line; empty items and blank lines are left out."""
     separator = SEPARATORS[reading.config.separator] if reading.config.separator else None
     mark = reading.config.comment.encode() if reading.config.comment else None
@@ -71,7 +71,7 @@ def _split(line: bytes, separator: bytes) -> list[bytes]:
     return [item for item in map(bytes.strip, line.split(separator)) if item]
 
 
-def read_basket_lists(baskets: Iterable[Any], reading: Reading) -> Iterator[Baskets]:
+def read_basket_lists(baskets: Iterable[Any], reading: ImportContext) -> Iterator[Baskets]:
     """Yield the baskets of an iterable of lists of strings or integers."""
     lists, begin = iter(baskets), 0
     while batch := list(itertools.islice(lists, _LISTS)):
@@ -89,7 +89,7 @@ def _placer(begin: int) -> Place:
     return lambda index: f"basket {begin + index + 1:,}"
 
 
-def _number_baskets(baskets: list[list[Any]], reading: Reading, place: Place) -> Baskets:
+def _number_baskets(baskets: list[list[Any]], reading: ImportContext, place: Place) -> Baskets:
     """Return baskets as ids; without a window an item counts once a basket, and long baskets are refused."""
     config = reading.config
     if config.window is None:
@@ -163,7 +163,7 @@ class BasketSpill:
             yield items[done:end].astype(np.int64), after
             first, done = last, end
 
-    def pieces(self) -> Iterator[Cells]:
+    def pieces(self) -> Iterator[UnitCells]:
         """Yield the cells that the baskets make, equal ones not summed."""
         gathered: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         size = 0
@@ -191,5 +191,5 @@ class BasketSpill:
                     yield later, earlier, units
 
 
-def _join(parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]) -> Cells:
-    return Cells(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+def _join(parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]) -> UnitCells:
+    return UnitCells(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.importers.baskets import BasketSpill
-from swivel.counts.importers.context import Reading
-from swivel.counts.importers.labels import Places, Side
-from swivel.counts.importers.spill import PIECE, Cells, CellSpill, add_sums
+from swivel.counts.importers.context import ImportContext
+from swivel.counts.importers.labels import MatrixPositions, Side
+from swivel.counts.importers.spill import PIECE, CellSpill, UnitCells, add_sums
 from swivel.counts.layout import Layout
-from swivel.counts.shards import Piece, make_piece
+from swivel.counts.shards import ShardPiece, make_piece
 from swivel.errors import CountsError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import Task, track
 
@@ -50,10 +50,10 @@ def rank_side(side: Side, sums: NDArray[np.int64], unit: int, *, drop_empty: boo
     """
     labels = side.labels()
     by_name = np.arange(len(labels))
-    if not isinstance(side, Places):
+    if not isinstance(side, MatrixPositions):
         by_name = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
     order = by_name[np.argsort(-sums[by_name], kind="stable")]
-    if drop_empty or not isinstance(side, Places):
+    if drop_empty or not isinstance(side, MatrixPositions):
         order = order[: int(np.count_nonzero(sums))]
     places = np.full(len(labels), -1, np.int64)
     places[order] = np.arange(order.size)
@@ -61,7 +61,9 @@ def rank_side(side: Side, sums: NDArray[np.int64], unit: int, *, drop_empty: boo
     return Ranked(Vocabulary([labels[number] for number in order.tolist()], counts.tolist()), places)
 
 
-def sum_sides(spill: CellSpill, reading: Reading, *, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sum_sides(
+    spill: CellSpill, reading: ImportContext, *, threads: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the sums of all rows and of all columns, in units; where both are the same things, of both together."""
     row_sums = np.zeros(_size(reading.row_side), np.int64)
     column_sums = row_sums if reading.is_shared else np.zeros(_size(reading.column_side), np.int64)
@@ -85,7 +87,7 @@ def _sum_piece(spill: CellSpill, kind: str, sizes: tuple[int, int], start: int) 
     return sums
 
 
-def rank_sides(spill: CellSpill | BasketSpill, reading: Reading, *, threads: int = 1) -> tuple[Ranked, Ranked]:
+def rank_sides(spill: CellSpill | BasketSpill, reading: ImportContext, *, threads: int = 1) -> tuple[Ranked, Ranked]:
     """Return rows and columns in the matrix's order; the same object where they are the same things."""
     drop = reading.config.drop_empty
     if isinstance(spill, BasketSpill):
@@ -100,11 +102,11 @@ def rank_sides(spill: CellSpill | BasketSpill, reading: Reading, *, threads: int
 
 
 def _size(side: Side) -> int:
-    return side.size if isinstance(side, Places) else len(side)
+    return side.size if isinstance(side, MatrixPositions) else len(side)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ImportTarget:
     """Where the matrix goes and what its manifest says of its making."""
 
     path: Path
@@ -112,7 +114,9 @@ class Target:
     inputs: Mapping[str, str]
 
 
-def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Target, means: Means) -> Matrix:
+def build_matrix(
+    spill: CellSpill | BasketSpill, reading: ImportContext, target: ImportTarget, means: RunOptions
+) -> Matrix:
     """Write the matrix of what was spilled."""
     rows, columns = rank_sides(spill, reading, threads=means.thread_count)
     if reading.sides == "mirrored" and isinstance(spill, CellSpill):
@@ -135,11 +139,11 @@ def build_matrix(spill: CellSpill | BasketSpill, reading: Reading, target: Targe
         if keys is None or isinstance(spill, BasketSpill):
             _add_cells(builder, spill, (rows, columns), reading.sides, task)
         else:
-            _add_runs(builder, spill, _Runs(keys, spill, rows.places, columns.places), memory, task)
+            _add_runs(builder, spill, _SortedRuns(keys, spill, rows.places, columns.places), memory, task)
         return builder.finish(config=target.config, inputs=target.inputs)
 
 
-def _refuse_one_way(spill: CellSpill, reading: Reading, places: NDArray[np.int64]) -> None:
+def _refuse_one_way(spill: CellSpill, reading: ImportContext, places: NDArray[np.int64]) -> None:
     """Raise CountsError for a column that is no row, of which no sum would tell: that pair stands one way only."""
     for cells in spill.pieces():
         one_way = places[cells.columns] < 0
@@ -193,7 +197,7 @@ class _Keys:
         shift = np.uint64(self.unit_bits)
         return row_part.astype(np.uint64) << shift, column_part.astype(np.uint64) << shift
 
-    def make_piece(self, keys: NDArray[np.uint64], first: int, last: int) -> Piece:
+    def make_piece(self, keys: NDArray[np.uint64], first: int, last: int) -> ShardPiece:
         """Return the shards from `first` up to `last` from their sorted keys, equal cells summed."""
         cells = keys >> np.uint64(self.unit_bits)
         units = (keys & np.uint64((1 << self.unit_bits) - 1)).astype(np.int64)
@@ -220,7 +224,7 @@ class _Keys:
             first, begin = last, end
 
 
-class _Runs:
+class _SortedRuns:
     """Sorted runs of what was spilled; several threads make several at the same time."""
 
     def __init__(self, keys: _Keys, spill: CellSpill, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
@@ -238,12 +242,12 @@ class _Runs:
         keys.sort()
         return keys
 
-    def _fill(self, keys: NDArray[np.uint64], cells: Cells) -> None:
+    def _fill(self, keys: NDArray[np.uint64], cells: UnitCells) -> None:
         np.add(self._row_part[cells.rows], self._column_part[cells.columns], out=keys)
         keys |= cells.units.astype(np.uint64)
 
 
-def _add_runs(builder: MatrixBuilder, spill: CellSpill, runs: _Runs, memory: int, task: Task) -> None:
+def _add_runs(builder: MatrixBuilder, spill: CellSpill, runs: _SortedRuns, memory: int, task: Task) -> None:
     threads = builder.threads
     most = max((memory - _PIECE_BYTES) // ((threads + 1) * _BYTES_A_KEY), memory // (64 * threads), 1)
     count = -(-spill.length // most)

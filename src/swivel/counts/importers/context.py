@@ -12,7 +12,7 @@ from swivel.runtime.progress import Task
 
 
 @dataclass(slots=True)
-class Reading:
+class ImportContext:
     """One import under way.
 
     Attributes

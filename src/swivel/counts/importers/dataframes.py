@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import pick_fields
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place, as_labels
-from swivel.counts.importers.spill import Chunk
+from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import ConfigError, CountsError
 
 _ROWS = 1 << 17
@@ -28,7 +28,7 @@ def is_frame(source: Any) -> bool:
     return hasattr(source, "columns") and hasattr(source, "shape") and hasattr(source, "__getitem__")
 
 
-def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
+def read_frame(frame: Any, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a pandas or polars table."""
     name = "the table"
     _refuse_wide(frame, reading)
@@ -38,7 +38,7 @@ def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
     for begin in range(0, frame.shape[0], _ROWS):
         place = _placer(name, "row", begin)
         rows, columns, *counts = (np.asarray(column[begin : begin + _ROWS]) for column in chosen)
-        yield Chunk(
+        yield ImportChunk(
             reading.rows.look_up(as_labels(rows), place),
             reading.columns.look_up(as_labels(columns), place),
             _as_counts(counts[0], place) if counts else None,
@@ -47,7 +47,7 @@ def read_frame(frame: Any, reading: Reading) -> Iterator[Chunk]:
         reading.advance(rows.size)
 
 
-def _refuse_wide(frame: Any, reading: Reading) -> None:
+def _refuse_wide(frame: Any, reading: ImportContext) -> None:
     """Raise ConfigError for a matrix as pandas keeps it (a crosstab, a pivot), whose columns are no triples."""
     kinds = [getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", [])]
     index = getattr(frame, "index", None)
@@ -85,13 +85,13 @@ def _as_float(value: Any) -> float:
         return float("inf")
 
 
-def read_mapping(counts: Mapping[Any, Any], reading: Reading) -> Iterator[Chunk]:
+def read_mapping(counts: Mapping[Any, Any], reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a dictionary such as Counter(pairs): (row, column) to count."""
     triples = ((*key, count) if isinstance(key, tuple) and len(key) == 2 else (key,) for key, count in counts.items())
     return read_iterable(triples, reading)
 
 
-def read_iterable(triples: Iterable[Any], reading: Reading) -> Iterator[Chunk]:
+def read_iterable(triples: Iterable[Any], reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of (row, column, count) or (row, column), one after the other."""
     items, begin = iter(triples), 0
     while batch := list(itertools.islice(items, _ROWS)):
@@ -101,7 +101,7 @@ def read_iterable(triples: Iterable[Any], reading: Reading) -> Iterator[Chunk]:
             if not isinstance(item, (tuple, list)) or len(item) != width or width not in (2, 3):
                 raise CountsError(f"{place(index)}: expected a row, a column and a count, got {_shown(item)}")
         rows, columns, *counts = (_as_array(values) for values in zip(*batch, strict=True))
-        yield Chunk(
+        yield ImportChunk(
             reading.rows.look_up(as_labels(rows), place),
             reading.columns.look_up(as_labels(columns), place),
             _as_counts(counts[0], place) if counts else None,

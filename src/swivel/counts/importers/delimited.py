@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import SEPARATORS, ImportConfig, pick_fields
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
-from swivel.counts.importers.lines import Lines, read_lines
-from swivel.counts.importers.spill import Chunk
+from swivel.counts.importers.lines import LineBlock, read_lines
+from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError
 
 _KNOWN_NUMBERS = 1 << 16  # counts that are remembered by their spelling
@@ -27,7 +27,7 @@ _CSV_LINES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _FieldBatch:
     """Fields of some lines, `width` a line, and the number of each line."""
 
     name: str
@@ -39,8 +39,8 @@ class _Batch:
     def place(self, index: int) -> str:
         return f"{self.name}, line {self.numbers[index]:,}"
 
-    def without_first(self) -> _Batch:
-        return _Batch(self.name, self.fields[self.width :], self.width, self.numbers[1:], self.cost)
+    def without_first(self) -> _FieldBatch:
+        return _FieldBatch(self.name, self.fields[self.width :], self.width, self.numbers[1:], self.cost)
 
 
 class _Numbers(dict[bytes, float]):
@@ -73,7 +73,7 @@ def _is_number(text: bytes) -> bool:
     return b"_" not in text
 
 
-def read_triples(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_triples(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a text file: `row SEPARATOR column SEPARATOR count`; without a third field the count is 1."""
     config, numbers = reading.config, _Numbers()
     batches = _read_batches(file, config, reading)
@@ -87,7 +87,7 @@ def read_triples(file: Path, reading: Reading) -> Iterator[Chunk]:
     picks = pick_fields(config, names, first.width, str(file))
     for batch in itertools.chain([first], batches):
         rows, columns, *counts = (batch.fields[pick :: batch.width] for pick in picks)
-        yield Chunk(
+        yield ImportChunk(
             reading.rows.look_up(rows, batch.place),
             reading.columns.look_up(columns, batch.place),
             numbers.parse(counts[0], batch.place) if counts else None,
@@ -95,7 +95,7 @@ def read_triples(file: Path, reading: Reading) -> Iterator[Chunk]:
         )
 
 
-def _read_batches(file: Path, config: ImportConfig, reading: Reading) -> Iterator[_Batch]:
+def _read_batches(file: Path, config: ImportConfig, reading: ImportContext) -> Iterator[_FieldBatch]:
     """Yield fields in batches, every line with as many as the first one; blank lines and comments are left out."""
     blocks = read_lines(file)
     separator, width = b"", 0
@@ -129,7 +129,7 @@ def _split(line: bytes, separator: bytes) -> list[bytes]:
     return line.split() if separator == b" " else line.split(separator)
 
 
-def _kept_lines(lines: Lines, comment: str | None) -> Iterator[tuple[int, bytes]]:
+def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of the lines that hold something."""
     mark = comment.encode() if comment else None
     for number, line in enumerate(lines.data.split(b"\n"), lines.first):
@@ -137,7 +137,7 @@ def _kept_lines(lines: Lines, comment: str | None) -> Iterator[tuple[int, bytes]
             yield number, line
 
 
-def _split_evenly(lines: Lines, separator: bytes, width: int) -> _Batch | None:
+def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> _FieldBatch | None:
     """Return the fields of a block in which every line has `width` of them, or None."""
     codes = np.frombuffer(lines.data, np.uint8)
     ends = codes == ord("\n")
@@ -150,10 +150,10 @@ def _split_evenly(lines: Lines, separator: bytes, width: int) -> _Batch | None:
         return None
     fields = lines.data.replace(b"\n", separator).split(separator)
     fields.pop()
-    return _Batch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)), lines.cost)
+    return _FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)), lines.cost)
 
 
-def _split_lines(lines: Lines, separator: bytes, width: int, comment: str | None) -> _Batch:
+def _split_lines(lines: LineBlock, separator: bytes, width: int, comment: str | None) -> _FieldBatch:
     fields: list[bytes] = []
     numbers = []
     for number, line in _kept_lines(lines, comment):
@@ -161,7 +161,7 @@ def _split_lines(lines: Lines, separator: bytes, width: int, comment: str | None
         _refuse_uneven(lines.name, number, len(split), width)
         fields += split
         numbers.append(number)
-    return _Batch(lines.name, fields, width, numbers, lines.cost)
+    return _FieldBatch(lines.name, fields, width, numbers, lines.cost)
 
 
 def _refuse_uneven(name: str, number: int, found: int, width: int) -> None:
@@ -169,7 +169,9 @@ def _refuse_uneven(name: str, number: int, found: int, width: int) -> None:
         raise CountsError(f"{name}, line {number:,}: {found} fields, the first line has {width}")
 
 
-def _read_quoted(blocks: Iterator[Lines], config: ImportConfig, reading: Reading, width: int) -> Iterator[_Batch]:
+def _read_quoted(
+    blocks: Iterator[LineBlock], config: ImportConfig, reading: ImportContext, width: int
+) -> Iterator[_FieldBatch]:
     """Yield what is left of a .csv file, fields in quotation marks included, which may hold commas and line ends."""
     first = next(blocks)
     rows = csv.reader(_decode_lines(itertools.chain([first], blocks), reading), strict=True)
@@ -190,10 +192,10 @@ def _read_quoted(blocks: Iterator[Lines], config: ImportConfig, reading: Reading
             raise CountsError(f"{first.name}, line {begin + rows.line_num:,}: not CSV ({error})") from None
         if not numbers:
             return
-        yield _Batch(first.name, fields, width, numbers, 0)
+        yield _FieldBatch(first.name, fields, width, numbers, 0)
 
 
-def _decode_lines(blocks: Iterator[Lines], reading: Reading) -> Iterator[str]:
+def _decode_lines(blocks: Iterator[LineBlock], reading: ImportContext) -> Iterator[str]:
     for lines in blocks:
         reading.advance(lines.cost)
         for index, line in enumerate(lines.data.split(b"\n")[:-1]):

@@ -1,6 +1,6 @@
 """What a source is: its format, told by its name, its content or its type; and the reader for it.
 
-Receives what the user named, hands on a `Source`: a format, files or an object, and how much there is to read. It opens
+Receives what the user named, hands on a `ImportSource`: a format, files or an object, and how much there is to read. It opens
 no file but to look whether a folder is one of TensorFlow's.
 """
 
@@ -21,7 +21,7 @@ from swivel.counts.importers import matrix_market as market
 from swivel.counts.importers import scipy_sparse as sparse
 from swivel.counts.importers import tf_swivel as tensorflow
 from swivel.counts.importers.config import ImportConfig
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.errors import ConfigError, CorpusError, CountsError
 
 SUFFIXES = {
@@ -42,7 +42,7 @@ SUFFIXES = {
     ".bin": "glove",
 }
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_READERS: Mapping[str, Callable[[Path, Reading], Iterator[Any]]] = {
+_READERS: Mapping[str, Callable[[Path, ImportContext], Iterator[Any]]] = {
     "triples": text.read_triples,
     "edges": text.read_triples,
     "baskets": baskets.read_basket_file,
@@ -59,7 +59,7 @@ _DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """What is to be read.
 
     Attributes
@@ -77,7 +77,7 @@ class Source:
     format: str
     files: tuple[Path, ...]
     size: float | None
-    read: Callable[[Reading], Iterator[Any]]
+    read: Callable[[ImportContext], Iterator[Any]]
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class Source:
         return fingerprint_sources([*self.files, *(file for file in beside if file.is_file())], CorpusConfig())
 
 
-def find_source(source: Any, config: ImportConfig) -> Source:
+def find_source(source: Any, config: ImportConfig) -> ImportSource:
     """Return what a path, several paths or an object is; raise ConfigError where that cannot be told."""
     paths = _as_paths(source)
     if paths is None:
@@ -120,11 +120,11 @@ def find_source(source: Any, config: ImportConfig) -> Source:
         raise ConfigError(f"{files[1]}: a second source; of format {format} only one is read at a time")
     _check_files(files, format)
 
-    def read(reading: Reading) -> Iterator[Any]:
+    def read(reading: ImportContext) -> Iterator[Any]:
         for file in files:
             yield from _READERS[format](file, reading)
 
-    return Source(format, files, _total_size(files), read)
+    return ImportSource(format, files, _total_size(files), read)
 
 
 def _as_paths(source: Any) -> list[str | Path] | None:
@@ -173,23 +173,23 @@ def _total_size(files: tuple[Path, ...]) -> float | None:
     return sum(part.stat().st_size for part in parts)
 
 
-def _find_object(source: Any, config: ImportConfig) -> Source:
+def _find_object(source: Any, config: ImportConfig) -> ImportSource:
     if config.format not in (None, "triples", "edges", "baskets"):
         raise ConfigError(f"format {config.format} is one of files; what is in memory says itself what it is")
     if config.format == "baskets":
-        return Source("baskets", (), None, lambda reading: baskets.read_basket_lists(_iterable(source), reading))
+        return ImportSource("baskets", (), None, lambda reading: baskets.read_basket_lists(_iterable(source), reading))
     size = source.shape[0] if getattr(source, "shape", None) else None
     if type(source).__module__.partition(".")[0] == "pyarrow":
-        return Source("memory", (), None, lambda reading: arrow.read_table(source, reading))
+        return ImportSource("memory", (), None, lambda reading: arrow.read_table(source, reading))
     if sparse.is_sparse(source):
-        return Source("memory", (), source.nnz, lambda reading: sparse.read_sparse(source, reading))
+        return ImportSource("memory", (), source.nnz, lambda reading: sparse.read_sparse(source, reading))
     if tables.is_frame(source):
-        return Source("memory", (), size, lambda reading: tables.read_frame(source, reading))
+        return ImportSource("memory", (), size, lambda reading: tables.read_frame(source, reading))
     if hasattr(source, "__array__") and hasattr(source, "shape"):
-        return Source("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
+        return ImportSource("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
     if isinstance(source, Mapping):
-        return Source(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
-    return Source(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
+        return ImportSource(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
+    return ImportSource(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
 
 
 def _iterable(source: Any) -> Iterable[Any]:

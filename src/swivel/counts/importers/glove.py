@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
 from swivel.counts.importers.lines import read_lines
-from swivel.counts.importers.spill import PIECE, Chunk
+from swivel.counts.importers.spill import PIECE, ImportChunk
 from swivel.errors import CountsError
 
 VOCABULARY = "vocab.txt"
 _RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("count", "<f8")])
 
 
-def read_glove(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_glove(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a cooccurrence.bin."""
     if reading.row_labels is None:
         reading.row_labels = _read_words(file.parent / VOCABULARY, file)
@@ -43,7 +43,7 @@ def read_glove(file: Path, reading: Reading) -> Iterator[Chunk]:
                 index = int(wrong.argmax())
                 raise CountsError(f"{place(index)}: word {records[side][index]} of a vocabulary of {words:,}")
         rows, columns = (records[side].astype(np.int64) - 1 for side in ("row", "column"))
-        yield Chunk(rows, columns, records["count"].astype(np.float64), place)
+        yield ImportChunk(rows, columns, records["count"].astype(np.float64), place)
         reading.advance(records.nbytes)
 
 

@@ -19,16 +19,16 @@ import numpy as np
 from swivel.config import result_settings
 from swivel.counts import Matrix, building_bytes, open_matrix
 from swivel.counts.importers.baskets import BasketSpill, check_basket_sides
-from swivel.counts.importers.build import Target, build_matrix
+from swivel.counts.importers.build import ImportTarget, build_matrix
 from swivel.counts.importers.config import ImportConfig, refuse_idle_settings
-from swivel.counts.importers.context import Reading
-from swivel.counts.importers.detect import Source, find_source
+from swivel.counts.importers.context import ImportContext
+from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
 from swivel.counts.importers.labels import as_labels
 from swivel.counts.importers.spill import CellSpill
 from swivel.errors import ConfigError, CountsError, FolderExists, StorageError, clear_errors
-from swivel.runtime.estimates import Needs, check_libraries
-from swivel.runtime.options import Means
+from swivel.runtime.estimates import ResourceEstimate, check_libraries
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
 
@@ -47,7 +47,7 @@ def import_counts(
     *,
     row_labels: Labels = None,
     column_labels: Labels = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
     """Import somebody's counts and return the matrix, kept in the folder `out` or in a temporary one.
@@ -76,7 +76,7 @@ def import_counts(
     >>> matrix.count("tea", "milk"), matrix.shape
     (5.0, (1, 2))
     """
-    means = means or Means()
+    means = means or RunOptions()
     config = _make_config(settings)
     found = find_source(source, config)
     refuse_idle_settings(config, found.format, found.name)
@@ -85,7 +85,7 @@ def import_counts(
     if inputs and (named.rows is not None or named.columns is not None):
         inputs["labels"] = fingerprint([named.rows, named.columns])
     with _folder_or_temporary(out) as path:
-        target = Target(path, {"import": result_settings(config)}, inputs)
+        target = ImportTarget(path, {"import": result_settings(config)}, inputs)
         if out is not None and _is_done(target, means):
             return open_matrix(path)
         with hold_folder(path):
@@ -105,7 +105,7 @@ class _Named:
 def _make_config(settings: dict[str, Any]) -> ImportConfig:
     names = [field.name for field in dataclasses.fields(ImportConfig)]
     for setting in settings:
-        if setting in {field.name for field in dataclasses.fields(Means)}:
+        if setting in {field.name for field in dataclasses.fields(RunOptions)}:
             raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
         if setting not in names:
             raise ConfigError(f"{setting!r} is not a setting of importing; known are {', '.join(names)}")
@@ -136,7 +136,7 @@ def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
         raise
 
 
-def _is_done(target: Target, means: Means) -> bool:
+def _is_done(target: ImportTarget, means: RunOptions) -> bool:
     """Return whether the folder was made from exactly this; raise where it was made from something else."""
     if means.overwrite or not (target.path / MANIFEST).exists():
         return False
@@ -152,7 +152,9 @@ def _is_done(target: Target, means: Means) -> bool:
     return True
 
 
-def _import(found: Source, config: ImportConfig, named: _Named, target: Target, means: Means) -> Matrix:
+def _import(
+    found: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, means: RunOptions
+) -> Matrix:
     sides = config.sides or found.default_sides
     if found.is_baskets:
         sides = check_basket_sides(sides)
@@ -161,7 +163,7 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
     if found.files and found.size:
         disk = int(found.size * SCRATCH_PER_BYTE)
         memory = min(means.memory_bytes, _MEMORY_PER_BYTE * disk)
-        Needs("importing", disk, memory, disk, _ADVICE).announce(target.path, means.progress)
+        ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(target.path, means.progress)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder(target.path))
         spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
@@ -171,20 +173,22 @@ def _import(found: Source, config: ImportConfig, named: _Named, target: Target, 
         cells = getattr(spill, "length", 0)
         reading.settle(cells)
         disk, memory = building_bytes(cells, means.memory_bytes)
-        Needs("building", disk, memory, disk, _ADVICE).check(target.path)
+        ResourceEstimate("building", disk, memory, disk, _ADVICE).check(target.path)
         try:
             return build_matrix(spill, reading, target, means)
         except CountsError as error:
             raise CountsError(f"{found.name}: {error}") from error
 
 
-def _read(found: Source, spill: Any, config: ImportConfig, sides: str, named: _Named, means: Means) -> Reading:
+def _read(
+    found: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, means: RunOptions
+) -> ImportContext:
     """Read the whole source into the spill."""
     with (
         clear_errors("the source"),
         track(means.progress, "reading", found.size, "bytes" if found.files else "rows") as task,
     ):
-        reading = Reading(config, sides, means.memory_bytes, task, named.rows, named.columns)
+        reading = ImportContext(config, sides, means.memory_bytes, task, named.rows, named.columns)
         for chunk in found.read(reading):
             spill.add(chunk)
     return reading

@@ -101,7 +101,7 @@ def as_labels(values: NDArray[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MatrixPositions:
     """Rows or columns that are places in a matrix: 0 to size - 1, with labels or without."""
 
     size: int
@@ -112,10 +112,10 @@ class Places:
         return list(map(str, range(self.size))) if self.given is None else list(self.given)
 
 
-Side = LabelTable | Places
+Side = LabelTable | MatrixPositions
 
 
-def make_places(size: int, labels: Sequence[str] | None, counts: int, name: str) -> Places:
+def make_places(size: int, labels: Sequence[str] | None, counts: int, name: str) -> MatrixPositions:
     """Return the places of one side of a matrix of `counts` cells; one that claims far more than it holds is refused.
 
     >>> make_places(10**12, None, 3, "a.npz: its rows")
@@ -125,10 +125,10 @@ def make_places(size: int, labels: Sequence[str] | None, counts: int, name: str)
     if labels is not None:
         if len(labels) != size:
             raise CountsError(f"{name} are {size:,}, the labels given for them {len(labels):,}")
-        return Places(size, _check_labels(labels, name))
+        return MatrixPositions(size, _check_labels(labels, name))
     if size > _FREE_PLACES + _PLACES_A_COUNT * counts:
         raise CountsError(f"{name} are {size:,}, its counts only {counts:,}: damaged?")
-    return Places(size)
+    return MatrixPositions(size)
 
 
 def _check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:

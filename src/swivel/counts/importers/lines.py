@@ -17,7 +17,7 @@ LONGEST_LINE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineBlock:
     """Whole lines, each ended by a line feed; `first` is the number of the first one, from 1."""
 
     name: str
@@ -30,7 +30,7 @@ class Lines:
         return f"{self.name}, line {self.first + index:,}"
 
 
-def read_lines(file: Path) -> Iterator[Lines]:
+def read_lines(file: Path) -> Iterator[LineBlock]:
     """Yield a file's lines in blocks of a megabyte or so; CRLF becomes LF, a byte order mark goes."""
     name = "standard input" if file == STDIN else str(file)
     held, cost, first = b"", 0, 1
@@ -41,13 +41,13 @@ def read_lines(file: Path) -> Iterator[Lines]:
             if not feed:
                 held += rest
             else:
-                lines = Lines(name, first, _with_feeds(held + whole), cost)
+                lines = LineBlock(name, first, _with_feeds(held + whole), cost)
                 yield lines
                 first, held, cost = first + lines.data.count(b"\n"), rest, 0
             if len(held) > LONGEST_LINE:
                 raise CountsError(f"{name}, line {first:,}: longer than {LONGEST_LINE:,} bytes; is it text?")
     if held:
-        yield Lines(name, first, _with_feeds(held), cost)
+        yield LineBlock(name, first, _with_feeds(held), cost)
 
 
 def _with_feeds(data: bytes) -> bytes:

@@ -13,17 +13,17 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
-from swivel.counts.importers.lines import Lines, read_lines
-from swivel.counts.importers.spill import Chunk
+from swivel.counts.importers.lines import LineBlock, read_lines
+from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError
 
 _LINES = 1 << 16
 _HEADER = "%%MatrixMarket matrix coordinate"
 
 
-def read_market(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_market(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Matrix Market file of coordinates: real, integer or pattern; general or symmetric."""
     lines = _Numbered(file, reading)
     kind, symmetry = _read_header(lines)
@@ -38,7 +38,7 @@ def read_market(file: Path, reading: Reading) -> Iterator[Chunk]:
     for numbers, fields in lines.batches(width):
         values = _parse(lines, numbers, fields, width)
         ids, others = (_as_places(lines, numbers, values[:, side], (rows, columns)[side]) for side in (0, 1))
-        yield Chunk(ids, others, None if width == 2 else values[:, 2].copy(), _placer(lines, numbers))
+        yield ImportChunk(ids, others, None if width == 2 else values[:, 2].copy(), _placer(lines, numbers))
         found += len(numbers)
     if found != promised:
         raise CountsError(f"{file}: its header promises {promised:,} entries, there are {found:,}")
@@ -51,11 +51,11 @@ def _placer(lines: _Numbered, numbers: list[int]) -> Place:
 class _Numbered:
     """A file's lines with their numbers."""
 
-    def __init__(self, file: Path, reading: Reading) -> None:
+    def __init__(self, file: Path, reading: ImportContext) -> None:
         self._file, self._lines = file, self._number(read_lines(file), reading)
 
     @staticmethod
-    def _number(blocks: Iterator[Lines], reading: Reading) -> Iterator[tuple[int, bytes]]:
+    def _number(blocks: Iterator[LineBlock], reading: ImportContext) -> Iterator[tuple[int, bytes]]:
         for block in blocks:
             yield from enumerate(block.data.split(b"\n")[:-1], block.first)
             reading.advance(block.cost)

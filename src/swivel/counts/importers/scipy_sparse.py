@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
-from swivel.counts.importers.spill import PIECE, Chunk
+from swivel.counts.importers.spill import PIECE, ImportChunk
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.storage.npy import read_array_header
 
@@ -31,7 +31,7 @@ def is_sparse(source: Any) -> bool:
     return hasattr(source, "tocsr") and hasattr(source, "nnz")
 
 
-def read_sparse(matrix: Any, reading: Reading) -> Iterator[Chunk]:
+def read_sparse(matrix: Any, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a scipy sparse matrix, or of a dense array of two dimensions."""
     name = "the matrix"
     if len(matrix.shape) != 2:
@@ -50,7 +50,9 @@ def read_sparse(matrix: Any, reading: Reading) -> Iterator[Chunk]:
         rows = _rows_of(indptr, first, last)
         columns = np.asarray(held.indices[first:last], np.int64)
         _check_range(columns, columns_total, "column", _place_at(name, first))
-        yield Chunk(rows, columns, np.asarray(held.data[first:last], np.float64), _place_cell(name, rows, columns))
+        yield ImportChunk(
+            rows, columns, np.asarray(held.data[first:last], np.float64), _place_cell(name, rows, columns)
+        )
         reading.advance(last - first)
 
 
@@ -91,7 +93,7 @@ def _clear_errors(name: str) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class _Member:
+class _NpzMember:
     """An array in an .npz file, read piece by piece."""
 
     file: IO[bytes]
@@ -115,7 +117,7 @@ class _Archive:
         self._archive, self._size = archive, size
         self.most_bytes = 1 << 62  # that an array may take that is held whole
 
-    def open(self, name: str) -> _Member:
+    def open(self, name: str) -> _NpzMember:
         try:
             info = self._archive.getinfo(f"{name}.npy")
         except KeyError:
@@ -128,9 +130,9 @@ class _Archive:
         header = read_array_header(file)
         if header.nbytes > info.file_size:
             raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
-        return _Member(file, header.dtype, header.shape, header.size)
+        return _NpzMember(file, header.dtype, header.shape, header.size)
 
-    def numbers(self, name: str, kinds: str) -> _Member:
+    def numbers(self, name: str, kinds: str) -> _NpzMember:
         member = self.open(name)
         if len(member.shape) != 1 or member.dtype.kind not in kinds:
             raise ValueError(f"array {name!r} is {member.dtype} of {len(member.shape)} dimensions")
@@ -144,7 +146,7 @@ class _Archive:
         return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
-def read_npz(file: Path, reading: Reading) -> Iterator[Chunk]:
+def read_npz(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of what `scipy.sparse.save_npz` wrote: csr, csc and coo."""
     with _clear_errors(str(file)), zipfile.ZipFile(file) as opened:
         archive = _Archive(opened, file.stat().st_size)
@@ -168,14 +170,14 @@ def read_npz(file: Path, reading: Reading) -> Iterator[Chunk]:
             place = _place_at(str(file), first)
             _check_range(row_ids, rows, "row", place)
             _check_range(column_ids, columns, "column", place)
-            yield Chunk(row_ids, column_ids, counts, place)
+            yield ImportChunk(row_ids, column_ids, counts, place)
             reading.advance(file.stat().st_size * len(counts) / data.size)
 
 
 _Pieces = Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]
 
 
-def _read_coo(archive: _Archive, data: _Member) -> _Pieces:
+def _read_coo(archive: _Archive, data: _NpzMember) -> _Pieces:
     rows, columns = archive.numbers("row", "iu"), archive.numbers("col", "iu")
     if not rows.size == columns.size == data.size:
         raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {data.size:,} values")
@@ -185,7 +187,7 @@ def _read_coo(archive: _Archive, data: _Member) -> _Pieces:
         yield first, ids, others, data.take(size).astype(np.float64)
 
 
-def _read_compressed(archive: _Archive, data: _Member, shape: tuple[int, int], kind: str) -> _Pieces:
+def _read_compressed(archive: _Archive, data: _NpzMember, shape: tuple[int, int], kind: str) -> _Pieces:
     pointers, indices = archive.numbers("indptr", "iu"), archive.numbers("indices", "iu")
     major = shape[0] if kind == "csr" else shape[1]
     if pointers.size != major + 1 or indices.size != data.size:

@@ -27,7 +27,7 @@ _EXACT = float(1 << 53)
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ImportChunk:
     """Some cells as a reader hands them on.
 
     Attributes
@@ -47,7 +47,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class UnitCells:
     """Cells by id, their counts in units."""
 
     rows: NDArray[np.int64]
@@ -75,7 +75,7 @@ class CellSpill:
         """The largest count, in units."""
         return int(to_units([self._largest], self.unit)[0])
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: ImportChunk) -> None:
         """Write a chunk; counts of 0 are left out, negative ones and such as are not finite are refused."""
         rows, columns, counts = chunk.rows, chunk.columns, chunk.counts
         for ids in (rows, columns):
@@ -109,14 +109,14 @@ class CellSpill:
         for file in self._files.values():
             file.close()
 
-    def pieces(self, first: int = 0, last: int | None = None) -> Iterator[Cells]:
+    def pieces(self, first: int = 0, last: int | None = None) -> Iterator[UnitCells]:
         """Yield the cells from `first` up to `last`, in pieces; several threads may at the same time."""
         last = self.length if last is None else last
         for start in range(first, last, PIECE):
             rows, columns, counts = (self._read(name, start, min(PIECE, last - start)) for name in self._files)
             counts *= self.unit  # Checked when they came: finite, above 0, and their sum fits the unit.
             units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
-            yield Cells(rows.astype(np.int64), columns.astype(np.int64), units)
+            yield UnitCells(rows.astype(np.int64), columns.astype(np.int64), units)
 
     def _read(self, name: str, start: int, size: int) -> NDArray[Any]:
         file = self._files[name]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.context import Reading
+from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.labels import Place
 from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.protobuf import WireError, parse_example
-from swivel.counts.importers.spill import Chunk
+from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 
@@ -30,7 +30,7 @@ def is_tensorflow_folder(path: Path) -> bool:
     return (path / ROW_WORDS).is_file() and (path / COLUMN_WORDS).is_file()
 
 
-def read_tensorflow(folder: Path, reading: Reading) -> Iterator[Chunk]:
+def read_tensorflow(folder: Path, reading: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a folder, shard by shard."""
     rows, columns = (_read_words(folder / name) for name in (ROW_WORDS, COLUMN_WORDS))
     if reading.config.sides is None and rows == columns:
@@ -63,7 +63,7 @@ def _read_words(file: Path) -> list[str]:
     return words
 
 
-def _read_shard(file: Path, rows: int, columns: int) -> Chunk:
+def _read_shard(file: Path, rows: int, columns: int) -> ImportChunk:
     try:
         features = parse_example(file.read_bytes())
     except WireError as error:
@@ -78,7 +78,7 @@ def _read_shard(file: Path, rows: int, columns: int) -> Chunk:
     def place(index: int) -> str:
         return f"{file}, cell {index + 1:,}"
 
-    return Chunk(
+    return ImportChunk(
         _globalise(_take(file, features, "global_row", "i"), local_rows, rows, "row", place),
         _globalise(_take(file, features, "global_col", "i"), local_columns, columns, "column", place),
         counts,

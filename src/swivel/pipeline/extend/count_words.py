@@ -19,8 +19,8 @@ from swivel.corpus import encode_corpus
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
 from swivel.errors import VocabularyError
-from swivel.pipeline.extend.model import Counting, Trained
-from swivel.runtime.options import Means
+from swivel.pipeline.extend.model import TextCounting, TrainedModel
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ class WordCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NewText:
     """The new text, how to count it, and which of its words are wanted (None: by their counts)."""
 
     texts: Texts
-    counting: Counting
+    counting: TextCounting
     listed: tuple[str, ...] | None
 
 
-def count_words(trained: Trained, reading: Reading, scratch: Path, means: Means) -> WordCounts:
+def count_words(trained: TrainedModel, reading: NewText, scratch: Path, means: RunOptions) -> WordCounts:
     """Count the text over old and new words together; return the cells of a new one with a trained one."""
     counting, threads, known = reading.counting, means.thread_count, trained.vectors.vocabulary
     encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=means.progress)
@@ -70,7 +70,7 @@ def count_words(trained: Trained, reading: Reading, scratch: Path, means: Means)
     return _select_cells(matrix, known.tokens[: trained.words], words)
 
 
-def _choose_words(seen: Mapping[str, int], known: Vocabulary, reading: Reading, progress: Progress) -> Vocabulary:
+def _choose_words(seen: Mapping[str, int], known: Vocabulary, reading: NewText, progress: Progress) -> Vocabulary:
     """Return the new words with their counts, by falling count."""
     new = {word: count for word, count in seen.items() if word not in known}
     if reading.listed is not None:

@@ -1,6 +1,6 @@
 """What is extended: trained vectors, and how their text was counted.
 
-Receives a path or loaded vectors, hands on a `Trained` and a `Counting`, or says why there can be none.
+Receives a path or loaded vectors, hands on a `TrainedModel` and a `TextCounting`, or says why there can be none.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from swivel.errors import ConfigError
 from swivel.pipeline.stages import split_settings
 from swivel.runtime.progress import Progress
 from swivel.storage import Manifest, fingerprint, read_manifest
-from swivel.vectors import Side, Vectors, load
+from swivel.vectors import Vectors, VectorTable, load
 from swivel.vectors.formats.reader import find_vectors, recognise
 
 COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedModel:
     """A folder of vectors with all that folding into it needs."""
 
     path: Path
     manifest: Manifest
     vectors: Vectors
-    columns: Side
+    columns: VectorTable
     row_sums: NDArray[np.float64]
     column_sums: NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class Trained:
         return fingerprint({name: part.sha256 for name, part in sorted(self.manifest.parts.items())})
 
 
-def open_trained(vectors: Vectors | str | Path) -> Trained:
+def open_trained(vectors: Vectors | str | Path) -> TrainedModel:
     """Return the vectors with the settings of their training, or raise ConfigError for what has no such thing."""
     path = vectors.path if isinstance(vectors, Vectors) else find_vectors(vectors)
     if path is None:
@@ -85,11 +85,11 @@ def open_trained(vectors: Vectors | str | Path) -> Trained:
             f"{path}: its columns are not its words, so text says nothing of them; "
             "swivel.training.fold_in.fold_rows takes counts of new rows"
         )
-    return Trained(path, manifest, loaded, columns, loaded.row_sums, columns.sums)
+    return TrainedModel(path, manifest, loaded, columns, loaded.row_sums, columns.sums)
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class TextCounting:
     """How the new text is read and counted."""
 
     corpus: CorpusConfig
@@ -101,7 +101,7 @@ class Counting:
         return {field.name: result_settings(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
-def choose_counting(trained: Trained, settings: Mapping[str, Any], progress: Progress) -> Counting:
+def choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress: Progress) -> TextCounting:
     """Return what the training recorded, with what was asked for; an older folder is asked by its columns' names."""
     asked = {name: value for name, value in settings.items() if value is not None}
     checked = split_settings("fast", _without_count(asked), CorpusConfig, VocabularyConfig, CountConfig)
@@ -109,7 +109,7 @@ def choose_counting(trained: Trained, settings: Mapping[str, Any], progress: Pro
     recorded = trained.manifest.facts.get("counted_with") or {}
     corpus = CorpusConfig(**{**recorded.get("corpus", {}), **_pick(asked, CorpusConfig)})
     if "count" not in recorded:
-        chosen = Counting(corpus, checked[1], _guess_counting(trained, to_count))
+        chosen = TextCounting(corpus, checked[1], _guess_counting(trained, to_count))
         progress.say(_describe_guess(trained.path, chosen))
         return chosen
     count = CountConfig(**{**recorded["count"], **to_count})
@@ -119,7 +119,7 @@ def choose_counting(trained: Trained, settings: Mapping[str, Any], progress: Pro
                 f"{name} is {recorded['count'][name]!r} in the training of {trained.path}, got {to_count[name]!r}: "
                 "new words are counted as the others were; leave it out"
             )
-    return Counting(corpus, checked[1], count)
+    return TextCounting(corpus, checked[1], count)
 
 
 def _without_count(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _pick(settings: Mapping[str, Any], stage: type[Any]) -> dict[str, Any]:
     return {field.name: settings[field.name] for field in dataclasses.fields(stage) if field.name in settings}
 
 
-def _guess_counting(trained: Trained, asked: Mapping[str, Any]) -> CountConfig:
+def _guess_counting(trained: TrainedModel, asked: Mapping[str, Any]) -> CountConfig:
     """Return the settings under which the columns have the names that they have."""
     first = Vocabulary(trained.vectors.vocabulary.tokens[:1], [1])
     found = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
@@ -146,7 +146,7 @@ def _guess_counting(trained: Trained, asked: Mapping[str, Any]) -> CountConfig:
     )
 
 
-def _describe_guess(path: Path, how: Counting) -> str:
+def _describe_guess(path: Path, how: TextCounting) -> str:
     count = how.count
     return (
         f"{path} does not say how its text was counted: {count.columns} columns, window {count.window_left} and "

@@ -11,19 +11,19 @@ import numpy as np
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError
-from swivel.pipeline.extend.model import Counting, Trained, choose_counting, open_trained
+from swivel.pipeline.extend.model import TextCounting, TrainedModel, choose_counting, open_trained
 from swivel.pipeline.stages import folder_or_temporary, is_done
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 from swivel.storage import create_folder, fingerprint, scratch_folder
-from swivel.vectors import Side, Vectors, combine_vectors, load, recover_axes, write_vectors
+from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
 
 if TYPE_CHECKING:
     import scipy.sparse
     from numpy.typing import NDArray
 
     from swivel.corpus import Texts
-    from swivel.pipeline.extend.count_words import Reading, WordCounts
+    from swivel.pipeline.extend.count_words import NewText, WordCounts
 
 STAGE = "vectors"
 ROWS_AT_A_TIME = 256  # folded between two reports of progress
@@ -35,7 +35,7 @@ def extend(
     out: str | Path | None = None,
     *,
     vocabulary: Iterable[str] | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Give vectors to the words of new text that `vectors` lack, without training; kept in the folder `out`.
@@ -71,9 +71,9 @@ def extend(
     <Vectors of 5 tokens, 4 dimensions, 20 columns>
     """
     from swivel.corpus import fingerprint_sources
-    from swivel.pipeline.extend.count_words import Reading
+    from swivel.pipeline.extend.count_words import NewText
 
-    means = means or Means()
+    means = means or RunOptions()
     trained = open_trained(vectors)
     counting = choose_counting(trained, settings, means.progress)
     listed = _list_words(vocabulary)
@@ -87,7 +87,7 @@ def extend(
         is_repeatable = "iterable" not in inputs and "-" not in inputs
         if is_repeatable and is_done(home.path, STAGE, made_from, means):
             return load(home.path)
-        return home.keep(_extend(trained, Reading(texts, counting, listed), home.path, made_from, means))
+        return home.keep(_extend(trained, NewText(texts, counting, listed), home.path, made_from, means))
 
 
 def _list_words(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -96,7 +96,9 @@ def _list_words(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
     return None if vocabulary is None else tuple(dict.fromkeys(vocabulary))
 
 
-def _extend(trained: Trained, reading: Reading, path: Path, made_from: Mapping[str, Any], means: Means) -> Vectors:
+def _extend(
+    trained: TrainedModel, reading: NewText, path: Path, made_from: Mapping[str, Any], means: RunOptions
+) -> Vectors:
     from swivel.pipeline.extend.count_words import count_words
 
     with create_folder(path, STAGE, overwrite=means.overwrite) as folder:
@@ -113,17 +115,17 @@ def _extend(trained: Trained, reading: Reading, path: Path, made_from: Mapping[s
     return load(path)
 
 
-def _add_words(trained: Trained, counts: WordCounts, counting: Counting, means: Means) -> Vectors:
+def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, means: RunOptions) -> Vectors:
     """Return the vectors with the new words after those that were there."""
     with track(means.progress, "folding in", sum(counts.rows.shape[:1] + counts.columns.shape[:1]), "rows") as task:
         new_rows, new_columns = _fold_words(trained, counts, counting.count.device, task)
     old, config = trained.vectors, trained.vectors_config
-    rows = Side(
+    rows = VectorTable(
         _join(old.vocabulary, counts.words),
         np.concatenate([old.rows, new_rows]),
         np.concatenate([trained.row_sums, _sum_rows(counts.rows)]),
     )
-    columns = Side(
+    columns = VectorTable(
         rows.vocabulary if old.columns_per_row == 1 else _join(trained.columns.vocabulary, _label(counts, counting)),
         np.concatenate([trained.columns.values, new_columns]),
         np.concatenate([trained.column_sums, _sum_rows(counts.columns)]),
@@ -134,7 +136,7 @@ def _add_words(trained: Trained, counts: WordCounts, counting: Counting, means: 
 
 
 def _fold_words(
-    trained: Trained, counts: WordCounts, device: str, task: Task
+    trained: TrainedModel, counts: WordCounts, device: str, task: Task
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return rows and columns of the new words: each side with the trained ones of the other held fixed."""
     words, parts = trained.words, trained.vectors.columns_per_row
@@ -149,7 +151,7 @@ def _fold_words(
 def _fold(
     counts: scipy.sparse.csr_array,
     fixed: tuple[NDArray[np.float32], NDArray[np.float64]],
-    trained: Trained,
+    trained: TrainedModel,
     device: str,
     task: Task,
 ) -> NDArray[np.float32]:
@@ -165,7 +167,7 @@ def _fold(
 
 
 def _combine(
-    trained: Trained, rows: NDArray[np.float32], columns: NDArray[np.float32], config: VectorsConfig
+    trained: TrainedModel, rows: NDArray[np.float32], columns: NDArray[np.float32], config: VectorsConfig
 ) -> NDArray[np.float32]:
     """Return new words' vectors, put together from their rows and columns as the trained words' were."""
     old, words, parts = trained.vectors, trained.words, trained.vectors.columns_per_row
@@ -179,7 +181,7 @@ def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:
     return Vocabulary([*old.tokens, *new.tokens], np.concatenate([old.counts, new.counts]))
 
 
-def _label(counts: WordCounts, counting: Counting) -> Vocabulary:
+def _label(counts: WordCounts, counting: TextCounting) -> Vocabulary:
     from swivel.counts.cooccurrence import column_vocabulary
 
     return column_vocabulary(counts.words, counting.count) or counts.words

@@ -78,7 +78,7 @@ class ReproduceConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class VectorsSpec:
     """One set of vectors to be made: a method and a seed."""
 
     method: str
@@ -95,10 +95,10 @@ def is_ours(method: str) -> bool:
     return method in RECIPES and method != "glove"
 
 
-def list_trained(config: ReproduceConfig) -> tuple[Trained, ...]:
+def list_trained(config: ReproduceConfig) -> tuple[VectorsSpec, ...]:
     """Return all vectors that an experiment trains, method by method."""
     return tuple(
-        Trained(method, config.seed + number)
+        VectorsSpec(method, config.seed + number)
         for method in config.methods
         for number in range(config.seeds if is_ours(method) else 1)
     )

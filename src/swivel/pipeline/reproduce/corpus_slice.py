@@ -16,7 +16,7 @@ from swivel.corpus import encode_corpus, fingerprint_sources, split_units
 from swivel.corpus.chunks import cut_stream, describe_bad_byte
 from swivel.corpus.sources import open_streams
 from swivel.pipeline.stages import is_done
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 from swivel.storage import create_folder, scratch_folder
 
@@ -40,7 +40,7 @@ class SliceJob:
         config = {"corpus": {"tokens": self.tokens, "tokenizer": self.config.tokenizer}}
         return {"config": config, "inputs": fingerprint_sources(list(self.texts), self.config)}
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Write the slice, unless it is there: written again it would pass for another text."""
         if is_done(self.out, STAGE, self.made_from(), means):
             return

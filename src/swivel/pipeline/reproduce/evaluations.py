@@ -21,8 +21,8 @@ from swivel.evaluation import (
     AnalogySet,
     CategoryResult,
     CategorySet,
+    EvaluationConfig,
     Report,
-    Rules,
     SimilarityResult,
     SimilaritySet,
     score_sets,
@@ -30,7 +30,7 @@ from swivel.evaluation import (
 from swivel.evaluation.datasets import TestSet
 from swivel.evaluation.report import Result
 from swivel.pipeline.reproduce.jobs import fingerprint_of
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import Folder, create_folder, fingerprint, open_folder
 from swivel.vectors.formats import open_vectors
 
@@ -46,14 +46,14 @@ class EvaluateJob:
     vectors: Path
     out: Path
     sets: tuple[TestSet, ...]
-    rules: Rules
+    rules: EvaluationConfig
 
     def made_from(self) -> dict[str, Any]:
         """Return what the figures depend on."""
         inputs = {"vectors": fingerprint_of(self.vectors), "sets": fingerprint([repr(each) for each in self.sets])}
         return {"config": asdict(self.rules), "inputs": inputs}
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Score every set, unless that is done: the record of it may not have been written any more."""
         if not means.overwrite and self._is_done():
             return
@@ -94,7 +94,7 @@ def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
     try:
         figures = {each["name"]: each for each in json.loads("\n".join(folder.lines(REPORT)))}
         results = tuple(_rebuild(folder, test_set, figures[test_set.name]) for test_set in sets)
-        return Report(results, Rules(**folder.manifest.config))
+        return Report(results, EvaluationConfig(**folder.manifest.config))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedFolder(
             f"{path}: not what was found on these sets ({error}); remove it and evaluate again"

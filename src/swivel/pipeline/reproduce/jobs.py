@@ -16,12 +16,12 @@ from swivel.counts import open_matrix
 from swivel.evaluation.baselines import BaselineConfig, baseline_settings, keep_vectors, train_word2vec
 from swivel.pipeline import stages as pipeline
 from swivel.pipeline.reproduce.config import count_settings
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import checksum, fingerprint, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
-class CountJob:
+class CountStage:
     """Count a text as a recipe says."""
 
     resumes: ClassVar[bool] = False
@@ -36,13 +36,13 @@ class CountJob:
         configs = count_settings(self.recipe, self.settings)
         return {"configs": configs, "texts": fingerprint_sources(list(self.texts), CorpusConfig(**configs["corpus"]))}
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Count."""
         pipeline.count(list(self.texts), self.out, recipe=self.recipe, means=means, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainJob:
+class TrainStage:
     """Train a matrix as a recipe says."""
 
     resumes: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class TrainJob:
         configs = pipeline.split_settings(self.recipe, self.settings, TrainConfig, VectorsConfig)
         return {"configs": [result_settings(config) for config in configs], "matrix": fingerprint_of(self.matrix)}
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Train, or go on from the last checkpoint."""
         pipeline.train(self.matrix, self.out, recipe=self.recipe, means=means, **self.settings)
 
@@ -85,7 +85,7 @@ class Word2vecJob:
         corpus = CorpusConfig(**count_settings("default", counting)["corpus"])
         return BaselineConfig(dim=self.settings["dim"], seed=self.settings["seed"], corpus=corpus)
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Train, unless that was done already."""
         made_from = self.made_from()
         if pipeline.is_done(self.out, "vectors", made_from, means):

@@ -13,20 +13,20 @@ from swivel.corpus import list_paths
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, missing_extra
-from swivel.evaluation import Rules, read_sets
+from swivel.evaluation import EvaluationConfig, read_sets
 from swivel.evaluation.datasets import TestSet
 from swivel.evaluation.report import nothing_known
-from swivel.pipeline.reproduce.config import WORD2VEC, ReproduceConfig, Trained, list_trained, matrix_name
+from swivel.pipeline.reproduce.config import WORD2VEC, ReproduceConfig, VectorsSpec, list_trained, matrix_name
 from swivel.pipeline.reproduce.corpus_slice import TEXT, SliceJob
 from swivel.pipeline.reproduce.evaluations import EvaluateJob, is_known
 from swivel.pipeline.reproduce.gather import Ground, Made, gather_results
-from swivel.pipeline.reproduce.jobs import CountJob, TrainJob, Word2vecJob
+from swivel.pipeline.reproduce.jobs import CountStage, TrainStage, Word2vecJob
 from swivel.pipeline.reproduce.results import Results
 from swivel.pipeline.reproduce.stages import Stages
 from swivel.pipeline.reproduce.subprocess import Runner, run_in_process
 from swivel.pipeline.reproduce.write import write_report
 from swivel.pipeline.stages import split_settings
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
 from swivel.vectors.formats import find_vectors, open_vectors
 
@@ -36,7 +36,7 @@ def reproduce(
     out: str | Path,
     *,
     config: ReproduceConfig | None = None,
-    means: Means | None = None,
+    means: RunOptions | None = None,
     runner: Runner = run_in_process,
     **settings: Any,
 ) -> Results:
@@ -53,7 +53,7 @@ def reproduce(
     settings
         Fields of CorpusConfig and VocabularyConfig; a recipe's own where none are given.
     """
-    config, means = config or ReproduceConfig(), means or Means()
+    config, means = config or ReproduceConfig(), means or RunOptions()
     split_settings("default", settings, CorpusConfig, VocabularyConfig)  # A slip is told now.
     files = _list_texts(texts)
     with hold_folder(out):
@@ -75,7 +75,7 @@ class _Experiment:
 
     out: Path
     config: ReproduceConfig
-    means: Means
+    means: RunOptions
     settings: dict[str, Any]
     stages: Stages
     texts: tuple[Path, ...] = ()
@@ -95,7 +95,7 @@ class _Experiment:
 
     def run(self, texts: tuple[Path, ...]) -> Results:
         self._check_libraries()
-        rules = Rules(half=self.config.half, lowercase=self.reading.lowercase)
+        rules = EvaluationConfig(half=self.config.half, lowercase=self.reading.lowercase)
         sets = read_sets(self.config.data, rules, progress=self.means.progress).sets
         brought = [Made(name, None, find_vectors(path)) for name, path in self.config.vectors]
         for each in brought:  # What cannot be read, or knows nothing, is told now, not after an hour.
@@ -132,17 +132,17 @@ class _Experiment:
         recipes = [method for method in self.config.methods if method in RECIPES] or ["default"]
         for recipe in recipes:
             name = matrix_name(recipe, self.settings)
-            job = CountJob(self.texts, self.out / "matrices" / name, recipe, self.settings)
+            job = CountStage(self.texts, self.out / "matrices" / name, recipe, self.settings)
             self.matrices[recipe] = self.stages.do(f"matrix {name}", job)
 
-    def _train(self, trained: Trained) -> Path:
+    def _train(self, trained: VectorsSpec) -> Path:
         out = self.out / "vectors" / trained.name
         settings: Mapping[str, Any] = {"dim": self.config.dim, "seed": trained.seed}
-        job: TrainJob | Word2vecJob
+        job: TrainStage | Word2vecJob
         if trained.method in WORD2VEC:
             job = Word2vecJob(self.texts, self.words_of, out, trained.method, {**self.settings, **settings})
         else:
-            job = TrainJob(self.matrices[trained.method], out, trained.method, settings)
+            job = TrainStage(self.matrices[trained.method], out, trained.method, settings)
         return self.stages.do(f"vectors {trained.name}", job)
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from swivel.errors import DamagedFolder, clear_errors
-from swivel.pipeline.reproduce.subprocess import Job, Measure, Runner
-from swivel.runtime.options import Means
+from swivel.pipeline.reproduce.subprocess import Measure, Runner, SubprocessJob
+from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, fingerprint, one_line, seal, unseal, write_file
 
 MEASURES = "measures.json"
 
 
-class StageJob(Job, Protocol):
+class StageJob(SubprocessJob, Protocol):
     """A job that makes a folder; `resumes`: interrupted, it goes on where it was, or it begins again."""
 
     resumes: ClassVar[bool]
@@ -59,7 +59,7 @@ class Stages:
     """Does stages in the folder of an experiment."""
 
     path: Path
-    means: Means
+    means: RunOptions
     runner: Runner
     records: dict[str, Record] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swivel.errors import TrainingError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Task
 from swivel.runtime.signals import StopRequest, leave_in_time, stop_on_signals
 
@@ -29,10 +29,10 @@ _POLL_SECONDS = 0.1
 _KILLED = -9  # by the system, as a rule because memory ran out
 
 
-class Job(Protocol):
+class SubprocessJob(Protocol):
     """Something to be done that takes long."""
 
-    def run(self, means: Means) -> None:
+    def run(self, means: RunOptions) -> None:
         """Do it."""
 
 
@@ -44,17 +44,17 @@ class Measure:
     peak_bytes: int | None = None
 
 
-Runner = Callable[[Job, Means], Measure]
+Runner = Callable[[SubprocessJob, RunOptions], Measure]
 
 
-def run_here(job: Job, means: Means) -> Measure:
+def run_here(job: SubprocessJob, means: RunOptions) -> Measure:
     """Run a job in this process, whose memory is not the job's own."""
     started = time.perf_counter()
     job.run(means)
     return Measure(time.perf_counter() - started)
 
 
-def run_in_process(job: Job, means: Means) -> Measure:
+def run_in_process(job: SubprocessJob, means: RunOptions) -> Measure:
     """Run a job in a new process and return what it took.
 
     Raises what the job raised, TrainingError where its process was ended from outside, and KeyboardInterrupt or
@@ -178,14 +178,14 @@ class _ReportedTask:
         self.reports.send("advance", self.number, amount, note)
 
 
-def _work(connection: Connection, job: Job, allowed: dict[str, Any]) -> None:
+def _work(connection: Connection, job: SubprocessJob, allowed: dict[str, Any]) -> None:
     """Run a job: the whole life of the new process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reports = _Reports(connection)
     started = time.perf_counter()
     try:
         with leave_in_time(lambda number: None):
-            job.run(Means(**allowed, progress=reports))
+            job.run(RunOptions(**allowed, progress=reports))
         reports.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:
         pass  # The parent is gone, and with it whoever wanted this.

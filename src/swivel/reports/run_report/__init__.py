@@ -5,13 +5,13 @@ Receives the folder of vectors that training wrote and their matrix; hands on wh
 finished.
 """
 
-from swivel.reports.run_report.collect import Run, find_fit, find_norms, find_passes, look_at_run
+from swivel.reports.run_report.collect import RunSummary, find_fit, find_norms, find_passes, look_at_run
 from swivel.reports.run_report.compose import compose_run
 from swivel.reports.run_report.write import REPORT, leave_report, write_report
 
 __all__ = [
     "REPORT",
-    "Run",
+    "RunSummary",
     "compose_run",
     "find_fit",
     "find_norms",

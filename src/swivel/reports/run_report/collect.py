@@ -22,7 +22,7 @@ from swivel.counts import Matrix
 from swivel.reports.plots import FitBucket, NormBucket, Norms, PassLoss
 from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
-from swivel.vectors import Neighbour, Side, Vectors
+from swivel.vectors import Neighbour, Vectors, VectorTable
 
 Doubles = NDArray[np.float64]
 BANDS = ("common", "middling", "rare")
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSummary:
     """What there is to see of a run; `seconds` are those of the stages that ran now, by their names."""
 
     name: str
@@ -66,11 +66,11 @@ class Run:
         return float(self.manifest.facts.get("training_seconds", 0.0))
 
 
-def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> Run:
+def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> RunSummary:
     """Return what there is to see of the vectors in a folder that were trained on a matrix."""
     vectors, manifest = vectors_room.load(folder), read_manifest(folder)
     place = folder.resolve()
-    return Run(
+    return RunSummary(
         name=place.parent.name if place.name == "vectors" else place.name,
         shape=matrix.shape,
         cells=matrix.cell_count,
@@ -245,7 +245,7 @@ def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
     if len(vectors) > MOST_CANDIDATES:  # Scaling millions of vectors would take longer than all else here.
         ids = np.unique(np.concatenate([np.arange(MOST_CANDIDATES), [number for _, number in chosen]]))
         tokens = [vectors.vocabulary[number] for number in ids.tolist()]
-        among = Vectors(Side(Vocabulary(tokens), vectors.vectors[ids]))
+        among = Vectors(VectorTable(Vocabulary(tokens), vectors.vectors[ids]))
     words = [vectors.vocabulary[number] for _, number in chosen]
     found = among.nearest_each(words, count=NEIGHBOURS) if words else []
     return tuple(
@@ -254,7 +254,7 @@ def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
     )
 
 
-def facts_of(run: Run) -> Mapping[str, Mapping[str, Any]]:
+def facts_of(run: RunSummary) -> Mapping[str, Mapping[str, Any]]:
     """Return the settings of a run by stage, and what was chosen for it."""
     facts, config = run.manifest.facts, run.manifest.config
     counted = facts.get("counted_with", {})

@@ -11,7 +11,7 @@ from swivel.reports.document import Block, Cell, Details, Document, Heading, Par
 from swivel.reports.document.model import say_value
 from swivel.reports.plots import NormBucket
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_report.collect import BANDS, Asked, Run, facts_of
+from swivel.reports.run_report.collect import BANDS, Asked, RunSummary, facts_of
 from swivel.runtime.resources import count_cores
 
 Svgs = Mapping[str, bytes]  # the figures by name; none where there is no matplotlib
@@ -34,7 +34,7 @@ FIT = (
 )
 
 
-def compose_run(run: Run, svgs: Svgs) -> Document:
+def compose_run(run: RunSummary, svgs: Svgs) -> Document:
     """Return the report of a run."""
     blocks: list[Block] = [
         *([] if svgs else [Paragraph(NO_FIGURES)]),
@@ -48,7 +48,7 @@ def compose_run(run: Run, svgs: Svgs) -> Document:
     return Document(f"Swivel: {run.name}", _describe(run), tuple(blocks))
 
 
-def _describe(run: Run) -> str:
+def _describe(run: RunSummary) -> str:
     rows, columns = run.shape
     text = f"{rows:,} rows × {columns:,} columns, {run.cells:,} cells observed; vectors of {run.dim} dimensions"
     if not run.passes:
@@ -67,7 +67,7 @@ def _shown(svgs: Svgs, name: str, caption: str, table: Table) -> Iterator[Block]
         yield table
 
 
-def _write_losses(run: Run, svgs: Svgs) -> Iterator[Block]:
+def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
     if not run.passes:
         return
     yield Heading("Losses")
@@ -84,7 +84,7 @@ def _write_losses(run: Run, svgs: Svgs) -> Iterator[Block]:
     yield from _shown(svgs, "passes", LOSSES, Table(("pass", "all cells", "observed", "unobserved"), tuple(rows)))
 
 
-def _write_neighbours(run: Run) -> Iterator[Block]:
+def _write_neighbours(run: RunSummary) -> Iterator[Block]:
     yield Heading("Neighbours")
     if not run.asked:
         yield Paragraph("There are no words to ask about.")
@@ -104,7 +104,7 @@ def _cosines(asked: Asked) -> str:
     return " to ".join(f"{near.similarity:.2f}" for near in asked.nearest[:: max(len(asked.nearest) - 1, 1)])
 
 
-def _write_fit(run: Run, svgs: Svgs) -> Iterator[Block]:
+def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
     yield Heading("Loss by frequency")
     if not run.fit:
         yield Paragraph("These vectors keep no columns, so there are no products to compare with the counts.")
@@ -120,7 +120,7 @@ def _write_fit(run: Run, svgs: Svgs) -> Iterator[Block]:
     yield from _shown(svgs, "fit", FIT, Table(header, tuple(rows)))
 
 
-def _write_norms(run: Run, svgs: Svgs) -> Iterator[Block]:
+def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
     yield Heading("Lengths and frequency")
     if not run.norms:
         yield Paragraph("How frequent words are is not known here.")
@@ -146,7 +146,7 @@ def _bucket_name(low: float, high: float) -> str:
     return f"{short_number(low)} to {short_number(high)}"
 
 
-def _write_times(run: Run) -> Iterator[Block]:
+def _write_times(run: RunSummary) -> Iterator[Block]:
     yield Heading("Time")
     stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
     if run.passes:
@@ -161,7 +161,7 @@ def _write_times(run: Run) -> Iterator[Block]:
         yield Paragraph("The counts were there already: their stages have no times here.")
 
 
-def _speed(run: Run) -> str:
+def _speed(run: RunSummary) -> str:
     rows, columns = run.shape
     speed = float(rows) * columns * len(run.passes) / max(run.training_seconds, 1e-9)
     plan = run.manifest.facts.get("plan", {})
@@ -181,7 +181,7 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _write_settings(run: Run) -> Iterator[Block]:
+def _write_settings(run: RunSummary) -> Iterator[Block]:
     yield Heading("Settings")
     for stage, settings in facts_of(run).items():
         if settings:

@@ -10,9 +10,9 @@ from swivel.counts import Matrix
 from swivel.errors import MissingExtra
 from swivel.reports.document import write_html
 from swivel.reports.plots import draw_figure, plot_fit, plot_norms, plot_passes
-from swivel.reports.run_report.collect import Run, look_at_run
+from swivel.reports.run_report.collect import RunSummary, look_at_run
 from swivel.reports.run_report.compose import compose_run
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import find_rank
 from swivel.storage import write_file
@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 def write_report(
     vectors: str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
-) -> Run:
+) -> RunSummary:
     """Write the page of a finished run and return what is on it.
 
     Parameters
@@ -51,7 +51,7 @@ def write_report(
     return run
 
 
-def draw_run(run: Run) -> dict[str, bytes]:
+def draw_run(run: RunSummary) -> dict[str, bytes]:
     """Return the figures of a run as SVG by name; none without matplotlib."""
     drawers: dict[str, tuple[Callable[[Any], Any], Sequence[Any]]] = {
         "passes": (plot_passes, run.passes),
@@ -64,7 +64,7 @@ def draw_run(run: Run) -> dict[str, bytes]:
         return {}
 
 
-def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, means: Means) -> None:
+def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, means: RunOptions) -> None:
     """Write `out/report.html` where it is wanted, and fresh or missing; what goes wrong is said, not raised."""
     rank = find_rank()
     if not means.report or (rank is not None and rank[0] != 0):

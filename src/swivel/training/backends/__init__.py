@@ -4,9 +4,9 @@ Receives arrays from the training loop, changes them in place, hands back losses
 new backend joins.
 """
 
-from swivel.training.backends.base import Backend, Side, Step, StepSettings, Zeros
+from swivel.training.backends.base import Backend, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.select import (
-    BackendMeans,
+    BackendConfig,
     choose_backend,
     choose_dtype,
     create_backend,
@@ -15,11 +15,11 @@ from swivel.training.backends.select import (
 
 __all__ = [
     "Backend",
-    "BackendMeans",
-    "Side",
+    "BackendConfig",
+    "ParameterBlock",
     "Step",
     "StepSettings",
-    "Zeros",
+    "ZeroSampling",
     "choose_backend",
     "choose_dtype",
     "create_backend",

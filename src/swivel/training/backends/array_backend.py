@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from swivel.training.backends.base import (
-    Finished,
+    FinishedSteps,
     Gradients,
-    HeldSides,
+    HeldParameters,
     ObservedCells,
-    Side,
+    ParameterBlock,
     Step,
     StepSettings,
     run_in_turn,
@@ -23,27 +23,31 @@ from swivel.training.backends.base import (
 from swivel.training.objective import Loss
 
 
-class PlainBackend(HeldSides):
+class ArrayBackend(HeldParameters):
     """A backend that computes gradients as arrays."""
 
     settings: StepSettings
 
-    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+    def compute(
+        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
+    ) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients, summed over the cells, without weight decay."""
         raise NotImplementedError
 
-    def update(self, side: Side, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
         """Take an Adagrad step."""
         raise NotImplementedError
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
         """Run steps one after the other."""
         return run_in_turn(self._run_step, steps, should_stop)
 
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return what a step at these vectors loses, and its gradients; what is held is not touched."""
         cells = step.load()
-        row_side, column_side = (Side(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns))
+        row_side, column_side = (
+            ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns)
+        )
         if cells.mirrored:
             loss, column_gradient, row_gradient = self._mean_gradients(cells, column_side, row_side, step.seed)
         else:
@@ -58,7 +62,7 @@ class PlainBackend(HeldSides):
         return loss
 
     def _mean_gradients(
-        self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]
+        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
     ) -> tuple[Loss, Any, Any]:
         """Return the loss and the gradients that vectors are moved by: a mean over the other side, with decay."""
         loss, row_sums, column_sums = self.compute(cells, rows, columns, seed)

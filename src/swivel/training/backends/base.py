@@ -63,16 +63,16 @@ class StoredCells(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ParameterBlock:
     """The rows, or the columns, of a matrix or block: what training changes, and their share of every target."""
 
     vectors: Any  # (size, dim); on the host, or the backend's own kind of array
     accumulators: Any  # (size, dim), Adagrad's
     offsets: Any  # (size,)
 
-    def part(self, start: int, stop: int) -> Side:
+    def part(self, start: int, stop: int) -> ParameterBlock:
         """Return a contiguous piece; its arrays are views."""
-        return Side(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
+        return ParameterBlock(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DeviceLoad:
     """What a run asks of a device."""
 
     starts: Starts
     dim: int
-    zeros: Zeros
+    zeros: ZeroSampling
     cells: int  # observed ones that are laid out, at most
     is_halved: bool = False  # whether blocks below the diagonal are read from above it
 
 
-class Running(Protocol):
+class PendingSteps(Protocol):
     """Steps on their way."""
 
     @property
@@ -120,7 +120,7 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedSteps:
     """Steps that are done."""
 
     found: list[Loss]
@@ -135,11 +135,11 @@ class Finished:
         return self.found
 
 
-class HeldSides:
+class HeldParameters:
     """Parameters block by block, each in arrays of its own."""
 
     lays_out = False
-    _blocks: tuple[list[Side], list[Side]]
+    _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
 
     def take(self, cells: StoredCells) -> None:
         """Need nothing: every step loads its own cells."""
@@ -155,7 +155,7 @@ class HeldSides:
         """Return an array of the backend's own kind as a host array, in the backend's own precision."""
         raise NotImplementedError
 
-    def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+    def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
         first, second = (
             [self._put_side(side.part(int(start), int(stop))) for start, stop in pairwise(edges)]
@@ -163,33 +163,33 @@ class HeldSides:
         )
         self._blocks = first, second
 
-    def _put_side(self, side: Side) -> Side:
-        return Side(self.put(side.vectors), self.put(side.accumulators), self.put(side.offsets))
+    def _put_side(self, side: ParameterBlock) -> ParameterBlock:
+        return ParameterBlock(self.put(side.vectors), self.put(side.accumulators), self.put(side.offsets))
 
-    def fetch(self) -> tuple[Side, Side]:
+    def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
         """Return the parameters as host arrays."""
         rows, columns = (self._join(blocks) for blocks in self._blocks)
         return rows, columns
 
-    def _join(self, blocks: list[Side]) -> Side:
+    def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
         parts = [(self.get(block.vectors), self.get(block.accumulators), self.get(block.offsets)) for block in blocks]
         vectors, accumulators, offsets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return Side(vectors, accumulators, offsets)
+        return ParameterBlock(vectors, accumulators, offsets)
 
     def is_finite(self) -> bool:
         """Return whether every vector and accumulator is finite."""
         blocks = [block for side in self._blocks for block in side]
         return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
 
-    def lend_block(self, side: int, block: int) -> Side:
+    def lend_block(self, side: int, block: int) -> ParameterBlock:
         """Return a block's own arrays, of the rows (0) or the columns (1)."""
         return self._blocks[side][block]
 
-    def put_block(self, side: int, block: int, values: Side) -> None:
+    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Take a block on, instead of the one that is held."""
         self._blocks[side][block] = self._put_side(values)
 
-    def open_step(self, step: Step) -> tuple[ObservedCells, Side, Side]:
+    def open_step(self, step: Step) -> tuple[ObservedCells, ParameterBlock, ParameterBlock]:
         """Return the cells of a step and the sides that their positions speak of.
 
         A mirrored block is trained with the sides swapped, which is the same step: the loss does not know rows
@@ -207,7 +207,7 @@ def _is_finite(array: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class RowBand:
     """Rows of a step that meet the same columns."""
 
     start: int
@@ -215,7 +215,7 @@ class Band:
     chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all
     weights: NDArray[np.float32] | None = None  # how often a zero of each chosen column counts; None: once
 
-    def pieces(self, most: int) -> list[Band]:
+    def pieces(self, most: int) -> list[RowBand]:
         """Return the band in pieces of at most `most` rows."""
         if self.stop - self.start <= most:
             return [self]
@@ -224,7 +224,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SamplingTier:
     """Rows of a block of one level, and the strides over the columns from each of which one column is taken."""
 
     start: int
@@ -235,7 +235,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Zeros:
+class ZeroSampling:
     """Which unobserved cells a step computes: all, or a sample of those between features that are not common.
 
     Rows and columns of a block are sorted by falling frequency and fall into three levels: common (the first
@@ -250,24 +250,24 @@ class Zeros:
     middle: float = 1.0
     share: float = 1.0
 
-    def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[Band]:
+    def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowBand]:
         """Yield the pieces of one step; together they meet every row once."""
         for number, level in enumerate(self.levels(rows, columns), -1):
             if level.starts is None or level.lengths is None:
-                yield Band(level.start, level.stop)
+                yield RowBand(level.start, level.stop)
             else:
                 chosen = level.starts + step_fraction(seed, number) * level.lengths
-                yield Band(level.start, level.stop, chosen.astype(np.int64), level.weights)
+                yield RowBand(level.start, level.stop, chosen.astype(np.int64), level.weights)
 
     @lru_cache(maxsize=64)  # noqa: B019  (a handful of frozen instances, each a few block sizes)
-    def levels(self, rows: int, columns: int) -> tuple[Level, ...]:
+    def levels(self, rows: int, columns: int) -> tuple[SamplingTier, ...]:
         """Return the levels of the rows of a block, the common first, and what each meets of the columns."""
         levels = self._levels(rows)
-        found = [Level(0, self.common_of(rows))]
+        found = [SamplingTier(0, self.common_of(rows))]
         for start, stop, rank in levels:
             starts, lengths, weights = self._strides(columns, rank)
             is_all = len(starts) == columns
-            found.append(Level(start, stop) if is_all else Level(start, stop, starts, lengths, weights))
+            found.append(SamplingTier(start, stop) if is_all else SamplingTier(start, stop, starts, lengths, weights))
         return tuple(found)
 
     def common_of(self, size: int) -> int:
@@ -332,7 +332,7 @@ class StepSettings:
     """What all steps of a run share."""
 
     objective: Objective
-    zeros: Zeros
+    zeros: ZeroSampling
     decay: float
 
 
@@ -348,32 +348,32 @@ class Backend(Protocol):
     def take(self, cells: StoredCells) -> None:
         """Lay the cells of the whole matrix out; after `hold`, where `lays_out` is true."""
 
-    def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+    def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
 
     def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Hear which blocks will come next, in their order, so that they can be fetched ahead; a hint, no promise."""
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Running:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Run steps that share no parameters, or the first ones of them.
 
         Asked to stop, it ends what it has begun and leaves the rest. Steps run in the order in which they are handed
         over, also those of different calls; their losses may be asked for later.
         """
 
-    def fetch(self) -> tuple[Side, Side]:
+    def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
         """Return the parameters after all steps so far as host arrays, in the backend's own precision."""
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite after all steps so far; computed where the parameters are."""
 
-    def lend_block(self, side: int, block: int) -> Side:
+    def lend_block(self, side: int, block: int) -> ParameterBlock:
         """Return the arrays of a block of rows (0) or columns (1) after all steps so far, of the backend's own kind."""
 
-    def put_block(self, side: int, block: int, values: Side) -> None:
+    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Take a block on, instead of the one that is held; its arrays may be host arrays or torch's."""
 
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return what a step at these vectors loses, and its gradients, which are good until the next call.
 
         Accumulators are not looked at; what the backend holds of the step's blocks is lost.
@@ -383,11 +383,11 @@ class Backend(Protocol):
         """Give threads and memory back."""
 
 
-def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
+def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
     """Run steps one after the other until someone says stop."""
     losses: list[Loss] = []
     for step in steps:
         if should_stop():
             break
         losses.append(run(step))
-    return Finished(losses)
+    return FinishedSteps(losses)

@@ -18,7 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.training.backends import cpu_kernels as kernels
-from swivel.training.backends.base import Band, Finished, Gradients, HeldSides, ObservedCells, Side, Step, StepSettings
+from swivel.training.backends.base import (
+    FinishedSteps,
+    Gradients,
+    HeldParameters,
+    ObservedCells,
+    ParameterBlock,
+    RowBand,
+    Step,
+    StepSettings,
+)
 from swivel.training.objective import Loss
 
 # Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
@@ -41,7 +50,7 @@ class _Taken:
     weights: NDArray[np.float32]  # of a zero in each
 
 
-class CpuBackend(HeldSides):
+class CpuBackend(HeldParameters):
     """Computes blocks on `threads` cores, with operands of the matrix products in `dtype`."""
 
     name = "cpu"
@@ -86,7 +95,7 @@ class CpuBackend(HeldSides):
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> Finished:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
         """Run steps on all threads, each taking the next block."""
 
         def run_unless_stopped(step: Step) -> Loss | None:
@@ -100,7 +109,7 @@ class CpuBackend(HeldSides):
             # One thread saw the request a moment before another began its block: run the hole, too.
             last = max(n for n, loss in enumerate(results) if loss is not None)
             losses = [loss or self._run_step(steps[n]) for n, loss in enumerate(results[: last + 1])]
-        return Finished(losses)
+        return FinishedSteps(losses)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return this thread's buffer of that name, grown when needed; its content is what was left in it."""
@@ -126,11 +135,11 @@ class CpuBackend(HeldSides):
         else:
             torch.mm(a, b, out=target)
 
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the gradients of a step; they are in a thread's buffers."""
         return self._pool.submit(self._find_gradients, step, rows, columns).result()
 
-    def _find_gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+    def _find_gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         cells = step.load()
         sides = (columns, rows) if cells.mirrored else (rows, columns)
         loss, gradients = self._add_up(cells, sides, step.seed)
@@ -147,7 +156,9 @@ class CpuBackend(HeldSides):
         kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], 1 / height, decay, step.rate)
         return loss
 
-    def _add_up(self, cells: ObservedCells, sides: tuple[Side, Side], seed: tuple[int, ...]) -> tuple[Loss, _Pair]:
+    def _add_up(
+        self, cells: ObservedCells, sides: tuple[ParameterBlock, ParameterBlock], seed: tuple[int, ...]
+    ) -> tuple[Loss, _Pair]:
         """Return the loss of a block, and the sums over its cells of both sides' gradients."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
@@ -160,7 +171,13 @@ class CpuBackend(HeldSides):
         return loss, gradients
 
     def _run_band(
-        self, band: Band, cells: ObservedCells, sides: tuple[Side, Side], gradients: _Pair, *, is_first: bool
+        self,
+        band: RowBand,
+        cells: ObservedCells,
+        sides: tuple[ParameterBlock, ParameterBlock],
+        gradients: _Pair,
+        *,
+        is_first: bool,
     ) -> Loss:
         """Set the gradients of some rows of a block, and set or add to those of its columns."""
         rows = sides[0].part(band.start, band.stop)
@@ -182,7 +199,7 @@ class CpuBackend(HeldSides):
         arrays = sides[0].vectors, sides[0].offsets, sides[1].vectors, sides[1].offsets
         return loss + Loss(kernels.sparse_step(sparse, arrays, gradients, self._objective), len(sparse[2]))
 
-    def _take_columns(self, band: Band, columns: Side) -> _Taken:
+    def _take_columns(self, band: RowBand, columns: ParameterBlock) -> _Taken:
         """Return the columns that a band meets: all as they are, or copies of the chosen ones."""
         width = len(columns.vectors)
         if band.chosen is None or band.weights is None:
@@ -195,9 +212,9 @@ class CpuBackend(HeldSides):
 
     def _turn_into_gradient(
         self,
-        band: Band,
+        band: RowBand,
         cells: ObservedCells,
-        sides: tuple[Side, Side],
+        sides: tuple[ParameterBlock, ParameterBlock],
         taken: _Taken,
         products: NDArray[np.float32],
     ) -> tuple[Loss, tuple[Any, Any, Any]]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.training.backends.array_backend import PlainBackend
-from swivel.training.backends.base import Band, ObservedCells, Side, StepSettings
+from swivel.training.backends.array_backend import ArrayBackend
+from swivel.training.backends.base import ObservedCells, ParameterBlock, RowBand, StepSettings
 from swivel.training.objective import Loss, adagrad, loss_and_gradient
 
 
-class ReferenceBackend(PlainBackend):
+class ReferenceBackend(ArrayBackend):
     """Computes every cell densely in float64."""
 
     name = "reference"
@@ -36,17 +36,19 @@ class ReferenceBackend(PlainBackend):
     def close(self) -> None:
         """Hold nothing."""
 
-    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+    def compute(
+        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
+    ) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients, by the oracle."""
         return block_gradients(cells, rows, columns, self.settings, seed)
 
-    def update(self, side: Side, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
         """Take an Adagrad step, by the oracle."""
         adagrad(side.vectors, side.accumulators, gradient, rate)
 
 
 def block_gradients(
-    cells: ObservedCells, rows: Side, columns: Side, settings: StepSettings, seed: Sequence[int]
+    cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, settings: StepSettings, seed: Sequence[int]
 ) -> tuple[Loss, NDArray[np.float64], NDArray[np.float64]]:
     """Return the loss of a block and its gradients with respect to both sides' vectors."""
     W, C = np.asarray(rows.vectors, np.float64), np.asarray(columns.vectors, np.float64)
@@ -63,7 +65,7 @@ def block_gradients(
     return _weighted_loss(products, x, offsets, weights, settings), gradient @ C, gradient.T @ W
 
 
-def _zero_weights(band: Band, columns: int) -> NDArray[np.float64]:
+def _zero_weights(band: RowBand, columns: int) -> NDArray[np.float64]:
     if band.chosen is None:
         return np.ones(columns)
     weights = np.zeros(columns)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from swivel.config import TrainConfig
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes, parse_bytes
-from swivel.training.backends.base import Backend, Load, StepSettings
+from swivel.training.backends.base import Backend, DeviceLoad, StepSettings
 
 # The three products of a step at k = 1,024, warmed, on one thread: cells a second in each dtype, a line each. It runs
 # in a process of its own because a product may die of an illegal instruction: some virtual machines announce matrix
@@ -131,7 +131,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
 
 
 @dataclass(frozen=True, slots=True)
-class BackendMeans:
+class BackendConfig:
     """What a backend computes with."""
 
     device: str = "cpu"
@@ -148,7 +148,7 @@ class BackendMeans:
         return None if self.memory is None else parse_bytes(self.memory)
 
 
-def choose_groups(name: str, load: Load, means: BackendMeans) -> tuple[int, int] | None:
+def choose_groups(name: str, load: DeviceLoad, means: BackendConfig) -> tuple[int, int] | None:
     """Return how many row blocks and column blocks the order of blocks keeps together; None: all fit the device."""
     if name != "triton":
         return None
@@ -157,7 +157,7 @@ def choose_groups(name: str, load: Load, means: BackendMeans) -> tuple[int, int]
     return backend.choose_groups(load, device=means.device, dtype=means.dtype, memory=means.memory_bytes)
 
 
-def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Backend:
+def create_backend(name: str, settings: StepSettings, means: BackendConfig) -> Backend:
     """Return the backend of that name."""
     if name == "reference":
         from swivel.training.backends.reference import ReferenceBackend
@@ -168,9 +168,9 @@ def create_backend(name: str, settings: StepSettings, means: BackendMeans) -> Ba
 
         return CpuBackend(settings, threads=means.threads, dtype=means.dtype)
     if name == "triton":
-        from swivel.training.backends.triton.backend import DeviceMeans, TritonBackend
+        from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
 
-        place = DeviceMeans(means.memory_bytes, means.groups, means.cells, means.is_halved)
+        place = DeviceOptions(means.memory_bytes, means.groups, means.cells, means.is_halved)
         return TritonBackend(settings, device=means.device, dtype=means.dtype, means=place)
     from swivel.training.backends.torch import TorchBackend
 

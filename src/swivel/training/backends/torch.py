@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.training.backends.array_backend import PlainBackend
-from swivel.training.backends.base import Band, ObservedCells, Side, StepSettings
+from swivel.training.backends.array_backend import ArrayBackend
+from swivel.training.backends.base import ObservedCells, ParameterBlock, RowBand, StepSettings
 from swivel.training.objective import Loss
 
 Tensor = torch.Tensor
 
 
-class TorchBackend(PlainBackend):
+class TorchBackend(ArrayBackend):
     """Computes blocks one after the other on `device`, with operands of the products in `dtype`."""
 
     name = "torch"
@@ -56,7 +56,9 @@ class TorchBackend(PlainBackend):
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()
 
     @torch.no_grad()
-    def compute(self, cells: ObservedCells, rows: Side, columns: Side, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+    def compute(
+        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
+    ) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients, as tensors."""
         dW, dC = torch.zeros_like(rows.vectors), torch.zeros_like(columns.vectors)
         observed = self._put_cells(cells)
@@ -65,7 +67,7 @@ class TorchBackend(PlainBackend):
             loss += self._run_band(band, observed, (rows, columns), (dW, dC))
         return loss, dW, dC
 
-    def update(self, side: Side, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
         """Take an Adagrad step, in place."""
         side.accumulators.addcmul_(gradient, gradient)
         side.vectors.sub_(rate * gradient * side.accumulators.rsqrt())
@@ -77,7 +79,11 @@ class TorchBackend(PlainBackend):
         return i, j, x
 
     def _run_band(
-        self, band: Band, observed: tuple[Tensor, Tensor, Tensor], sides: tuple[Side, Side], out: tuple[Tensor, Tensor]
+        self,
+        band: RowBand,
+        observed: tuple[Tensor, Tensor, Tensor],
+        sides: tuple[ParameterBlock, ParameterBlock],
+        out: tuple[Tensor, Tensor],
     ) -> Loss:
         rows, columns = sides
         width = len(columns.vectors)
@@ -105,7 +111,13 @@ class TorchBackend(PlainBackend):
         return Loss(dense_loss + sparse_loss, len(x), float(unobserved), zeros)
 
     def _observed(
-        self, products: Tensor, i: Tensor, j: Tensor, x: Tensor, which: Tensor, sides: tuple[Side, Side]
+        self,
+        products: Tensor,
+        i: Tensor,
+        j: Tensor,
+        x: Tensor,
+        which: Tensor,
+        sides: tuple[ParameterBlock, ParameterBlock],
     ) -> tuple[float, Tensor]:
         """Return the loss of some observed cells and its gradient with respect to their dot products."""
         objective = self.settings.objective
@@ -117,7 +129,13 @@ class TorchBackend(PlainBackend):
         return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient
 
     def _add_sparse(
-        self, i: Tensor, j: Tensor, x: Tensor, which: Tensor, sides: tuple[Side, Side], out: tuple[Tensor, Tensor]
+        self,
+        i: Tensor,
+        j: Tensor,
+        x: Tensor,
+        which: Tensor,
+        sides: tuple[ParameterBlock, ParameterBlock],
+        out: tuple[Tensor, Tensor],
     ) -> float:
         """Add the gradients of observed cells whose column was not taken."""
         w, c = sides[0].vectors[i[which]], sides[1].vectors[j[which]]

@@ -20,10 +20,10 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.distributed.leases import MOST_BLOCKS, Leases, Part, Strip, compose_strips
-from swivel.training.distributed.server_pool import Bank, now
-from swivel.training.distributed.worker import Order, Result
-from swivel.training.distributed.worker_pool import Crew, Heard
-from swivel.training.executor import Done, Here, Job, Round, Sides, Wishes
+from swivel.training.distributed.server_pool import ServerPool, now
+from swivel.training.distributed.worker import Result, WorkerSetup
+from swivel.training.distributed.worker_pool import WorkerMessage, WorkerPool
+from swivel.training.executor import CompletedSteps, LocalResources, PauseRequests, Round, Sides, TrainingJob
 from swivel.training.objective import Objective
 from swivel.training.schedule import Block
 
@@ -33,7 +33,7 @@ RECENT = 0.95  # how slowly the measured time of a block follows
 
 
 @dataclass(slots=True)
-class Tally:
+class RunStatistics:
     """What a run has done so far: figures for people and for benchmarks."""
 
     blocks: int = 0
@@ -62,7 +62,7 @@ class Tally:
         return self.stale / max(1, self.pushes)
 
 
-class Asynchronous:
+class AsyncExecutor:
     """Workers and servers on Ray; the process that runs the loop leases work to them."""
 
     leads, ranks = True, 1
@@ -70,7 +70,7 @@ class Asynchronous:
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
-        self.tally = Tally()
+        self.tally = RunStatistics()
         self._resources = ExitStack()
         cores = None if config.workers is None else config.workers * config.worker_threads
         # Here and not in `begin`: Ray takes SIGTERM for itself, which the loop then turns into a request.
@@ -86,7 +86,7 @@ class Asynchronous:
         """Return what was said."""
         return is_so
 
-    def begin(self, job: Job, here: Here) -> None:
+    def begin(self, job: TrainingJob, here: LocalResources) -> None:
         """Start servers and workers, and wait for the first of these."""
         path = getattr(job.matrix, "path", None)
         if path is None:
@@ -94,12 +94,12 @@ class Asynchronous:
         self._job = job
         self._bytes = 4 * (job.config.dim + Objective.from_config(job.config).extra_dims)
         config = self.config
-        self._bank = Bank(self._ray, config, job.starts)
+        self._bank = ServerPool(self._ray, config, job.starts)
         self._resources.callback(self._bank.close)
-        order = Order(
+        order = WorkerSetup(
             path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
         )
-        self._crew = Crew(self._ray, config, order, config.workers or self._count_places())
+        self._crew = WorkerPool(self._ray, config, order, config.workers or self._count_places())
         self._resources.callback(self._crew.close)
         self._advanced = now()
         while not self._crew.ready:
@@ -125,7 +125,9 @@ class Asynchronous:
         plural = "s" * (servers > 1)
         return f"{crew} asynchronous workers around {servers} server{plural} on Ray, each {self._crew.description}"
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done; what a lost server had is done again before the end."""
         self._epoch += 1
         self._bank.begin(self._epoch)
@@ -146,7 +148,7 @@ class Asynchronous:
             if table.is_over:
                 return
 
-    def _turn(self, table: Leases, strips: Sequence[Strip]) -> Iterator[Done]:
+    def _turn(self, table: Leases, strips: Sequence[Strip]) -> Iterator[CompletedSteps]:
         """See to everybody once."""
         moment = now()
         restored = self._bank.tend(moment)
@@ -175,7 +177,7 @@ class Asynchronous:
     def _longest_seconds(self) -> float:
         return MOST_BLOCKS * self.config.ahead * self.tally.seconds_per_block
 
-    def _listen(self) -> list[Heard]:
+    def _listen(self) -> list[WorkerMessage]:
         """Wait a moment for news; raise where there has been none for long."""
         references = self._crew.references()
         if references:
@@ -201,7 +203,7 @@ class Asynchronous:
             f"({each}; see: ray status); the same command goes on from the last checkpoint"
         )
 
-    def _hear(self, heard: Heard, table: Leases, strips: Sequence[Strip]) -> Done | None:
+    def _hear(self, heard: WorkerMessage, table: Leases, strips: Sequence[Strip]) -> CompletedSteps | None:
         if heard.is_lost:
             self._failure = heard.reason or self._failure
             table.lose(heard.worker)
@@ -221,7 +223,7 @@ class Asynchronous:
             return None
         self.tally.blocks += len(blocks)
         self.tally.least += self._least_bytes(strip)
-        return Done(blocks, result.losses, self._note())
+        return CompletedSteps(blocks, result.losses, self._note())
 
     def _least_bytes(self, strip: Strip) -> int:
         """Return what has to move for a strip: vectors down and gradients up; of a shared block, accumulators too."""

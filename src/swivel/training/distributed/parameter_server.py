@@ -46,7 +46,7 @@ class Push(NamedTuple):
     rate: float | None = None
 
 
-class Kept(NamedTuple):
+class ServedState(NamedTuple):
     """A block with all that a server knows of it."""
 
     vectors: Array
@@ -55,7 +55,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Block:
+class _ServedBlock:
     vectors: Array
     accumulators: Array
     applied: set[int] = field(default_factory=set)  # blocks of the other side, in this epoch
@@ -85,7 +85,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[Part, _Block] = {}
+        self._blocks: dict[Part, _ServedBlock] = {}
         self._epoch = 0
         self._warm()
 
@@ -99,7 +99,9 @@ class Server:
     def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, epoch: int) -> None:
         """Take a block on, with what was applied to it in the epoch."""
         self._epoch = epoch
-        self._blocks[part] = _Block(np.array(vectors, np.float32), np.array(accumulators, np.float32), set(applied))
+        self._blocks[part] = _ServedBlock(
+            np.array(vectors, np.float32), np.array(accumulators, np.float32), set(applied)
+        )
 
     def begin(self, epoch: int) -> None:
         """Take changes of this epoch from now on, and of no other."""
@@ -131,12 +133,12 @@ class Server:
         block.applied.update(push.others)
         return staleness
 
-    def read(self, part: Part) -> Kept:
+    def read(self, part: Part) -> ServedState:
         """Return a block and what was applied to it in this epoch."""
         block = self._find(part)
-        return Kept(block.vectors, block.accumulators, frozenset(block.applied))
+        return ServedState(block.vectors, block.accumulators, frozenset(block.applied))
 
-    def _find(self, part: Part) -> _Block:
+    def _find(self, part: Part) -> _ServedBlock:
         if part not in self._blocks:
             side = ("row", "column")[part[0]]
             raise ClusterError(f"this server does not have {side} block {part[1]}")

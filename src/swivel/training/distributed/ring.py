@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from swivel.errors import ClusterError
 from swivel.runtime.resources import format_bytes
-from swivel.training.backends import Side
-from swivel.training.executor import Done, Here, Job, Round, Sides, Wishes
+from swivel.training.backends import ParameterBlock
+from swivel.training.executor import CompletedSteps, LocalResources, PauseRequests, Round, Sides, TrainingJob
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, rank_of_row
 
@@ -37,7 +37,7 @@ FIELDS = 4  # of a loss
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class _BlockMove:
     """A column block on its way."""
 
     block: int
@@ -51,20 +51,20 @@ class _Move:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ReportedRound:
     """A round whose losses the ranks are telling each other; the last line is whether anyone wishes a pause."""
 
     round: Round
     values: torch.Tensor
     work: Any
 
-    def wait(self) -> tuple[Done, bool]:
+    def wait(self) -> tuple[CompletedSteps, bool]:
         self.work.wait()
         *losses, (pause, *_) = self.values.tolist()
-        return Done(self.round.blocks, [Loss(*values) for values in losses]), pause > 0
+        return CompletedSteps(self.round.blocks, [Loss(*values) for values in losses]), pause > 0
 
 
-class Rotating:
+class RingExecutor:
     """One rank of several."""
 
     smallest_block = 1
@@ -75,8 +75,8 @@ class Rotating:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
         self.moved = 0  # bytes that this rank sent, between rounds
-        self._under_way: list[tuple[_Move, torch.Tensor, Any]] = []
-        self._told: deque[_Told] = deque()
+        self._under_way: list[tuple[_BlockMove, torch.Tensor, Any]] = []
+        self._told: deque[_ReportedRound] = deque()
 
     def share(self, text: str) -> str:
         """Return the leading rank's text."""
@@ -94,7 +94,7 @@ class Rotating:
         dist.all_reduce(said, dist.ReduceOp.MAX)
         return bool(said > 0)
 
-    def begin(self, job: Job, here: Here) -> None:
+    def begin(self, job: TrainingJob, here: LocalResources) -> None:
         """Create this rank's backend on its own device."""
         if job.plan.device == "cuda":
             job = replace(job, plan=replace(job.plan, device=_take_device()))
@@ -122,12 +122,12 @@ class Rotating:
             nothing, starts = self._room(self._offsets[0][:0]), [[0] * (blocks + 1) for blocks in self._job.blocks]
             self._backend.hold(nothing, nothing, (starts[0], starts[1]))
         for block, keeper in enumerate(self._keepers):
-            self._move_now(0, _Move(block, 0, keeper))
+            self._move_now(0, _BlockMove(block, 0, keeper))
         self._forget_others()
 
-    def _room(self, offsets: NDArray[np.float32]) -> Side:
+    def _room(self, offsets: NDArray[np.float32]) -> ParameterBlock:
         room = np.broadcast_to(np.float32(0), (len(offsets), self._dim))
-        return Side(room, room, offsets)
+        return ParameterBlock(room, room, offsets)
 
     def _forget_others(self) -> None:
         """Keep the memory of no block that another rank has."""
@@ -151,7 +151,9 @@ class Rotating:
         links = "NCCL" if self._device.type == "cuda" else "gloo"
         return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
 
-    def run(self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: Wishes) -> Iterator[Done]:
+    def run(
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+    ) -> Iterator[CompletedSteps]:
         """Run this rank's share of rounds; all ranks tell the same, and pause after the same round."""
         order = [round_.blocks for round_ in rounds]
         moves = self._plan_moves([*order, *ahead], len(order))
@@ -179,19 +181,19 @@ class Rotating:
     def _note(self) -> str:
         return f", {format_bytes(self.moved)} sent"
 
-    def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[_Move]]:
+    def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[_BlockMove]]:
         """Return the moves before the first round and after each: a block leaves once its rank has used it."""
-        moves: list[list[_Move]] = [[] for _ in range(run + 1)]
+        moves: list[list[_BlockMove]] = [[] for _ in range(run + 1)]
         last = {block: (holder, -1) for block, holder in enumerate(self._holders)}
         for number, blocks in enumerate(order):
             for row, column in blocks:
                 (holder, used), keeper = last[column], self._keepers[row]
                 if holder != keeper and used < run:
-                    moves[used + 1].append(_Move(column, holder, keeper))
+                    moves[used + 1].append(_BlockMove(column, holder, keeper))
                 last[column] = keeper, number
         return moves
 
-    def _start(self, moves: Sequence[_Move]) -> None:
+    def _start(self, moves: Sequence[_BlockMove]) -> None:
         """Send and receive blocks beside what is computed."""
         for move in moves:
             self._holders[move.block] = move.target
@@ -214,7 +216,7 @@ class Rotating:
         """Wait for the blocks that a round needs."""
         self._finish([entry for entry in self._under_way if entry[0].block in blocks])
 
-    def _finish(self, entries: list[tuple[_Move, torch.Tensor, Any]]) -> None:
+    def _finish(self, entries: list[tuple[_BlockMove, torch.Tensor, Any]]) -> None:
         for move, values, work in entries:
             work.wait()
             if move.target == self.rank:
@@ -236,15 +238,15 @@ class Rotating:
 
     def _unpack(self, side: int, block: int, values: torch.Tensor) -> None:
         offsets = self._offsets[side][self._span(side, block)]
-        self._backend.put_block(side, block, Side(values[0], values[1], offsets))
+        self._backend.put_block(side, block, ParameterBlock(values[0], values[1], offsets))
 
-    def _tell(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _Told:
+    def _tell(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _ReportedRound:
         values = torch.zeros(len(round_.blocks) + 1, FIELDS, dtype=torch.float64)
         for place, block in enumerate(round_.blocks):
             if block in losses:
                 values[place] = torch.tensor(astuple(losses[block]), dtype=torch.float64)
         values[-1, 0] = float(pause)
-        return _Told(round_, values, dist.all_reduce(values, async_op=True))
+        return _ReportedRound(round_, values, dist.all_reduce(values, async_op=True))
 
     def is_finite(self) -> bool:
         """Return whether the parameters of all ranks are finite; blocks on their way are waited for."""
@@ -255,16 +257,16 @@ class Rotating:
         """Gather all parameters at the leading rank."""
         self._finish(list(self._under_way))
         for block, keeper in enumerate(self._keepers):
-            self._move_now(0, _Move(block, keeper, 0))
+            self._move_now(0, _BlockMove(block, keeper, 0))
         for block, holder in enumerate(self._holders):
-            self._move_now(1, _Move(block, holder, 0))
+            self._move_now(1, _BlockMove(block, holder, 0))
         if not self.leads:
             return None
         gathered = self._backend.fetch()
         self._forget_others()
         return gathered
 
-    def _move_now(self, side: int, move: _Move) -> None:
+    def _move_now(self, side: int, move: _BlockMove) -> None:
         """Copy a block from a rank to another and wait for it."""
         if move.source == move.target or self.rank not in (move.source, move.target):
             return

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from swivel.errors import ConfigError
-from swivel.runtime.options import Means
+from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import find_rank
-from swivel.training.executor import Alone, Workers
+from swivel.training.executor import Executor, LocalExecutor
 
 
-def choose_workers(means: Means) -> Workers:
+def choose_workers(means: RunOptions) -> Executor:
     """Return the workers that a job may use, connected.
 
-    >>> type(choose_workers(Means())).__name__
+    >>> type(choose_workers(RunOptions())).__name__
     'Alone'
     """
     if find_rank() is not None:
         if means.ray is not None:
             raise ConfigError("torchrun starts ranks and --ray takes the workers of a cluster: use one of them")
-        from swivel.training.distributed.ring import Rotating
+        from swivel.training.distributed.ring import RingExecutor
 
-        return Rotating()
+        return RingExecutor()
     if means.ray is None:
-        return Alone()
-    from swivel.training.distributed.async_executor import Asynchronous
+        return LocalExecutor()
+    from swivel.training.distributed.async_executor import AsyncExecutor
 
-    return Asynchronous(means.ray, means.cluster)
+    return AsyncExecutor(means.ray, means.cluster)

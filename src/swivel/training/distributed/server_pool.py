@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from swivel.errors import ClusterError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import first_line
-from swivel.training.backends import Side
+from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Starts
 from swivel.training.distributed.leases import Part
-from swivel.training.distributed.parameter_server import Kept, Server, server_of
+from swivel.training.distributed.parameter_server import ServedState, Server, server_of
 from swivel.training.executor import Sides
 
 Array = NDArray[np.float32]
@@ -42,7 +42,7 @@ class _Seat:
     restores: int = 0  # since it last answered
 
 
-class Bank:
+class ServerPool:
     """The servers of a run."""
 
     def __init__(self, ray: Any, config: ClusterConfig, starts: Starts) -> None:
@@ -66,7 +66,9 @@ class Bank:
     def hold(self, sides: Sides) -> None:
         """Give the servers the parameters."""
         self._sides = tuple(
-            Side(np.array(side.vectors, np.float32), np.array(side.accumulators, np.float32), np.array(side.offsets))
+            ParameterBlock(
+                np.array(side.vectors, np.float32), np.array(side.accumulators, np.float32), np.array(side.offsets)
+            )
             for side in sides
         )
         self._applied = dict.fromkeys(self._applied, frozenset())
@@ -182,7 +184,7 @@ class Bank:
     def _read(self, number: int) -> None:
         handle = self._seats[number].handle
 
-        def keep(part: Part, kept: Kept) -> None:
+        def keep(part: Part, kept: ServedState) -> None:
             side, span = self._sides[part[0]], self._span(part)
             side.vectors[span], side.accumulators[span] = kept.vectors, kept.accumulators
             self._applied[part] = kept.applied

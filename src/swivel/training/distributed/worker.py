@@ -28,14 +28,14 @@ from swivel.errors import ClusterError
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
-from swivel.training.backends import Side
+from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import Gradients
 from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Fetched, Push, server_of
-from swivel.training.executor import Here, Job, Round
+from swivel.training.executor import LocalResources, Round, TrainingJob
 from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
-from swivel.training.plan import Plan
+from swivel.training.plan import TrainingPlan
 from swivel.training.schedule import Block
 
 Array = NDArray[np.float32]
@@ -61,13 +61,13 @@ class Links(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerSetup:
     """What a worker must know of a run before its first strip."""
 
     path: Path  # of the matrix, on storage that every node sees
     fingerprint: str
     config: TrainConfig
-    plan: Plan
+    plan: TrainingPlan
     threads: int
     wait_seconds: float
     version: str = __version__
@@ -89,7 +89,7 @@ class Result(NamedTuple):
 class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
-    def __init__(self, job: Job, threads: int) -> None:
+    def __init__(self, job: TrainingJob, threads: int) -> None:
         self._job = job
         self._backend = job.create_backend(threads)
         matrix, objective = job.matrix, Objective.from_config(job.config)
@@ -102,7 +102,7 @@ class Stepper:
         """Hold blocks of no rows, one of which a step fills; a backend that lays blocks out has room for all."""
         sizes = [len(side) if self._backend.lays_out else 0 for side in self._offsets]
         nothing = [np.zeros((size, self._dim), np.float32) for size in sizes]
-        rows, columns = (Side(room, room, np.zeros(len(room), np.float32)) for room in nothing)
+        rows, columns = (ParameterBlock(room, room, np.zeros(len(room), np.float32)) for room in nothing)
         starts = self._job.starts if self._backend.lays_out else [[0] * (count + 1) for count in self._job.blocks]
         self._backend.hold(rows, columns, (starts[0], starts[1]))
         if self._backend.lays_out:
@@ -117,7 +117,7 @@ class Stepper:
         # What came through Ray may not be written to: torch warns of that, and numba compiles everything again for it.
         own = [values if values.flags.writeable else np.array(values) for values in vectors]
         rows, columns = (
-            Side(values, values, self._offsets[side][block[side] :: self._job.blocks[side]])
+            ParameterBlock(values, values, self._offsets[side][block[side] :: self._job.blocks[side]])
             for side, values in enumerate(own)
         )
         (step,) = self._job.steps(Round(turn, [block], 1.0))
@@ -129,7 +129,7 @@ class Stepper:
 
 
 @contextmanager
-def open_stepper(order: Order) -> Iterator[Stepper]:
+def open_stepper(order: WorkerSetup) -> Iterator[Stepper]:
     """Open the matrix of a run, lay its blocks out where they differ, and yield what computes its gradients."""
     if order.version != __version__:
         raise ClusterError(f"a worker has Swivel {__version__}, the command {order.version}; install the same")
@@ -138,9 +138,9 @@ def open_stepper(order: Order) -> Iterator[Stepper]:
         raise ClusterError(f"{order.path}: a worker sees another matrix there than the command; share the folder")
     matrix.trust()  # The command has read it all; a worker reads what it needs.
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        job = Job(matrix, order.config, order.plan)
+        job = TrainingJob(matrix, order.config, order.plan)
         if order.plan.backend != "triton":  # which lays blocks out on the device
-            job = job.laid_out(Here(scratch, order.threads, SILENT))
+            job = job.laid_out(LocalResources(scratch, order.threads, SILENT))
         stepper = Stepper(job, order.threads)
         try:
             yield stepper
@@ -158,7 +158,7 @@ class Worker:
         self._resources = ExitStack()
         self._stepper: Stepper | None = None
 
-    def begin(self, order: Order) -> str:
+    def begin(self, order: WorkerSetup) -> str:
         """Make ready; say what computes."""
         keep_freed_memory()
         self._stepper = self._resources.enter_context(open_stepper(order))

@@ -16,7 +16,7 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import first_line
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import Push
-from swivel.training.distributed.worker import Order, Result, Unanswered, Worker
+from swivel.training.distributed.worker import Result, Unanswered, Worker, WorkerSetup
 
 LONGEST_PAUSE = 30.0  # seconds before a worker that died is created again; the first time one, then twice that, ...
 MOST_DOUBLINGS = 10
@@ -48,7 +48,7 @@ class RayLinks:
             raise Unanswered(f"a server does not answer: {type(error).__name__}: {first_line(error)}") from None
 
 
-class Heard(NamedTuple):
+class WorkerMessage(NamedTuple):
     """News of a worker: a strip's result; or, without one, that it has joined or that it is lost."""
 
     worker: int
@@ -58,7 +58,7 @@ class Heard(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Member:
+class _PoolWorker:
     handle: Any = None
     joining: Any = None  # the answer to `begin`, while it is waited for
     leases: dict[Any, None] = field(default_factory=dict)  # an ordered set of the answers that are waited for
@@ -68,12 +68,12 @@ class _Member:
     created: int = 0
 
 
-class Crew:
+class WorkerPool:
     """The workers of a run."""
 
-    def __init__(self, ray: Any, config: ClusterConfig, order: Order, count: int) -> None:
+    def __init__(self, ray: Any, config: ClusterConfig, order: WorkerSetup, count: int) -> None:
         self._ray, self._config, self._order = ray, config, order
-        self._members = [_Member() for _ in range(count)]
+        self._members = [_PoolWorker() for _ in range(count)]
         self._refusals: list[BaseException] = []
         self.description = ""
 
@@ -101,7 +101,7 @@ class Crew:
                 self._create(member)
         return lost
 
-    def _create(self, member: _Member) -> None:
+    def _create(self, member: _PoolWorker) -> None:
         order = self._order
         gpus = self._config.worker_gpus if order.plan.device.startswith("cuda") else 0
         member.handle = (
@@ -118,7 +118,7 @@ class Crew:
         member.created += 1
         member.joining = member.handle.begin.remote(order)
 
-    def _drop(self, member: _Member, now: float) -> None:
+    def _drop(self, member: _PoolWorker, now: float) -> None:
         with contextlib.suppress(Exception):  # It may be gone, or out of reach.
             self._ray.kill(member.handle)
         member.handle = member.joining = member.late_since = None
@@ -134,7 +134,7 @@ class Crew:
             found += member.leases
         return found
 
-    def hear(self, references: Sequence[Any], now: float) -> Iterator[Heard]:
+    def hear(self, references: Sequence[Any], now: float) -> Iterator[WorkerMessage]:
         """Take answers that have come; yield what they say."""
         owners = {reference: number for number, member in enumerate(self._members) for reference in member.leases}
         owners |= {member.joining: n for n, member in enumerate(self._members) if member.joining is not None}
@@ -144,21 +144,21 @@ class Crew:
             if reference == member.joining or reference in member.leases:  # not of one that was just lost
                 yield self._hear(number, member, reference, now)
 
-    def _hear(self, number: int, member: _Member, reference: Any, now: float) -> Heard:
+    def _hear(self, number: int, member: _PoolWorker, reference: Any, now: float) -> WorkerMessage:
         try:
             answer = self._ray.get(reference, timeout=self._config.lease_seconds)
         except self._ray.exceptions.RayError as error:
             if reference == member.joining:
                 self._note_refusal(error)
             self._drop(member, now)
-            return Heard(number, is_lost=True, reason=f"{type(error).__name__}: {first_line(error)}")
+            return WorkerMessage(number, is_lost=True, reason=f"{type(error).__name__}: {first_line(error)}")
         if reference == member.joining:
             member.joining, self.description = None, str(answer)
             self._refusals.clear()
-            return Heard(number)
+            return WorkerMessage(number)
         del member.leases[reference]
         member.late_since, member.deaths = None, 0
-        return Heard(number, answer)
+        return WorkerMessage(number, answer)
 
     def _note_refusal(self, error: BaseException) -> None:
         """Keep why a worker could not begin; raise where none can."""

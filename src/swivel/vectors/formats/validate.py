@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 
 FREE = "take npz, safetensors, parquet or arrow, which hold any label"
 _CHUNK_ROWS = 8_192
@@ -78,7 +78,7 @@ def make_vectors(
     row = first_not_finite(values)
     if row is not None:
         tell_not_finite(path, row, words)
-    return Vectors(Side(vocabulary, values))
+    return Vectors(VectorTable(vocabulary, values))
 
 
 def check_words(path: Path, vocabulary: Vocabulary) -> None:

@@ -19,7 +19,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, clear_errors
 from swivel.runtime.resources import count_cores
 from swivel.storage import create_file
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.validate import check_words, first_not_finite, refuse_labels, shown, tell_not_finite
 from swivel.vectors.formats.word2vec_text import WHITE, read_sizes
 from swivel.vectors.search import Floats
@@ -50,7 +50,7 @@ def read_binary(path: str | Path) -> Vectors:
     path = Path(path)
     data = _map_file(path)
     count, dim, start = _read_header(path, data)
-    reader = _Reader(path, data, count, dim, start)
+    reader = _BinaryReader(path, data, count, dim, start)
     values = np.empty((count, dim), "<f4")
     with ThreadPoolExecutor(count_cores()) as pool:
         copies: list[Future[int | None]] = []
@@ -66,7 +66,7 @@ def read_binary(path: str | Path) -> Vectors:
             row = copy.result()
             if row is not None:
                 tell_not_finite(path, number * _BATCH_ROWS + row, vocabulary.tokens)
-    return Vectors(Side(vocabulary, values))
+    return Vectors(VectorTable(vocabulary, values))
 
 
 def _map_file(path: Path) -> mmap.mmap:
@@ -97,7 +97,7 @@ def _read_header(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _BinaryReader:
     """The walk from word to word."""
 
     path: Path

@@ -16,7 +16,7 @@ import numpy as np
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
 from swivel.storage import create_file
-from swivel.vectors import Side, Vectors
+from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.decimal_text import join_digits
 from swivel.vectors.formats.validate import refuse_labels, shown
 
@@ -26,7 +26,7 @@ _CHUNK_ROWS = 1_024
 
 
 @dataclass(slots=True)
-class _Reader:
+class _TextReader:
     """What was read so far, and the line at hand."""
 
     path: Path
@@ -87,7 +87,7 @@ class _Reader:
             raise StorageError(f"{self.path}: the file has no vectors")
         if self.promised is not None and len(self.words) != self.promised:
             self.fail(f"the first line promises {self.promised:,} words, the file ends after {len(self.words):,}")
-        return Vectors(Side(Vocabulary(self.words), np.stack(self.values)))
+        return Vectors(VectorTable(Vocabulary(self.words), np.stack(self.values)))
 
 
 def read_text(path: str | Path) -> Vectors:
@@ -103,14 +103,14 @@ def read_text(path: str | Path) -> Vectors:
     ...     read_text(file).nearest("king")[0].token
     'queen'
     """
-    reader = _Reader(Path(path))
+    reader = _TextReader(Path(path))
     for text in _lines(reader):
         if reader.line > 1 or not reader.read_header(text):
             reader.read_vector(text)
     return reader.finish()
 
 
-def _lines(reader: _Reader) -> Iterator[str]:
+def _lines(reader: _TextReader) -> Iterator[str]:
     try:
         with clear_errors(reader.path), reader.path.open("rb") as file:
             for data in file:  # by \n alone: words may hold U+0085 and its like

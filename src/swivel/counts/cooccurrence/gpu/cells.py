@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts.cooccurrence.gpu.plan import PairRules
-from swivel.counts.shards import SATURATED, Piece
+from swivel.counts.shards import SATURATED, ShardPiece
 
 _SLICE = 1 << 24  # distinct keys that are weighed at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class DeviceCounts:
     """The cells of a range of shards, on the device, in the order in which they are stored.
 
     Attributes
@@ -70,10 +70,10 @@ def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> tuple[torch.Tensor, to
     return keys[ends], torch.diff(sums, prepend=sums.new_zeros(1))
 
 
-def merge_cells(one: Cells, two: Cells) -> Cells:
+def merge_cells(one: DeviceCounts, two: DeviceCounts) -> DeviceCounts:
     """Return the sum of two counts of the same shards."""
     keys, order = torch.cat([one.keys, two.keys]).sort()
-    return Cells(one.shards, *sum_equal(keys, torch.cat([one.units, two.units])[order]))
+    return DeviceCounts(one.shards, *sum_equal(keys, torch.cat([one.units, two.units])[order]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class FetchedPiece:
     large_cells: NDArray[np.int64]
     large_counts: NDArray[np.int64]
 
-    def wait(self) -> Piece:
+    def wait(self) -> ShardPiece:
         """Return the piece when it has arrived. Its arrays are pinned memory, used again once they are gone."""
         if self.arrival is not None:
             self.arrival.synchronize()
         positions, counts = (values.numpy().view(np.uint32) for values in (self.positions, self.counts))
-        return Piece(self.lengths, positions, counts, self.large_cells, self.large_counts)
+        return ShardPiece(self.lengths, positions, counts, self.large_cells, self.large_counts)
 
 
 class Fetcher:
@@ -104,7 +104,7 @@ class Fetcher:
         self.most_cells = most_cells
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def fetch(self, cells: Cells) -> Iterator[FetchedPiece]:
+    def fetch(self, cells: DeviceCounts) -> Iterator[FetchedPiece]:
         """Yield the cells in pieces of whole shards, of at most `most_cells` if a shard has no more."""
         edges = torch.arange(len(cells.shards) + 1, device=cells.keys.device) << self.rules.cell_bits
         ends = torch.searchsorted(cells.keys, edges).cpu().numpy()

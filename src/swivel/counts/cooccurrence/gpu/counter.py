@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence.gpu.cells import Cells, FetchedPiece, Fetcher, merge_cells, sort_pairs, sum_pairs
+from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sort_pairs, sum_pairs
 from swivel.counts.cooccurrence.gpu.pairs import PairWriter, choose_writer, make_writer
 from swivel.counts.cooccurrence.gpu.plan import (
     PairRules,
@@ -32,7 +32,7 @@ from swivel.counts.cooccurrence.gpu.plan import (
 )
 from swivel.counts.cooccurrence.plan import Forecast
 from swivel.counts.layout import Layout
-from swivel.counts.shards import Piece
+from swivel.counts.shards import ShardPiece
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import take_in_order
 from swivel.runtime.resources import format_bytes, free_memory
@@ -43,7 +43,7 @@ _PAIRS_A_SECOND = 3.8e9  # of a prototype on an H200, with all that belongs to i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMeans:
+class DeviceCountOptions:
     """What counting may use; none of it changes the counts.
 
     Attributes
@@ -71,7 +71,7 @@ class DeviceMeans:
 class Counted:
     """A piece, and which share of its chunk's work is done with it."""
 
-    piece: Piece
+    piece: ShardPiece
     done: float
 
 
@@ -90,7 +90,7 @@ class DeviceCounter:
     Examples
     --------
     >>> ids = np.array([0, 1, 0], np.uint32)
-    >>> counter = DeviceCounter(ids, Layout(2, 2, 1, 1, True), CountConfig(window=2), DeviceMeans(device="cpu"))
+    >>> counter = DeviceCounter(ids, Layout(2, 2, 1, 1, True), CountConfig(window=2), DeviceCountOptions(device="cpu"))
     >>> [counted.piece.counts.tolist() for chunk in counter.chunks() for counted in counter.count_chunk(*chunk)]
     [[2, 4, 4]]
     """
@@ -100,7 +100,7 @@ class DeviceCounter:
         ids: NDArray[np.uint32],
         layout: Layout,
         config: CountConfig,
-        means: DeviceMeans,
+        means: DeviceCountOptions,
         *,
         longest: int | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class DeviceCounter:
         with self._timed("copy"):
             slots = upload_slots(self, first, last)
             estimates = estimate_pairs(self.rules, _tally_blocks(slots, self.rules), places=last - first)
-        chunk = _Chunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
+        chunk = _CorpusChunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
         done = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
         pieces = self._fetch(chunk, estimates)
         with ThreadPoolExecutor(1) as pool:
@@ -160,7 +160,7 @@ class DeviceCounter:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _fetch(self, chunk: _Chunk, estimates: NDArray[np.float64]) -> Iterator[FetchedPiece]:
+    def _fetch(self, chunk: _CorpusChunk, estimates: NDArray[np.float64]) -> Iterator[FetchedPiece]:
         groups = split_shards(estimates, most_pairs=chunk.keys.numel(), most_shards=self.rules.most_shards)
         for shards in groups:
             for cells in chunk.count_shards(shards, range(chunk.places)):
@@ -173,7 +173,7 @@ class DeviceCounter:
         self.seconds[part] += time.perf_counter() - started
 
 
-class _Chunk:
+class _CorpusChunk:
     """A chunk of the corpus on the device, and the room for its keys."""
 
     def __init__(self, counter: DeviceCounter, slots: torch.Tensor, places: int, capacity: int) -> None:
@@ -182,7 +182,7 @@ class _Chunk:
         self.keys = torch.empty(capacity, dtype=torch.int64, device=counter.device)
         self._writer: PairWriter = make_writer(counter.writer, slots, counter.rules, tile=counter.share.tile_places)
 
-    def count_shards(self, shards: range, places: range) -> Iterator[Cells]:
+    def count_shards(self, shards: range, places: range) -> Iterator[DeviceCounts]:
         """Yield the cells of `shards`, in several parts where they are more than was thought."""
         found = self._count_once(shards, places)
         if found is not None:
@@ -193,12 +193,12 @@ class _Chunk:
         else:
             yield self._count_by_places(shards, places)
 
-    def _count_by_places(self, shards: range, places: range) -> Cells:
+    def _count_by_places(self, shards: range, places: range) -> DeviceCounts:
         """Return the cells of one shard that has more pairs than there is room for."""
         halves = [self._count_once(shards, half) or self._count_by_places(shards, half) for half in _halve(places)]
         return merge_cells(*halves)
 
-    def _count_once(self, shards: range, places: range) -> Cells | None:
+    def _count_once(self, shards: range, places: range) -> DeviceCounts | None:
         """Return the cells, or None where there is no room for the keys of all pairs."""
         # Each part ends with a number that the host waits for, so that its time is its own.
         timed, rules = self.counter._timed, self.counter.rules
@@ -210,7 +210,7 @@ class _Chunk:
         with timed("sort"):
             found, counts = sort_pairs(self.keys[:total])
         with timed("sum"):
-            return Cells(shards, *sum_pairs(found, counts, rules))
+            return DeviceCounts(shards, *sum_pairs(found, counts, rules))
 
 
 def _halve(numbers: range) -> tuple[range, range]:

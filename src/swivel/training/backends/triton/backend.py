@@ -21,14 +21,20 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.errors import TrainingError
-from swivel.training.backends.base import Gradients, Load, Side, Starts, Step, StepSettings, StoredCells
+from swivel.training.backends.base import DeviceLoad, Gradients, ParameterBlock, Starts, Step, StepSettings, StoredCells
 from swivel.training.backends.triton.cell_stream import CellFeed
 from swivel.training.backends.triton.cells import CellRoom, DeviceCells, ShardCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, free_memory
 from swivel.training.backends.triton.gradients import recover_gradients
-from swivel.training.backends.triton.launch import Batch, Parameters, StepLauncher
-from swivel.training.backends.triton.layout import BlockShape, Places, Shapes, Tile
-from swivel.training.backends.triton.memory_plan import BUFFERS, ENTRY_BYTES, DeviceNeeds, arrange, choose_order
+from swivel.training.backends.triton.launch import Parameters, StepBatch, StepLauncher
+from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.memory_plan import (
+    BUFFERS,
+    ENTRY_BYTES,
+    DeviceMemoryEstimate,
+    arrange,
+    choose_order,
+)
 from swivel.training.backends.triton.parameter_swap import ParameterStore
 from swivel.training.objective import Loss
 
@@ -40,7 +46,7 @@ LIBRARY_BYTES = 1 << 26  # that cuBLAS takes on CUDA for itself
 
 
 @dataclass(frozen=True, slots=True)
-class OnTheirWay:
+class LaunchedSteps:
     """Steps that the device has been given."""
 
     found: Tensor  # (steps, 3) on the host, once `done`: observed loss, zeros' loss, weight of zeros taken back
@@ -62,15 +68,15 @@ class OnTheirWay:
         ]
 
 
-def choose_tile(dtype: torch.dtype) -> Tile:
+def choose_tile(dtype: torch.dtype) -> KernelTile:
     """Return the tile that is fastest (docs/experiments.md)."""
     if dtype == torch.float32:
-        return Tile(64, 64, 32, warps=4, stages=2, registers=None)
-    return Tile()
+        return KernelTile(64, 64, 32, warps=4, stages=2, registers=None)
+    return KernelTile()
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMeans:
+class DeviceOptions:
     """What a run may use of a device, and what it will need."""
 
     memory: int | None = None  # bytes; None: what is free
@@ -79,17 +85,17 @@ class DeviceMeans:
     is_halved: bool = False  # whether only one mirror of them is laid out
 
 
-def choose_groups(load: Load, *, device: str, dtype: str, memory: int | None) -> tuple[int, int] | None:
+def choose_groups(load: DeviceLoad, *, device: str, dtype: str, memory: int | None) -> tuple[int, int] | None:
     """Return how many row blocks and column blocks an order has to keep together; None: all fit the device."""
     there = torch.device(device)
     memory = free_memory(there, PLANNED_SHARE) if memory is None else memory
     return choose_order(measure_needs(load, there, getattr(torch, dtype)), memory)
 
 
-def measure_needs(load: Load, device: torch.device, dtype: torch.dtype) -> DeviceNeeds:
+def measure_needs(load: DeviceLoad, device: torch.device, dtype: torch.dtype) -> DeviceMemoryEstimate:
     """Return what a run needs of a device's memory."""
     fixed = LIBRARY_BYTES if device.type == "cuda" else 0
-    return DeviceNeeds(load, choose_tile(dtype), dtype.itemsize, fixed)
+    return DeviceMemoryEstimate(load, choose_tile(dtype), dtype.itemsize, fixed)
 
 
 class TritonBackend:
@@ -98,11 +104,11 @@ class TritonBackend:
     name = "triton"
     lays_out = True
 
-    def __init__(self, settings: StepSettings, *, device: str, dtype: str, means: DeviceMeans | None = None) -> None:
+    def __init__(self, settings: StepSettings, *, device: str, dtype: str, means: DeviceOptions | None = None) -> None:
         self.settings = settings
         self.device = torch.device(device)
         self.dtype = dtype
-        self.means = means or DeviceMeans()
+        self.means = means or DeviceOptions()
         self._kind = getattr(torch, dtype)
 
     def describe(self) -> str:
@@ -141,20 +147,20 @@ class TritonBackend:
                 "some: try again, or give --device-memory less than what is free"
             ) from error
 
-    def hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+    def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Take parameters on."""
         self.close()
         with self._on_device():
             self._hold(rows, columns, starts)
 
-    def _hold(self, rows: Side, columns: Side, starts: Starts) -> None:
+    def _hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         means, dim = self.means, rows.vectors.shape[1]
         self._memory = free_memory(self.device, USED_SHARE) if means.memory is None else means.memory
-        load = Load(starts, dim, self.settings.zeros, means.cells, means.is_halved)
+        load = DeviceLoad(starts, dim, self.settings.zeros, means.cells, means.is_halved)
         self._needs = measure_needs(load, self.device, self._kind)
         banks = arrange(self._needs, means.groups, self._memory)
         self._most = self._needs.most(means.groups)
-        self._places = Places(starts, dim, sum(side.slots for side in banks))
+        self._places = SlotLayout(starts, dim, sum(side.slots for side in banks))
         self._shapes = Shapes(self.settings.zeros, choose_tile(self._kind))
         self._host = HostMemory(self.device)
         self._parameters = self._allocate()
@@ -204,7 +210,7 @@ class TritonBackend:
         if self.is_swapping:
             self._store.expect(rounds)
 
-    def fetch(self) -> tuple[Side, Side]:
+    def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
         """Return the parameters as host arrays."""
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
@@ -214,16 +220,16 @@ class TritonBackend:
         with self._on_device():
             return self._store.is_finite()
 
-    def lend_block(self, side: int, block: int) -> Side:
+    def lend_block(self, side: int, block: int) -> ParameterBlock:
         """Return a block's own tensors; only where all parameters are on the device."""
         return self._store.lend(side, block)
 
-    def put_block(self, side: int, block: int, values: Side) -> None:
+    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Overwrite a block."""
         with self._on_device():
             self._store.overwrite(side, block, values)
 
-    def gradients(self, step: Step, rows: Side, columns: Side) -> Gradients:
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the gradients of a step, read off the step itself."""
         return recover_gradients(self, step, rows, columns)
 
@@ -239,12 +245,12 @@ class TritonBackend:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> OnTheirWay:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> LaunchedSteps:
         """Hand steps to the device, all or, asked to stop, none."""
         with self._on_device():
             return self._run([] if should_stop() else steps)
 
-    def _run(self, steps: Sequence[Step]) -> OnTheirWay:
+    def _run(self, steps: Sequence[Step]) -> LaunchedSteps:
         found = torch.zeros(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed or CellFeed(self._load(steps), self.device, room=0)
@@ -266,7 +272,7 @@ class TritonBackend:
         cells.take_blocks({step.block: step.load() for step in steps})
         return cells
 
-    def _batches(self, steps: Iterable[Step], feed: CellFeed) -> Iterator[Batch]:
+    def _batches(self, steps: Iterable[Step], feed: CellFeed) -> Iterator[StepBatch]:
         """Yield steps in their order, as many at a time as have one shape and find room."""
         found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]] = []
         entries = 0
@@ -288,21 +294,21 @@ class TritonBackend:
         last_step, _, last_shape, _ = found[-1]
         return len(found) < self._most and shape == last_shape and step.rate == last_step.rate
 
-    def _send(self, found: Tensor, counts: NDArray[np.float64]) -> OnTheirWay:
+    def _send(self, found: Tensor, counts: NDArray[np.float64]) -> LaunchedSteps:
         if self.device.type != "cuda":
-            return OnTheirWay(found, None, counts)
+            return LaunchedSteps(found, None, counts)
         there = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
         there.copy_(found, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return OnTheirWay(there, done, counts)
+        return LaunchedSteps(there, done, counts)
 
 
-def _make_batch(found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]]) -> Batch:
-    return Batch([f[0] for f in found], [f[1] for f in found], found[0][2], [f[3] for f in found])
+def _make_batch(found: list[tuple[Step, ShardCells, BlockShape, tuple[int, int]]]) -> StepBatch:
+    return StepBatch([f[0] for f in found], [f[1] for f in found], found[0][2], [f[3] for f in found])
 
 
-def _count_cells(batch: Batch) -> NDArray[np.float64]:
+def _count_cells(batch: StepBatch) -> NDArray[np.float64]:
     """Return observed cells, and zeros before those that were taken back, of every step."""
     observed = np.array([shard.observed for shard in batch.cells])
     # A cell of a tile is one entry and takes its zero back itself; one of the rare is two.

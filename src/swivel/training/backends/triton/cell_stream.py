@@ -12,7 +12,7 @@ import torch
 
 from swivel.training.backends.triton.cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.cuda_streams import Lane, Mark, mark_here, wait_here
-from swivel.training.backends.triton.launch import CellArrays
+from swivel.training.backends.triton.launch import DeviceCellArrays
 from swivel.training.backends.triton.memory_plan import BUFFERS
 
 
@@ -36,11 +36,11 @@ class CellFeed:
         """Return whether a batch of so many entries can be loaded."""
         return not self.cells.on_host or entries <= self.room
 
-    def load(self, shards: Sequence[ShardCells]) -> CellArrays:
+    def load(self, shards: Sequence[ShardCells]) -> DeviceCellArrays:
         """Return where the cells of a batch will be when the computation comes to it."""
         cells = self.cells
         if not cells.on_host:
-            return CellArrays(cells.positions, cells.counts, cells.starts, [0] * len(shards))
+            return DeviceCellArrays(cells.positions, cells.counts, cells.starts, [0] * len(shards))
         positions, counts = self._positions[self._turn], self._counts[self._turn]
         base, copies = plan_copies(shards)
 
@@ -51,7 +51,7 @@ class CellFeed:
                 counts[target:stop].copy_(cells.counts[begin:end], non_blocking=True)
 
         wait_here(self._device, self._lane.submit(copy, [self._used[self._turn]]))
-        return CellArrays(positions, counts, cells.starts, base)
+        return DeviceCellArrays(positions, counts, cells.starts, base)
 
     def release(self) -> None:
         """Note that the last batch has been handed over: its buffer is free once the computation is past here."""

@@ -18,7 +18,7 @@ from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import ObservedCells, StoredCells
 from swivel.training.backends.triton.cuda_streams import HostMemory
-from swivel.training.backends.triton.layout import BlockShape, Places, Shapes, Tile
+from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import BUFFERS, ENTRY_BYTES, PIECE_BYTES, index_bytes, sort_bytes
 
 Tensor = torch.Tensor
@@ -34,7 +34,7 @@ class CellRoom:
     passing: int  # while they are laid out
 
 
-Source = Callable[[], "Iterator[_Piece]"]
+Source = Callable[[], "Iterator[_CellPiece]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ShardCells:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _CellPiece:
     """Cells with the shard and the local place that they fall to."""
 
     shards: Tensor
@@ -57,8 +57,8 @@ class _Piece:
     columns: Tensor
     counts: Tensor
 
-    def where(self, mask: Tensor) -> _Piece:
-        return _Piece(self.shards[mask], self.rows[mask], self.columns[mask], self.counts[mask])
+    def where(self, mask: Tensor) -> _CellPiece:
+        return _CellPiece(self.shards[mask], self.rows[mask], self.columns[mask], self.counts[mask])
 
 
 class DeviceCells:
@@ -75,7 +75,7 @@ class DeviceCells:
     """
 
     def __init__(
-        self, places: Places, shapes: Shapes, device: torch.device, *, room: CellRoom | None = None,
+        self, places: SlotLayout, shapes: Shapes, device: torch.device, *, room: CellRoom | None = None,
         host: HostMemory | None = None,
     ) -> None:  # fmt: skip
         self.places, self.shapes, self.device = places, shapes, device
@@ -130,15 +130,15 @@ class DeviceCells:
 
         self._fill([source(block, cells) for block, cells in blocks.items()])
 
-    def _to_piece(self, block: tuple[int, int], cells: ObservedCells) -> _Piece:
+    def _to_piece(self, block: tuple[int, int], cells: ObservedCells) -> _CellPiece:
         positions = self._put(np.asarray(cells.positions).astype(np.int64))
         shards = torch.full_like(positions, block[0] * self.places.blocks[1] + block[1])
-        return _Piece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
+        return _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
-    def _read(self, stored: StoredCells, offsets: Tensor, first: int, last: int) -> Iterator[_Piece]:
+    def _read(self, stored: StoredCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
         """Yield the cells that are kept of a range, with their new shards."""
         positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
         counts = self._put(stored.counts_of(first, last))
@@ -152,10 +152,10 @@ class DeviceCells:
         if stored.symmetric:
             yield self._place(columns[off], rows[off], counts[off])
 
-    def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _Piece:
+    def _place(self, rows: Tensor, columns: Tensor, counts: Tensor) -> _CellPiece:
         row_blocks, column_blocks = self.places.blocks
         i, j = rows % row_blocks, columns % column_blocks
-        piece = _Piece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
+        piece = _CellPiece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
         return piece.where(i <= j) if self.symmetric else piece
 
     def _fill(self, sources: Sequence[Source]) -> None:
@@ -299,7 +299,7 @@ def _as_int16(values: Tensor) -> Tensor:
 class _ShapeTable:
     """What the slot of a cell depends on, a tensor for each shard."""
 
-    def __init__(self, shapes: list[BlockShape], tile: Tile, device: torch.device) -> None:
+    def __init__(self, shapes: list[BlockShape], tile: KernelTile, device: torch.device) -> None:
         self.tile_rows, self.tile_columns = tile.rows, tile.columns
 
         def column(values: list[int]) -> Tensor:
@@ -316,14 +316,14 @@ class _ShapeTable:
         self.slots = [column([bands[n].slot for bands in padded]) for n in range(self.bands)]
         self.slot_columns = [column([bands[n].slot_columns for bands in padded]) for n in range(self.bands)]
 
-    def is_sparse(self, piece: _Piece) -> Tensor:
+    def is_sparse(self, piece: _CellPiece) -> Tensor:
         """Return which cells lie between features that are not common."""
         if not self.is_sampled:
             return torch.zeros_like(piece.shards, dtype=torch.bool)
         rows, columns = self.common_rows[piece.shards], self.common_columns[piece.shards]
         return (piece.rows >= rows) & (piece.columns >= columns)
 
-    def entries(self, piece: _Piece, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def entries(self, piece: _CellPiece, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield keys, (shard x slots + slot) << 16 | position, and counts."""
         sparse = self.is_sparse(piece)
         if self.is_sampled:
@@ -334,7 +334,7 @@ class _ShapeTable:
             piece = piece.where(~sparse)
         yield self._tile_keys(piece, slots), piece.counts
 
-    def _tile_keys(self, piece: _Piece, slots: int) -> Tensor:
+    def _tile_keys(self, piece: _CellPiece, slots: int) -> Tensor:
         start, slot, across = (tensors[0][piece.shards] for tensors in (self.starts, self.slots, self.slot_columns))
         for n in range(1, self.bands):
             here = piece.rows >= self.starts[n][piece.shards]

@@ -48,7 +48,7 @@ from swivel.training.backends.triton.hopper_tile import (
     write_addresses,
     write_tile,
 )
-from swivel.training.backends.triton.layout import Tile
+from swivel.training.backends.triton.layout import KernelTile
 
 Tensor = torch.Tensor
 LONGEST = 320  # numbers of a vector: a consumer's 64 rows take 80 registers of each thread then
@@ -269,7 +269,7 @@ class Tuning:
     chunk: int = 512  # cells of a crowded tile at a time
 
 
-def fits(mirror: Tensor, tile: Tile) -> bool:
+def fits(mirror: Tensor, tile: KernelTile) -> bool:
     """Return whether the kernel is made for such vectors and tiles."""
     is_short = mirror.shape[1] <= LONGEST and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from swivel.training.backends.base import Step, StepSettings, step_fraction
 from swivel.training.backends.triton import kernels
 from swivel.training.backends.triton.cells import ShardCells
-from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, Places, Shapes, Tile
+from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, KernelTile, Shapes, SlotLayout
 
 if TYPE_CHECKING:
     from swivel.training.backends.triton.hopper import HopperGradient
@@ -37,7 +37,7 @@ HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >=
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ContiguousSteps:
     """Steps of a batch that are neighbours in memory."""
 
     steps: slice
@@ -48,7 +48,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepBatch:
     """Steps of one launch, of one shape and rate."""
 
     steps: Sequence[Step]
@@ -60,10 +60,10 @@ class Batch:
         return len(self.steps)
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ContiguousSteps]:
         """The steps, as many together as lie one after the other on both sides."""
         ends = [n for n, ((i, j), after) in enumerate(pairwise(self.blocks), 1) if after != (i + 1, j + 1)]
-        return [Run(slice(a, b), self.blocks[a]) for a, b in pairwise([0, *ends, len(self.blocks)])]
+        return [ContiguousSteps(slice(a, b), self.blocks[a]) for a, b in pairwise([0, *ends, len(self.blocks)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class CellArrays:
+class DeviceCellArrays:
     """Where the cells of a batch are on the device."""
 
     positions: Tensor
@@ -90,7 +90,7 @@ class CellArrays:
 class StepLauncher:
     """Launches batches of steps over one set of parameters."""
 
-    def __init__(self, settings: StepSettings, places: Places, shapes: Shapes, parameters: Parameters) -> None:
+    def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
         self.settings, self.places, self.shapes, self.parameters = settings, places, shapes, parameters
         self.device = parameters.vectors.device
         objective = settings.objective
@@ -121,7 +121,7 @@ class StepLauncher:
         """Which gradient kernel runs: "hopper" or "plain"."""
         return "plain" if self._hopper is None else "hopper"
 
-    def run(self, batch: Batch, cells: CellArrays, found: Tensor) -> None:
+    def run(self, batch: StepBatch, cells: DeviceCellArrays, found: Tensor) -> None:
         """Run a batch; `found` (steps, 3) gets observed loss, zeros' loss in log 2, and weight of zeros taken back."""
         table = self._make_table(batch, cells)
         if batch.shape.is_sampled:
@@ -136,7 +136,7 @@ class StepLauncher:
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
-    def _make_table(self, batch: Batch, cells: CellArrays) -> Tensor:
+    def _make_table(self, batch: StepBatch, cells: DeviceCellArrays) -> Tensor:
         """Return a line for every band and shard; see `plan.FIELDS`."""
         shape, pitch = batch.shape, self.places.pitch
         table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
@@ -161,14 +161,16 @@ class StepLauncher:
         """Return a small array on the device, not waiting for what the device is doing."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    def _run_all(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+    def _run_all(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, found: Tensor) -> None:
         band = batch.shape.bands[0]
         G = self._gradient(batch, band, table[0], cells, found)
         for run in batch.runs:
             for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
                 self._update(batch, table[0, run.steps], side, gradients)
 
-    def _gradient(self, batch: Batch, band: BandShape, table: Tensor, cells: CellArrays, found: Tensor) -> Tensor:
+    def _gradient(
+        self, batch: StepBatch, band: BandShape, table: Tensor, cells: DeviceCellArrays, found: Tensor
+    ) -> Tensor:
         """Return the gradient with respect to the dot products of a band, and add what its cells lose."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
         rows, columns = band.padded(tile)
@@ -189,7 +191,9 @@ class StepLauncher:
         found[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
-    def _multiply_back(self, batch: Batch, run: Run, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
+    def _multiply_back(
+        self, batch: StepBatch, run: ContiguousSteps, band: BandShape, G: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the gradients with respect to a band's rows and to its columns, float32."""
         G = G[run.steps]
         n, rows, columns = G.shape
@@ -201,7 +205,7 @@ class StepLauncher:
             y = self._blocks(self._taken_from(batch, band) + run.steps.start * columns, n, columns, columns)
         return _multiply(G, y), _multiply(G.transpose(1, 2), x)
 
-    def _taken_from(self, batch: Batch, band: BandShape) -> int:
+    def _taken_from(self, batch: StepBatch, band: BandShape) -> int:
         """Return the first row of the columns that a band takes."""
         tile = self.shapes.tile
         before = [b.padded(tile)[1] for b in batch.shape.bands if b.stride >= 0 and b.start < band.start]
@@ -211,7 +215,7 @@ class StepLauncher:
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
-    def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
+    def _update(self, batch: StepBatch, table: Tensor, side: int, gradients: Tensor) -> None:
         p, places, shape = self.parameters, self.places, batch.shape
         rows = shape.columns if side else shape.rows
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
@@ -220,7 +224,7 @@ class StepLauncher:
             self.settings.decay, batch.steps[0].rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
-    def _run_sampled(self, batch: Batch, cells: CellArrays, table: Tensor, found: Tensor) -> None:
+    def _run_sampled(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, found: Tensor) -> None:
         n, shape = len(batch), batch.shape
         sampled = shape.bands[1:]
         size = len(sampled), n, self.places.pitch
@@ -247,7 +251,7 @@ class StepLauncher:
             p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
-    def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
+    def _gather(self, batch: StepBatch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Take a band's columns for this step."""
         p, band = self.parameters, batch.shape.bands[number]
         fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
@@ -267,7 +271,13 @@ class StepLauncher:
         return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
 
     def _update_sampled(
-        self, batch: Batch, run: Run, cells: CellArrays, arrays: tuple[Tensor, ...], parts: list[Tensor], side: int
+        self,
+        batch: StepBatch,
+        run: ContiguousSteps,
+        cells: DeviceCellArrays,
+        arrays: tuple[Tensor, ...],
+        parts: list[Tensor],
+        side: int,
     ) -> None:
         p, shape, pitch = self.parameters, batch.shape, self.places.pitch
         table, places, taken, losses = arrays
@@ -292,7 +302,7 @@ def _finite(number: float) -> float | None:
 
 
 def _make_hopper(
-    mirror: Tensor, tile: Tile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
+    mirror: Tensor, tile: KernelTile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
 ) -> HopperGradient | None:
     """Return the gradient kernel for Hopper, or None where the plain one runs."""
     if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:

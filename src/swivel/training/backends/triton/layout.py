@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.training.backends.base import Level, Starts, Zeros
+from swivel.training.backends.base import SamplingTier, Starts, ZeroSampling
 
 # The columns of a kernel's table: a line of int64 for every shard and band.
 FIELDS = (
@@ -26,7 +26,7 @@ ALIGNED = 64  # vectors are padded to a multiple of this
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class KernelTile:
     """Rows and columns of a tile, and how its kernel is launched."""
 
     rows: int = 64
@@ -49,7 +49,7 @@ class BandShape:
     slot_columns: int  # tiles in a row that have observed cells of their own
     stride: int  # where its strides begin among those of all bands; -1: every column as it lies
 
-    def padded(self, tile: Tile) -> tuple[int, int]:
+    def padded(self, tile: KernelTile) -> tuple[int, int]:
         """Return rows and columns, rounded up to whole tiles."""
         return self.tiles[0] * tile.rows, self.tiles[1] * tile.columns
 
@@ -75,7 +75,7 @@ class BlockShape:
 class Shapes:
     """The shapes of all blocks of a run, and the strides of their sampled bands."""
 
-    def __init__(self, zeros: Zeros, tile: Tile) -> None:
+    def __init__(self, zeros: ZeroSampling, tile: KernelTile) -> None:
         self.zeros, self.tile = zeros, tile
         self._shapes: dict[tuple[int, int], BlockShape] = {}
         self._starts: list[NDArray[np.float64]] = []
@@ -110,7 +110,7 @@ class Shapes:
         extra = rows + columns if len(levels) > 1 else 0
         return BlockShape(rows, columns, common, tuple(bands), slot, slot + rows, slot + extra)
 
-    def _make_band(self, level: Level, columns: int, slot: int, common: int | None) -> BandShape:
+    def _make_band(self, level: SamplingTier, columns: int, slot: int, common: int | None) -> BandShape:
         rows = level.stop - level.start
         taken, stride = columns, -1
         if common is not None:
@@ -127,7 +127,7 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class Places:
+class SlotLayout:
     """How blocks lie in the joint array: slots at equal distances, the row blocks' first."""
 
     starts: Starts  # of the blocks among the rows, and among the columns, as the host has them

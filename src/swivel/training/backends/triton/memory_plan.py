@@ -17,8 +17,8 @@ import numpy as np
 
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
-from swivel.training.backends.base import Load
-from swivel.training.backends.triton.layout import BlockShape, Places, Shapes, Tile
+from swivel.training.backends.base import DeviceLoad
+from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.schedule import group_starts
 
 MOST_SHARDS = 128  # in one launch: enough to fill the device many times over
@@ -92,18 +92,18 @@ class Banks:
 
 
 @dataclass(frozen=True)
-class DeviceNeeds:
+class DeviceMemoryEstimate:
     """What a run asks for, in bytes."""
 
-    load: Load
-    tile: Tile
+    load: DeviceLoad
+    tile: KernelTile
     itemsize: int  # of an operand of the products
     fixed: int = 0  # what the libraries take for themselves
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> SlotLayout:
         """All blocks."""
-        return Places(self.load.starts, self.load.dim)
+        return SlotLayout(self.load.starts, self.load.dim)
 
     @cached_property
     def shapes(self) -> tuple[BlockShape, ...]:
@@ -186,7 +186,7 @@ class DeviceNeeds:
         return self.parameters(slots, most) + self.index + max(streaming, sorting)
 
 
-def choose_order(needs: DeviceNeeds, memory: int | None) -> tuple[int, int] | None:
+def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:
     """Return the sizes of the groups in which blocks are best trained, or None where all of them fit.
 
     Raises TrainingError where not even one row block and one column block do.
@@ -227,7 +227,7 @@ def _time_of_pass(banks: tuple[Banks, Banks], most: int) -> float:
     return (max(steps, copies) if hidden else steps + copies) + LAUNCH * steps / most
 
 
-def arrange(needs: DeviceNeeds, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
+def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
     """Return the banks in which the groups of an order take turns: one for each, or two, or one.
 
     Raises TrainingError where the order needs more memory than there is; a run never changes its order.

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.errors import TrainingError
-from swivel.training.backends.base import Side
+from swivel.training.backends.base import ParameterBlock
 from swivel.training.backends.triton.cuda_streams import HostMemory, Lane, Mark, mark_here, wait_for, wait_here
 from swivel.training.backends.triton.launch import Parameters
-from swivel.training.backends.triton.layout import Places
+from swivel.training.backends.triton.layout import SlotLayout
 from swivel.training.backends.triton.memory_plan import Banks
 
 LN2 = math.log(2)
@@ -27,7 +27,7 @@ STAGES, STAGE_VALUES = 2, 1 << 22  # locked buffers for downloads, and float32 v
 Pair = tuple[int, int]  # a group of rows and a group of columns
 
 
-class _Bank:
+class _GroupSlot:
     """A group's place on the device."""
 
     def __init__(self, used: Mark) -> None:
@@ -39,12 +39,14 @@ class _Bank:
 class ParameterStore:
     """The parameters of both sides, wherever they are."""
 
-    def __init__(self, parameters: Parameters, places: Places, banks: tuple[Banks, Banks], host: HostMemory) -> None:
+    def __init__(
+        self, parameters: Parameters, places: SlotLayout, banks: tuple[Banks, Banks], host: HostMemory
+    ) -> None:
         self.parameters, self.places, self.layout = parameters, places, banks
         self.device = parameters.vectors.device
         self._memory = host
-        self._banks = [[_Bank(mark_here(self.device)) for _ in range(side.banks)] for side in banks]
-        self._host: list[Side | None] = [None, None]  # offsets in units of log 2
+        self._banks = [[_GroupSlot(mark_here(self.device)) for _ in range(side.banks)] for side in banks]
+        self._host: list[ParameterBlock | None] = [None, None]  # offsets in units of log 2
         self._saved: dict[tuple[int, int], Mark] = {}  # side and group: when the host has its last state
         self._inward, self._outward = Lane(self.device), Lane(self.device)
         self._coming: list[Pair] = []
@@ -53,14 +55,14 @@ class ParameterStore:
         self._largest_saved = torch.zeros((), device=self.device)
         self._stages: list[torch.Tensor] = []
 
-    def put(self, side: int, given: Side) -> None:
+    def put(self, side: int, given: ParameterBlock) -> None:
         """Take the parameters of a side on."""
         offsets = (np.asarray(given.offsets, np.float64) / LN2).astype(np.float32)
         arrays = np.asarray(given.vectors, np.float32), np.asarray(given.accumulators, np.float32), offsets
         if not self.layout[side].is_whole:
-            self._host[side] = Side(*(self._keep(array) for array in arrays))
+            self._host[side] = ParameterBlock(*(self._keep(array) for array in arrays))
             return
-        source = Side(*(torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays))
+        source = ParameterBlock(*(torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays))
         for group, bank in enumerate(self._banks[side]):
             bank.group = group
             for block in self.layout[side].blocks(group):
@@ -71,20 +73,20 @@ class ParameterStore:
         kept.numpy()[...] = array
         return kept
 
-    def fetch(self, side: int) -> Side:
+    def fetch(self, side: int) -> ParameterBlock:
         """Return the parameters of a side as host arrays."""
         host = self._host[side]
         shape = int(self.places.starts[side][-1]), self.places.dim
         if host is None:
             arrays = [np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape[:1], np.float32)]
-            target = Side(*(torch.from_numpy(array) for array in arrays))
+            target = ParameterBlock(*(torch.from_numpy(array) for array in arrays))
             self._download(self._resident_pieces(side, target))
         else:
             self._save_all(side)
             arrays = [tensor.numpy().copy() for tensor in (host.vectors, host.accumulators, host.offsets)]
-        return Side(arrays[0], arrays[1], arrays[2] * LN2)
+        return ParameterBlock(arrays[0], arrays[1], arrays[2] * LN2)
 
-    def _resident_pieces(self, side: int, target: Side) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _resident_pieces(self, side: int, target: ParameterBlock) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield device and host tensors of equal shape, small enough for a stage, that together are the whole side."""
         p = self.parameters
         pairs = (p.vectors, target.vectors), (p.accumulators, target.accumulators), (p.offsets, target.offsets)
@@ -119,7 +121,7 @@ class ParameterStore:
         self._largest_saved.zero_()
         return bool(found)
 
-    def lend(self, side: int, block: int) -> Side:
+    def lend(self, side: int, block: int) -> ParameterBlock:
         """Return the tensors of a block on the device."""
         if not self.layout[side].is_whole:
             raise TrainingError(
@@ -128,9 +130,9 @@ class ParameterStore:
             )
         here = self._here(side, block)
         p = self.parameters
-        return Side(p.vectors[here], p.accumulators[here], p.offsets[here] * LN2)
+        return ParameterBlock(p.vectors[here], p.accumulators[here], p.offsets[here] * LN2)
 
-    def overwrite(self, side: int, block: int, values: Side) -> None:
+    def overwrite(self, side: int, block: int, values: ParameterBlock) -> None:
         """Copy a block to the device, and bring the operands of the products up to date."""
         here, mine = self._here(side, block), self.lend(side, block)
         mine.vectors.copy_(torch.as_tensor(values.vectors))
@@ -243,7 +245,7 @@ class ParameterStore:
         row = self.layout[side].slot(block, bank) * self.places.pitch
         return slice(first, last), slice(row, row + last - first)
 
-    def _copy_in(self, side: int, block: int, bank: int, source: Side) -> None:
+    def _copy_in(self, side: int, block: int, bank: int, source: ParameterBlock) -> None:
         there, here = self._spans(side, block, bank)
         p = self.parameters
         p.vectors[here].copy_(source.vectors[there], non_blocking=True)
@@ -251,7 +253,7 @@ class ParameterStore:
         p.offsets[here].copy_(source.offsets[there], non_blocking=True)
         p.mirror[here, : self.places.dim].copy_(p.vectors[here])
 
-    def _copy_out(self, side: int, block: int, bank: int, target: Side) -> None:
+    def _copy_out(self, side: int, block: int, bank: int, target: ParameterBlock) -> None:
         there, here = self._spans(side, block, bank)
         p = self.parameters
         for values in (p.vectors[here], p.accumulators[here]):
