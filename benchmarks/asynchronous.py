@@ -4,7 +4,7 @@
     python benchmarks/asynchronous.py --quality TEXT...     4 workers reach the loss of one process
     python benchmarks/asynchronous.py --device cuda         the same with workers that share a GPU
 
-Every run is a process of its own. The first pass warms up and waits for workers to join; the others are measured. The
+Every run is a process of its own. The first epoch warms up and waits for workers to join; the others are measured. The
 machine must be quiet: servers and the command share its cores with the workers. A smoke run does both kinds of runs,
 with one worker.
 """
@@ -78,9 +78,9 @@ def drive(order: dict[str, Any]) -> None:
     trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
     shutil.rmtree(folder, ignore_errors=True)
     assert trained is not None
-    a_pass = matrix.shape[0] * matrix.shape[1]
-    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * a_pass)
-    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.passes != 1 else None
+    cells_per_epoch = matrix.shape[0] * matrix.shape[1]
+    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * cells_per_epoch)
+    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.epochs != 1 else None
     tally = {} if workers is None else asdict(workers.tally) | {"staleness": workers.tally.staleness}
     facts = {"first_step": clock.marks[0][0], "cells_per_second": rate, "loss": trained.history[-1].mean}
     note = clock.marks[-1][2]
@@ -117,7 +117,7 @@ def make_matrix(blocks: int, size: int, cells: int) -> Matrix:
 
 def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
     matrix = make_matrix(options.blocks, options.block_size, options.cells)
-    config = {"dim": options.dim, "block_size": options.block_size, "passes": options.passes, "dtype": options.dtype}
+    config = {"dim": options.dim, "block_size": options.block_size, "epochs": options.epochs, "dtype": options.dtype}
     config |= {"checkpoint_minutes": 0} | choose_device(options)
     order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
     runs = {str(workers): run({**order, "workers": workers}) for workers in sorted({0, 1, options.workers})}
@@ -148,8 +148,8 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
     path = work_folder() / f"asynchronous-quality-{options.max_size}"
     settings = {"max_size": options.max_size, "min_count": 1}
     texts = [Path(text) for text in options.quality]
-    matrix = pipeline.count(texts, path, recipe="fast", means=RunOptions(overwrite=True), **settings)
-    config = {"dim": options.dim, "passes": options.passes, "checkpoint_minutes": 0, "decay": 1e-4} | choose_device(
+    matrix = pipeline.count(texts, path, recipe="fast", options=RunOptions(overwrite=True), **settings)
+    config = {"dim": options.dim, "epochs": options.epochs, "checkpoint_minutes": 0, "decay": 1e-4} | choose_device(
         options
     )
     config |= {"dtype": options.dtype} | ({"block_size": options.block_size} if options.block_size else {})
@@ -158,7 +158,7 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "workers": options.workers,
         "words": matrix.shape[0],
-        "passes": len(alone["losses"]),
+        "epochs": len(alone["losses"]),
         "losses_alone": [round(loss, 6) for loss in alone["losses"]],
         "losses_asynchronous": [round(loss, 6) for loss in together["losses"]],
         "relative_difference": round(together["loss"] / alone["loss"] - 1, 5),
@@ -177,10 +177,10 @@ def main() -> None:
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--cells", type=int, default=160_000, help="observed, a block")
     parser.add_argument("--dim", type=int, default=300)
-    parser.add_argument("--passes", type=int)
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="cpu", help="cuda: workers share the GPU of this machine")
-    tiny = {"max_size": 100, "workers": 1, "blocks": 2, "block_size": 50, "cells": 200, "dim": 4, "passes": 2}
+    tiny = {"max_size": 100, "workers": 1, "blocks": 2, "block_size": 50, "cells": 200, "dim": 4, "epochs": 2}
     options = parse_arguments(parser, quality=lambda folder: [write_text(folder)], **tiny)
     if options.drive:
         drive(json.loads(options.drive))
@@ -192,7 +192,7 @@ def main() -> None:
         options.workers = options.workers or 4
         keep(options, measure_quality(options), name="asynchronous_quality")
     else:
-        options.workers, options.passes = options.workers or 2, options.passes or 2
+        options.workers, options.epochs = options.workers or 2, options.epochs or 2
         options.block_size = options.block_size or 4096
         keep(options, measure_efficiency(options))
 

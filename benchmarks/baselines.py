@@ -63,8 +63,8 @@ def main() -> None:
     arguments = parse_arguments(parser, **smoke)
 
     files = plain_corpus(arguments.corpus)
-    means = RunOptions(threads=arguments.threads)
-    matrix = swivel.count(files, work_folder() / "baselines-matrix", recipe="fast", means=means)
+    options = RunOptions(threads=arguments.threads)
+    matrix = swivel.count(files, work_folder() / "baselines-matrix", recipe="fast", options=options)
     for method in arguments.methods:
         keep(arguments, run_method(method, files, matrix, arguments), name=f"baseline_{method}")
 
@@ -103,12 +103,12 @@ def run_gensim(
 
     settings = SETTINGS[method] | {"dim": arguments.dim, "buckets": arguments.buckets}
     if arguments.epochs:
-        settings["passes"] = arguments.epochs
+        settings["epochs"] = arguments.epochs
     config = BaselineConfig(**settings)
 
     clock = TrainingClock()
-    means = RunOptions(threads=arguments.threads, progress=clock)
-    model = train_gensim_model(files, matrix.rows, method=method, config=config, means=means)
+    options = RunOptions(threads=arguments.threads, progress=clock)
+    model = train_gensim_model(files, matrix.rows, method=method, config=config, options=options)
     vectors = swivel.Vectors(VectorTable(matrix.rows, vectors_of_words(model, matrix.rows)))
 
     extended = vectors
@@ -169,8 +169,8 @@ def run_glove(
 ) -> tuple[swivel.Vectors, dict[str, Any]]:
     """Count with our own counter, which takes the weights that GloVe's does, and train with GloVe's optimizer."""
     started = time.perf_counter()
-    means = RunOptions(threads=arguments.threads, overwrite=True)
-    counted = swivel.count(files, work_folder() / "baselines-glove", recipe="fast", means=means)
+    options = RunOptions(threads=arguments.threads, overwrite=True)
+    counted = swivel.count(files, work_folder() / "baselines-glove", recipe="fast", options=options)
     counting = time.perf_counter() - started
 
     config = GloveConfig(dim=arguments.dim, epochs=arguments.epochs or GloveConfig.epochs)

@@ -67,11 +67,11 @@ class TaskMemory(threading.Thread):
             self.peak = max(self.peak, private_bytes(int(process.parent.name)))
 
 
-def time_count(text: Path, name: str, means: RunOptions) -> float:
+def time_count(text: Path, name: str, options: RunOptions) -> float:
     out = work_folder() / name
     remove_tree(out)
     started = time.perf_counter()
-    swivel.count(text, out, means=means, **SETTINGS)
+    swivel.count(text, out, options=options, **SETTINGS)
     return time.perf_counter() - started
 
 

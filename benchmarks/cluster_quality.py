@@ -59,7 +59,7 @@ def train(command: list[str], matrix: Path, arguments: argparse.Namespace) -> di
     """Train with a command of its own; return the losses and the eight figures."""
     out = work_folder() / "quality-vectors"
     shutil.rmtree(out, ignore_errors=True)
-    sizes = {"--block-size": arguments.block_size, "--passes": arguments.passes}
+    sizes = {"--block-size": arguments.block_size, "--epochs": arguments.epochs}
     given = [text for name, value in sizes.items() if value for text in (name, str(value))]
     flags = [*given, "--recipe", "fast", "--dim", str(arguments.dim), "--zeros", "all", "--device", "cpu", "--quiet"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # Without it, torchrun prints that it sets it.
@@ -78,11 +78,11 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--block-size", type=int)
-    parser.add_argument("--passes", type=int)
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int, default=3, help="of one process")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--modes", default="alone,ranks,ray")
-    tiny = {"words": 100, "dim": 4, "block_size": 50, "passes": 2, "seeds": 1, "ranks": [2], "modes": "alone,ranks"}
+    tiny = {"words": 100, "dim": 4, "block_size": 50, "epochs": 2, "seeds": 1, "ranks": [2], "modes": "alone,ranks"}
     arguments = parse_arguments(parser, corpus=write_corpus, eval=write_sets, **tiny)
 
     texts = plain_corpus(arguments.corpus)

@@ -51,7 +51,7 @@ def count_once(files: list[Path], memory: str | None, tokenizer: str, threads: i
     with PrivateMemory() as watched:
         started = time.perf_counter()
         matrix = swivel.count(
-            files, out, tokenizer=tokenizer, means=RunOptions(memory=memory, threads=threads), **SETTINGS
+            files, out, tokenizer=tokenizer, options=RunOptions(memory=memory, threads=threads), **SETTINGS
         )
         seconds = time.perf_counter() - started
     manifest = read_manifest(out)

@@ -49,7 +49,7 @@ MEASURES = (
 HOME = scratch_in_memory("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]
 REMEDIES = ("--overwrite", "restore", "run it again", "remove it", "name ", "is taken", "begins again")
-SMALL: dict[str, Any] = {"dim": 5, "passes": 3, "backend": "reference", "dtype": "float32", "device": "cpu"}
+SMALL: dict[str, Any] = {"dim": 5, "epochs": 3, "backend": "reference", "dtype": "float32", "device": "cpu"}
 FLIPPED_BITS = (0, 5)
 
 
@@ -123,7 +123,7 @@ def train(path: Path, progress: Heard, minutes: float = 0) -> Any:
 
 def use_run(path: Path) -> tuple[Any, list[str]]:
     heard = Heard()
-    vectors = swivel.run(HOME / "text.txt", path, means=RunOptions(threads=1, progress=heard, report=True), **SMALL)
+    vectors = swivel.run(HOME / "text.txt", path, options=RunOptions(threads=1, progress=heard, report=True), **SMALL)
     return digest(vectors.vectors, vectors.rows, vectors.columns, vectors.vocabulary.tokens), heard.lines
 
 
@@ -151,7 +151,7 @@ def make_ready() -> list[Place]:
         "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False)))
     )
     for name, text in (("run", "text"), ("other", "other")):
-        swivel.run(HOME / f"{text}.txt", HOME / name, means=RunOptions(threads=1, report=name == "run"), **SMALL)
+        swivel.run(HOME / f"{text}.txt", HOME / name, options=RunOptions(threads=1, report=name == "run"), **SMALL)
         make_experiment(HOME / name, HOME / f"experiment-{name}")
         make_training(HOME / f"training-{name}", 4 if name == "run" else 6)
     run, other = HOME / "run", HOME / "other"

@@ -59,9 +59,9 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=2, help="how many seeds are trained by whole commands")
     parser.add_argument("--answers", type=Path, help="folder for the answers item by item")
     parser.add_argument("--dim", type=int, help="default: the recipe's")
-    parser.add_argument("--passes", type=int, help="default: the recipe's")
+    parser.add_argument("--epochs", type=int, help="default: the recipe's")
     smoke = {"corpus": write_corpus, "eval": write_sets, "threads": 1, "seeds": [1, 2], "commands": 1, "device": "cpu"}
-    arguments = parse_arguments(parser, **smoke, dim=8, passes=2)
+    arguments = parse_arguments(parser, **smoke, dim=8, epochs=2)
 
     if arguments.device != "cpu":
         import torch  # noqa: F401  (so that the result names the GPU)
@@ -116,7 +116,7 @@ def time_command(files: list[Path], out: Path, seed: int, arguments: argparse.Na
 
 def changed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that differ from the recipe's."""
-    return {name: getattr(arguments, name) for name in ("dim", "passes") if getattr(arguments, name)}
+    return {name: getattr(arguments, name) for name in ("dim", "epochs") if getattr(arguments, name)}
 
 
 def train_again(out: Path, seed: int, arguments: argparse.Namespace) -> None:
@@ -130,7 +130,7 @@ def train_again(out: Path, seed: int, arguments: argparse.Namespace) -> None:
         seed=seed,
         device=arguments.device,
         **changed_settings(arguments),
-        means=RunOptions(threads=arguments.threads),
+        options=RunOptions(threads=arguments.threads),
     )
 
 

@@ -24,7 +24,7 @@ from common import PrivateMemory, keep, make_parser, parse_arguments, write_tabl
 
 MEASURES = ("swivel.training.fold_in", "swivel.estimator")
 NEIGHBOURS, GOAL = 10, 0.9
-SAMPLE = {"block_size": 256, "passes": 20, "zeros": "all"}  # as `swivel demo` trains it
+SAMPLE = {"block_size": 256, "epochs": 20, "zeros": "all"}  # as `swivel demo` trains it
 
 
 def read_triples(path: Path) -> scipy.sparse.csr_array:
@@ -65,9 +65,9 @@ def mean_overlap(pairs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -
 
 
 def fit(table: scipy.sparse.csr_array, seed: int, arguments: argparse.Namespace) -> swivel.SwivelEmbedding:
-    settings = {**({} if arguments.table else SAMPLE), "recipe": arguments.recipe, "decay": arguments.decay}
-    if arguments.passes is not None:
-        settings["passes"] = arguments.passes
+    settings = {**({} if arguments.table else SAMPLE), "recipe": arguments.recipe, "decay": arguments.weight_decay}
+    if arguments.epochs is not None:
+        settings["epochs"] = arguments.epochs
     started = time.perf_counter()
     embedding = swivel.SwivelEmbedding(arguments.dim, random_state=seed, device=arguments.device, **settings)
     embedding.fit(table)
@@ -99,7 +99,7 @@ def measure(table: scipy.sparse.csr_array, arguments: argparse.Namespace) -> dic
         "cells_per_row": round(table.nnz / rows, 1),
         "held_out": len(held),
         "dim": arguments.dim,
-        "config": {"recipe": arguments.recipe, "decay": embedding.config_.decay},
+        "config": {"recipe": arguments.recipe, "decay": embedding.config_.weight_decay},
         "overlap_of_two_seeds": round(seeds, 4),
         "overlap_folded_with_trained": round(reached, 4),
         "overlap_of_two_foldings": round(overlap(*folded), 4),
@@ -117,11 +117,11 @@ def main() -> None:
     )
     parser.add_argument("--share", type=float, default=0.1, help="of the rows, to hold out")
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--passes", type=int)
+    parser.add_argument("--epochs", type=int)
     parser.add_argument("--recipe", default="fast")
-    parser.add_argument("--decay", type=float, help="default: the recipe's")
+    parser.add_argument("--weight-decay", type=float, help="default: the recipe's")
     parser.add_argument("--device", default="auto")
-    arguments = parse_arguments(parser, table=write_table, dim=4, passes=2, device="cpu")
+    arguments = parse_arguments(parser, table=write_table, dim=4, epochs=2, device="cpu")
     keep(arguments, measure(read_table(arguments.table), arguments))
 
 

@@ -233,9 +233,9 @@ def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, di
     config = TrainConfig(
         dim=dim or sizes.dim,
         zeros=zeros,
-        passes=epochs,
+        epochs=epochs,
         block_size=sizes.block,
-        decay=1e-4,
+        weight_decay=1e-4,
         checkpoint_minutes=0,
         backend=sizes.backend,
     )
@@ -246,7 +246,7 @@ def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, di
 
 
 def seconds_per_step(matrix: SkewedMatrix, trained: TrainingResult) -> float:
-    return trained.seconds / (trained.plan.passes * matrix.row_blocks**2)
+    return trained.seconds / (trained.plan.epochs * matrix.row_blocks**2)
 
 
 def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) -> Any:
@@ -256,7 +256,7 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
 
     settings = StepSettings(Objective(), ZeroSampling(), 1e-4)
     means = DeviceOptions(cells=len(matrix.counts), is_halved=True)
-    backend = TritonBackend(settings, device=sizes.device, dtype=sizes.dtype, means=means)
+    backend = TritonBackend(settings, device=sizes.device, dtype=sizes.dtype, options=means)
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))
     backend.take(matrix)
@@ -265,13 +265,13 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
 
 def kernel_seconds(matrix: SkewedMatrix, sizes: Sizes, dim: int, epochs: int) -> float:
     """Return the seconds of a step by the backend alone: the same rounds, without the training loop."""
-    from larger import run_passes
+    from larger import run_epochs
 
     blocks = matrix.row_blocks
     backend = make_backend(sizes, matrix.stored, matrix.shape[0], blocks, dim)
     orders = [rounds_without_conflict(blocks, blocks, (1, 1, number)) for number in range(epochs + 2)]
-    run_passes(backend, orders[:2])  # compiles
-    seconds = statistics.median(run_passes(backend, orders[1:])[0] for _ in range(3))
+    run_epochs(backend, orders[:2])  # compiles
+    seconds = statistics.median(run_epochs(backend, orders[1:])[0] for _ in range(3))
     backend.close()
     return seconds / (epochs * blocks**2)
 
@@ -332,7 +332,7 @@ def measure_paper(sizes: Sizes, rate: float) -> dict[str, Any]:
         started = time.perf_counter()
         trained = train(matrix, sizes, zeros, sizes.paper_epochs)
         result[zeros] = {
-            "steps": trained.plan.passes * blocks**2,
+            "steps": trained.plan.epochs * blocks**2,
             "seconds": trained.seconds,
             "seconds_with_loading": time.perf_counter() - started,
             "a_million_steps": 1e6 * seconds_per_step(matrix, trained),

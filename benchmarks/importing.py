@@ -104,8 +104,8 @@ def main() -> None:
     try:
         scanned = Watch().run(lambda: scan(path))
         print(f"scan by pyarrow: {scanned}", flush=True)
-        means = RunOptions(memory=arguments.memory, threads=arguments.threads)
-        imported = Watch().run(lambda: swivel.import_counts(path, out / "matrix", means=means))
+        options = RunOptions(memory=arguments.memory, threads=arguments.threads)
+        imported = Watch().run(lambda: swivel.import_counts(path, out / "matrix", options=options))
         cells = swivel.open_matrix(out / "matrix").cell_count
     finally:
         shutil.rmtree(out)

@@ -1,8 +1,8 @@
 """Random kills: workers, servers and the command itself, over whole runs on a real cluster of two nodes.
 
-Every run must end, with every shard visited once a pass and the loss within 2 % of a run that nobody disturbed. That
+Every run must end, with every shard visited once an epoch and the loss within 2 % of a run that nobody disturbed. That
 every shard was visited once is proved twice: at the end of every call the servers say what they applied, which must be
-what was told and nothing else (a run that finds otherwise fails); and the observed cells of every pass, summed over
+what was told and nothing else (a run that finds otherwise fails); and the observed cells of every epoch, summed over
 all lives of the command, are those of the matrix. A smoke run kills once in one short run.
 """
 
@@ -88,18 +88,18 @@ def say(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def drive(matrix: str, folder: str, address: str, servers: str, passes: str) -> None:
+def drive(matrix: str, folder: str, address: str, servers: str, epochs: str) -> None:
     """Train once, as one life of a run."""
     config = ClusterConfig(workers=2, servers=int(servers), lease_seconds=20, patience_seconds=180)
     workers = Audited(address, config)
     settings = TrainConfig(
-        dim=DIM, block_size=BLOCK_SIZE, passes=int(passes), backend="cpu", dtype="float32", checkpoint_minutes=0.02
+        dim=DIM, block_size=BLOCK_SIZE, epochs=int(epochs), backend="cpu", dtype="float32", checkpoint_minutes=0.02
     )
     opened = open_matrix(matrix)
     trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), workers=workers)
     assert trained is not None
     whole = all(loss.observed_cells == opened.cell_count for loss in trained.history)
-    say(loss=trained.history[-1].mean, passes=len(trained.history), whole=whole, audits=workers.audits)
+    say(loss=trained.history[-1].mean, epochs=len(trained.history), whole=whole, audits=workers.audits)
 
 
 def make_matrix(words: int) -> Matrix:
@@ -134,8 +134,8 @@ def find_processes(kind: str) -> list[int]:
 class Life:
     """The command, once."""
 
-    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int, passes: int) -> None:
-        drive_arguments = str(matrix.path), str(folder), address, str(servers), str(passes)
+    def __init__(self, matrix: Matrix, folder: Path, address: str, servers: int, epochs: int) -> None:
+        drive_arguments = str(matrix.path), str(folder), address, str(servers), str(epochs)
         arguments = [sys.executable, __file__, "--drive", *drive_arguments]
         with (folder.parent / "kills-errors.txt").open("ab") as errors:
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -159,12 +159,12 @@ class Life:
         return not is_hung and code == 0 and "loss" in self.last
 
 
-def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, passes: int) -> dict[str, Any]:
+def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, epochs: int) -> dict[str, Any]:
     """Train once, with so many kills on the way; return what came out."""
     folder, servers = work_folder() / "kills-run", rng.choice([1, 2, 3])
     shutil.rmtree(folder, ignore_errors=True)
     done: Counter[str] = Counter()
-    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, passes), 1
+    started, life, lives = time.monotonic(), Life(matrix, folder, address, servers, epochs), 1
     next_kill = time.monotonic()
     while life.process.poll() is None and time.monotonic() - started < LIMIT_SECONDS:
         time.sleep(0.02)
@@ -178,7 +178,7 @@ def run_once(matrix: Matrix, address: str, rng: random.Random, kills: int, passe
             next_kill = time.monotonic() + rng.uniform(0.05, 2.0)
             if kind == "driver":
                 life.end()
-                life, lives = Life(matrix, folder, address, servers, passes), lives + 1
+                life, lives = Life(matrix, folder, address, servers, epochs), lives + 1
     ended = life.end()
     seconds = round(time.monotonic() - started, 1)
     return {"ended": ended, "kills": dict(done), "lives": lives, "servers": servers, "seconds": seconds, **life.last}
@@ -192,8 +192,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", type=int, default=2, help="runs that nobody disturbs")
     parser.add_argument("--words", type=int, default=2048)
-    parser.add_argument("--passes", type=int, default=40)
-    options = parse_arguments(parser, kills=1, each=1, calm=1, words=512, passes=40)
+    parser.add_argument("--epochs", type=int, default=40)
+    options = parse_arguments(parser, kills=1, each=1, calm=1, words=512, epochs=40)
     if options.drive:
         drive(*options.drive)
         return
@@ -207,10 +207,10 @@ def main() -> None:
     rng, matrix = random.Random(options.seed), make_matrix(options.words)
     runs: list[dict[str, Any]] = []
     try:
-        calm = [run_once(matrix, cluster.address, rng, 0, options.passes) for _ in range(options.calm)]
+        calm = [run_once(matrix, cluster.address, rng, 0, options.epochs) for _ in range(options.calm)]
         print(calm, flush=True)
         while sum(sum(found["kills"].values()) for found in runs) < options.kills:
-            runs.append(run_once(matrix, cluster.address, rng, options.each, options.passes))
+            runs.append(run_once(matrix, cluster.address, rng, options.each, options.epochs))
             print(len(runs), runs[-1], flush=True)
     finally:
         cluster.shutdown()

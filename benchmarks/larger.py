@@ -1,6 +1,6 @@
 """Larger than the GPU: cells streamed, parameters taking turns, each under a cap, against everything on the device.
 
-A synthetic matrix (98,304 words, k = 4,096, d = 300, 1 % observed, skewed) is trained for some passes, three times.
+A synthetic matrix (98,304 words, k = 4,096, d = 300, 1 % observed, skewed) is trained for some epochs, three times.
 Goal: at most 15 % more time than with everything on the device. `--device cpu`, as in a smoke run, is a tiny run in
 Triton's interpreter.
 """
@@ -32,7 +32,7 @@ class Size:
     block: int = 4_096
     dim: int = 300
     density: float = 0.01
-    passes: int = 10
+    epochs: int = 10
     dtype: str = "bfloat16"
 
     @property
@@ -40,7 +40,7 @@ class Size:
         return -(-self.words // self.block)
 
 
-DRY = Size(words=20, block=6, dim=4, density=0.3, passes=1, dtype="float32")
+DRY = Size(words=20, block=6, dim=4, density=0.3, epochs=1, dtype="float32")
 
 
 def make_cells(size: Size, device: str) -> SkewedCells:
@@ -90,7 +90,7 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
 
 
 def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) -> dict[str, Any]:
-    """Return seconds of the passes, and what it took to get there."""
+    """Return seconds of the epochs, and what it took to get there."""
     from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, choose_groups
 
     starts = block_starts(size.words, size.blocks)
@@ -99,7 +99,7 @@ def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) ->
     groups = choose_groups(load, device=device, dtype=size.dtype, memory=memory)
     means = DeviceOptions(memory, groups, cells)
     backend = TritonBackend(
-        StepSettings(Objective(), ZeroSampling(), 0.0), device=device, dtype=size.dtype, means=means
+        StepSettings(Objective(), ZeroSampling(), 0.0), device=device, dtype=size.dtype, options=means
     )
     sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
     reset_peak(device)
@@ -107,15 +107,15 @@ def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) ->
     backend.hold(*sides, (starts, starts))
     backend.take(stored)
     setup, setup_peak = time.perf_counter() - started, peak_bytes(device)
-    orders = [make_order(size.blocks, groups, number) for number in range(size.passes + 2)]
-    run_passes(backend, orders[:2])  # compiles, warms
+    orders = [make_order(size.blocks, groups, number) for number in range(size.epochs + 2)]
+    run_epochs(backend, orders[:2])  # compiles, warms
     reset_peak(device)
-    seconds, loss = run_passes(backend, orders[1:])
+    seconds, loss = run_epochs(backend, orders[1:])
     peak = peak_bytes(device)
     found = {"what": backend.describe(), "memory": memory, "groups": groups, "setup_seconds": setup}
     found["setup_peak_bytes"] = setup_peak
     backend.close()
-    steps = size.passes * size.blocks**2
+    steps = size.epochs * size.blocks**2
     return {**found, "seconds": seconds, "us_per_step": 1e6 * seconds / steps, "peak_bytes": peak, "loss": loss}
 
 
@@ -135,8 +135,8 @@ def make_order(blocks: int, groups: tuple[int, int] | None, number: int) -> list
     return rounds_in_groups(blocks, blocks, *groups, seed)
 
 
-def run_passes(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float, float]:
-    """Run all passes but the last, which is only announced, as the training loop does; return seconds and the loss."""
+def run_epochs(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float, float]:
+    """Run all epochs but the last, which is only announced, as the training loop does; return seconds and the loss."""
 
     def load() -> Any:
         raise AssertionError("all cells are there already")
@@ -172,12 +172,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--words", type=int)
     parser.add_argument("--density", type=float)
-    parser.add_argument("--passes", type=int)
+    parser.add_argument("--epochs", type=int)
     arguments = parse_arguments(parser, device="cpu", words=18)
 
     if arguments.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    given = {name: getattr(arguments, name) for name in ("words", "density", "passes")}
+    given = {name: getattr(arguments, name) for name in ("words", "density", "epochs")}
     size = replace(DRY if arguments.device == "cpu" else Size(), **{k: v for k, v in given.items() if v is not None})
     keep(arguments, measure(arguments.device, size))
 

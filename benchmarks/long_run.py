@@ -90,7 +90,7 @@ def drive(order: dict[str, Any]) -> None:
     config = TrainConfig(
         dim=DIM,
         block_size=BLOCK_SIZE,
-        passes=order["passes"],
+        epochs=order["epochs"],
         backend="cpu",
         dtype="float32",
         checkpoint_minutes=ALWAYS,
@@ -122,11 +122,11 @@ def make_matrix(path: Path, row_blocks: int) -> Matrix:
 
 def run_watched(kind: str, most_steps: int, row_blocks: int, work: Path) -> dict[str, Any]:
     """Run the loop in a process of its own, or in ranks; return samples and how long it took."""
-    out, folder, steps_a_pass = work / f"{kind}.json", work / kind, row_blocks * COLUMN_BLOCKS
+    out, folder, steps_per_epoch = work / f"{kind}.json", work / kind, row_blocks * COLUMN_BLOCKS
     matrix = make_matrix(work / f"{kind}-matrix", row_blocks)
-    passes = max(most_steps // steps_a_pass, 1)
-    steps = passes * steps_a_pass
-    order = {"kind": kind, "steps": steps, "passes": passes}
+    epochs = max(most_steps // steps_per_epoch, 1)
+    steps = epochs * steps_per_epoch
+    order = {"kind": kind, "steps": steps, "epochs": epochs}
     order |= {"folder": str(folder), "matrix": str(matrix.path), "out": str(out)}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"] if kind == "ranks" else []
     started = time.perf_counter()

@@ -1,11 +1,11 @@
 """More text and more words: how soon does a warm start reach the loss of training from scratch?
 
 A slice of text is counted and trained; 30 % more text with 20 % more words is counted and added; the sum is trained
-from scratch and from the old vectors (`--init`). Printed: the mean loss of each pass, the loss of all cells after the
-last one, the fewest passes whose end is not above that of scratch, the cosines of old words to their old vectors, and
+from scratch and from the old vectors (`--init`). Printed: the mean loss of each epoch, the loss of all cells after the
+last one, the fewest epochs whose end is not above that of scratch, the cosines of old words to their old vectors, and
 how many of the 10 neighbours of new words are those that training from scratch finds (beside two such trainings' own).
 
-Goals: at most a third of the passes; a mean cosine of .9.
+Goals: at most a third of the epochs; a mean cosine of .9.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from swivel.storage import read_manifest
 
 MEASURES = ("swivel.training.initialization", "swivel.counts.add")
 NEIGHBOURS, LEAST_COSINE, LARGEST_SHARE = 10, 0.9, 1 / 3
-FEWER = 2  # passes below the third that are tried, too
-HARDLY = 1e-12  # a rate that changes no vector: a pass with it measures the loss
+FEWER = 2  # epochs below the third that are tried, too
+HARDLY = 1e-12  # a rate that changes no vector: an epoch with it measures the loss
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -82,7 +82,7 @@ class Lab:
 
     def end_loss(self, matrix: swivel.Matrix, vectors: swivel.Vectors, name: str) -> float:
         """Return the mean loss of all cells."""
-        self.train(matrix, f"{name}-end", init=vectors, passes=1, rate=HARDLY, zeros="all")
+        self.train(matrix, f"{name}-end", init=vectors, epochs=1, learning_rate=HARDLY, zeros="all")
         return self.losses(f"{name}-end")[0]
 
 
@@ -116,19 +116,19 @@ def measure(lab: Lab) -> dict[str, Any]:
     scratch, other = lab.train(both, "scratch"), lab.train(both, "other", seed=2)
     goal, usual = lab.end_loss(both, scratch, "scratch"), len(lab.losses("scratch"))
     tried = range(max(1, usual // 3 - FEWER), usual // 3 + 1)
-    warm = {passes: lab.train(both, f"warm-{passes}", init=old, passes=passes) for passes in tried}
-    ends = {passes: lab.end_loss(both, vectors, f"warm-{passes}") for passes, vectors in warm.items()}
-    enough = min((passes for passes, end in ends.items() if end <= goal), default=None)
+    warm = {epochs: lab.train(both, f"warm-{epochs}", init=old, epochs=epochs) for epochs in tried}
+    ends = {epochs: lab.end_loss(both, vectors, f"warm-{epochs}") for epochs, vectors in warm.items()}
+    enough = min((epochs for epochs, end in ends.items() if end <= goal), default=None)
     chosen = usual // 3
     same, new = compare_old(warm[chosen], old), [word for word in both.rows if word not in old]
     return {
         "shape": both.shape,
         "new_words": len(new),
         "cells": both.cell_count,
-        "scratch": {"passes": usual, "losses": lab.losses("scratch"), "end": goal},
-        "warm": {passes: {"losses": lab.losses(f"warm-{passes}"), "end": ends[passes]} for passes in warm},
-        "passes_needed": enough,
-        "passes_ratio": None if enough is None else round(enough / usual, 3),
+        "scratch": {"epochs": usual, "losses": lab.losses("scratch"), "end": goal},
+        "warm": {epochs: {"losses": lab.losses(f"warm-{epochs}"), "end": ends[epochs]} for epochs in warm},
+        "epochs_needed": enough,
+        "epochs_ratio": None if enough is None else round(enough / usual, 3),
         "old_words": same,
         "old_words_of_scratch_aligned": cosines(
             scratch.align(old).vectors[[scratch.vocabulary.id(word) for word in old]], old.vectors

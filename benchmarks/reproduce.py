@@ -1,6 +1,6 @@
 """The paper's experiment on a slice of a corpus: minutes of the whole command, and every method's figures and seconds.
 
-Goal: 5 million tokens, 16,384 words, d = 300, in 25 minutes on 2 cores, gensim's SGNS and CBOW and GloVe's 100 passes
+Goal: 5 million tokens, 16,384 words, d = 300, in 25 minutes on 2 cores, gensim's SGNS and CBOW and GloVe's 100 epochs
 included. A folder that is finished already is read, not made again.
 """
 

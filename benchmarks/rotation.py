@@ -3,7 +3,7 @@
     python benchmarks/rotation.py                       2 ranks of one thread against 2 x the plain loop, k = 4096
     python benchmarks/rotation.py --quality MATRIX      2 and 4 ranks reach the loss of one process
 
-Every run is a launch of its own; the first pass warms up, the others are measured. The machine must be quiet.
+Every run is a launch of its own; the first epoch warms up, the others are measured. The machine must be quiet.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def drive(order: dict[str, Any]) -> None:
     trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
     if trained is None:
         return
-    a_pass = matrix.shape[0] * matrix.shape[1]
-    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * a_pass)
-    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.passes != 1 else None
+    cells_per_epoch = matrix.shape[0] * matrix.shape[1]
+    began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * cells_per_epoch)
+    rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.epochs != 1 else None
     losses = [loss.mean for loss in trained.history]
     print(json.dumps({"cells_per_second": rate, "losses": losses, "loss": losses[-1], "sent": workers.moved}))
 
@@ -64,13 +64,13 @@ def run(order: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
     matrix = make_matrix(options.blocks, options.block_size, options.cells)
-    config = {"dim": options.dim, "block_size": options.block_size, "passes": options.passes, "dtype": options.dtype}
+    config = {"dim": options.dim, "block_size": options.block_size, "epochs": options.epochs, "dtype": options.dtype}
     config |= {"checkpoint_minutes": 0, "backend": "cpu"}
     order = {"matrix": str(matrix.path), "config": config}
     plain = run_alone({**order, "workers": 0, "servers": 1})
     many = run(order, options.ranks)
-    # Each column block changes hands n - 1 times a pass; the leading rank sends its share of them.
-    least = (options.ranks - 1) * options.passes * options.blocks * options.block_size * options.dim * 8 / options.ranks
+    # Each column block changes hands n - 1 times an epoch; the leading rank sends its share of them.
+    least = (options.ranks - 1) * options.epochs * options.blocks * options.block_size * options.dim * 8 / options.ranks
     return {
         "ranks": options.ranks,
         "blocks": options.blocks**2,
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=4096)
     parser.add_argument("--cells", type=int, default=160_000, help="observed, a block")
     parser.add_argument("--dim", type=int, default=300)
-    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--dtype", default="float32")
     options = parse_arguments(parser, blocks=4, block_size=20, cells=50, dim=4)
     if options.drive:

@@ -1,4 +1,4 @@
-"""How long a pass takes on a cluster: a model, checked against real runs here, then asked about 2^25 rows and columns.
+"""How long an epoch takes on a cluster: a model, checked against real runs here, then asked about 2^25 rows and columns.
 
     python benchmarks/scale.py            the model against runs with 1 to 4 workers and ranks on this machine (minutes)
     python benchmarks/scale.py --project  the projection alone (a second)
@@ -77,7 +77,7 @@ def step_seconds(size: Size, machine: Machine) -> float:
 
 
 def strip_length(size: Size, workers: int) -> int:
-    """Return how many blocks are leased together, as `cluster.leases` chooses at the beginning of a pass."""
+    """Return how many blocks are leased together, as `cluster.leases` chooses at the beginning of an epoch."""
     blocks = min(math.ceil(side / size.block) for side in (size.rows, size.columns))
     return max(1, min(MOST_BLOCKS, size.steps // (workers * STRIPS_EACH + blocks)))
 
@@ -89,7 +89,7 @@ def bytes_per_step(size: Size, workers: int) -> float:
 
 
 def served_pass(size: Size, machine: Machine, workers: int) -> float:
-    """Return the seconds of a pass around parameter servers, one beside every worker.
+    """Return the seconds of an epoch around parameter servers, one beside every worker.
 
     Fetches and pushes run beside the step before, so a step takes the longer of computing and moving; half of what is
     moved goes each way, and half of the copying is the worker's own. Every worker's link carries its own traffic and
@@ -108,7 +108,7 @@ def served_pass(size: Size, machine: Machine, workers: int) -> float:
 
 
 def rotated_pass(size: Size, machine: Machine, ranks: int) -> float:
-    """Return the seconds of a pass in which column blocks go round: 2 chunks a rank, one travels, one computes."""
+    """Return the seconds of an epoch in which column blocks go round: 2 chunks a rank, one travels, one computes."""
     row_blocks, column_blocks = math.ceil(size.rows / size.block), math.ceil(size.columns / size.block)
     heights, chunks = np.diff(block_starts(row_blocks, ranks)), np.diff(block_starts(column_blocks, 2 * ranks))
     step, total = step_seconds(size, machine), 0.0
@@ -137,7 +137,7 @@ def served_gpu(gbit: float, block: int) -> Machine:
 
 
 def project() -> list[dict[str, float]]:
-    """Return seconds of a pass over 2^25 rows and columns, d = 300, in both modes."""
+    """Return seconds of an epoch over 2^25 rows and columns, d = 300, in both modes."""
     found = []
     for block in (1024, 2048, 4096, 8192, 16384):
         size = Size(LARGE, LARGE, block, 300)
@@ -192,7 +192,7 @@ def cpu_seconds() -> float:
 
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
-    """Run 1 to 4 workers and ranks here; return measured and modelled seconds of a pass."""
+    """Run 1 to 4 workers and ranks here; return measured and modelled seconds of an epoch."""
     import asynchronous
     import rotation
 
@@ -200,7 +200,7 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
     config = {
         "dim": options.dim,
         "block_size": options.block_size,
-        "passes": 2,
+        "epochs": 2,
         "dtype": "float32",
         "checkpoint_minutes": 0,
     }

@@ -39,7 +39,7 @@ def count_seconds(text: Path, size: int, threads: int) -> float:
     out = work_folder() / "scaling"
     remove_tree(out)
     started = time.perf_counter()
-    swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=RunOptions(threads=threads))
+    swivel.count(text, out, recipe="fast", max_size=size, min_count=1, options=RunOptions(threads=threads))
     return time.perf_counter() - started
 
 
@@ -47,12 +47,12 @@ def train_seconds(text: Path, size: int, threads: int, dim: int, block_size: int
     """Return seconds of the loop for one epoch over all cells."""
     out = work_folder() / "scaling"
     remove_tree(out)
-    means = RunOptions(threads=threads)
-    matrix = swivel.count(text, out, recipe="fast", max_size=size, min_count=1, means=means)
-    settings: dict[str, Any] = {"dim": dim, "block_size": block_size, "passes": 1, "zeros": "all", "dtype": "float32"}
+    options = RunOptions(threads=threads)
+    matrix = swivel.count(text, out, recipe="fast", max_size=size, min_count=1, options=options)
+    settings: dict[str, Any] = {"dim": dim, "block_size": block_size, "epochs": 1, "zeros": "all", "dtype": "float32"}
     trained = work_folder() / "scaling-vectors"
     remove_tree(trained)
-    swivel.train(matrix, trained, recipe="fast", means=means, **settings)
+    swivel.train(matrix, trained, recipe="fast", options=options, **settings)
     return float(read_manifest(trained).facts["training_seconds"])
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     draw(
         [
             ("counting", "bytes of text", {name: (bytes_of_text, y) for name, y in counting.items()}),
-            ("one pass of training", "rows x columns", {name: (cells, y) for name, y in training.items()}),
+            ("one epoch of training", "rows x columns", {name: (cells, y) for name, y in training.items()}),
         ],
         (work_folder() if arguments.smoke else RESULTS) / "scaling.png",
     )

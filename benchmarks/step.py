@@ -1,7 +1,7 @@
 """The training step against its three matrix products alone, timed in the same run, and sampled zeros against all.
 
 Blocks are real ones (98,304 words, k = 1,024, d = 300); products and steps take turns, on the same threads, each
-thread on blocks of its own. Goals: 92 % float32, 85 % bfloat16; a pass with sampled zeros at most 0.36 of a full one.
+thread on blocks of its own. Goals: 92 % float32, 85 % bfloat16; an epoch with sampled zeros at most 0.36 of a full one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def compare(matrix: swivel.Matrix, dtype: str, arguments: argparse.Namespace) ->
     config = replace(stage_config(TrainConfig, "fast"), zeros="sampled")
     sample = choose_zeros(matrix, config, "cpu", (matrix.row_blocks, matrix.column_blocks))
     full, few = (
-        CpuBackend(StepSettings(Objective(), zeros, config.decay), threads=threads, dtype=dtype)
+        CpuBackend(StepSettings(Objective(), zeros, config.weight_decay), threads=threads, dtype=dtype)
         for zeros in (ZeroSampling(), sample)
     )
 
@@ -134,7 +134,7 @@ def main() -> None:
         work_folder() / "step-matrix",
         recipe="fast",
         min_count=12,
-        means=RunOptions(threads=arguments.threads),
+        options=RunOptions(threads=arguments.threads),
     )
     dtypes = list(measure_products(*arguments.dtypes))  # those that run on this machine
     result = {dtype: compare(matrix, dtype, arguments) for dtype in dtypes}

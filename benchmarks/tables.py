@@ -116,7 +116,7 @@ def measure_svd(task: Task, dim: int) -> dict[float, tuple[float, float]]:
 
 def measure_swivel(task: Task, dim: int, seed: int, settings: Settings) -> tuple[float, float]:
     """Return recall@10 by `Vectors.score` and by estimated counts."""
-    vectors = swivel.train(task.matrix, dim=dim, recipe="fast", passes=50, seed=seed, **settings)
+    vectors = swivel.train(task.matrix, dim=dim, recipe="fast", epochs=50, seed=seed, **settings)
     assert vectors.columns is not None
     columns = vectors.columns
 

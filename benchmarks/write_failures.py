@@ -241,10 +241,10 @@ def make_ready(bench: Bench) -> list[Verb]:
     table.write_text(
         "".join(f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS))
     )
-    small = ("--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32", "--device", "cpu")
+    small = ("--dim", "4", "--epochs", "2", "--backend", "cpu", "--dtype", "float32", "--device", "cpu")
     one = ("--threads", "1")
     out, matrix, vectors = str(CASE / "out"), str(READY / "matrix"), str(READY / "vectors")
-    saving = (*small, "--passes", "3", "--checkpoint-minutes", "0.0000001", *one, "--no-report")
+    saving = (*small, "--epochs", "3", "--checkpoint-minutes", "0.0000001", *one, "--no-report")
     count = ("count", str(text), "-o", out, *one)
     train = ("train", matrix, "-o", out, *saving)
     arguments: tuple[str, ...]
@@ -279,7 +279,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         Verb("extend", ("extend", vectors, str(more), "-o", out, *one)),
         Verb("compare", ("compare", vectors, f"{vectors}-2", "--min-count", "1", "-o", f"{CASE}/moved.tsv")),
         Verb("plot png", ("plot", "loss", "-o", f"{CASE}/loss.png")),
-        Verb("plot svg", ("plot", "passes", vectors, "-o", f"{CASE}/passes.svg")),
+        Verb("plot svg", ("plot", "epochs", vectors, "-o", f"{CASE}/epochs.svg")),
         *(Verb(f"export {name}", ("export", vectors, file, "--format", name)) for name, file in exports.items()),
     ]
     reproduce = ("reproduce", str(text), "-o", out, "--data", str(sets), "--methods", "fast,paper", "--dim", "4", *one)

@@ -22,9 +22,9 @@ SETTINGS: dict[str, Any] = {
     "recipe": "fast",
     "shift": -16,
     "unseen": 1e-6,
-    "decay": 0.03,
+    "weight_decay": 0.03,
     "confidence_base": 4,
-    "passes": 50,
+    "epochs": 50,
 }
 
 

@@ -132,7 +132,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     assert found is None or isinstance(found, Checkpoint)
     if found is not None:
         place = found.place
-        assert type(place.passes) is int and type(place.saved) is int
+        assert type(place.epochs) is int and type(place.saved) is int
         assert all(type(value) in (int, float) for value in asdict(place.loss).values())
         assert found.done.dtype == np.bool_ and found.done.ndim == 2
         assert all(array.dtype in (np.float32, np.float64) for array in found.arrays.values())
@@ -140,7 +140,7 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    save_checkpoint(folder, "x", Checkpoint(TrainingState(passes=1), np.zeros((1, 2), bool), arrays))
+    save_checkpoint(folder, "x", Checkpoint(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays))
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 
@@ -150,7 +150,7 @@ def read_run_plan(data: bytes, folder: Path) -> None:
     found = load_plan(folder, "x")
     if found is not None:
         plan = read_plan(found, folder)
-        assert all(type(count) is int and count > 0 for count in (plan.row_blocks, plan.column_blocks, plan.passes))
+        assert all(type(count) is int and count > 0 for count in (plan.row_blocks, plan.column_blocks, plan.epochs))
         assert isinstance(plan.backend, str)
 
 
@@ -158,7 +158,7 @@ def seed_plan(folder: Path) -> Iterable[bytes]:
     plan = {
         "row_blocks": 2,
         "column_blocks": 2,
-        "passes": 3,
+        "epochs": 3,
         "backend": "cpu",
         "device": "cpu",
         "dtype": "float32",

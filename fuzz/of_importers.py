@@ -206,7 +206,7 @@ def read_whole(data: bytes, folder: Path) -> None:
     """Triples all the way to a matrix, whose marginals are the sums of its counts."""
     which, data = option(data, 3)
     file = put(folder, ("a.tsv", "a.edges", "a.baskets")[which], data)
-    matrix = import_counts(file, folder / "matrix", means=RunOptions(threads=1, memory="64MiB", overwrite=True))
+    matrix = import_counts(file, folder / "matrix", options=RunOptions(threads=1, memory="64MiB", overwrite=True))
     counts = matrix.to_scipy()
     assert counts.shape == (len(matrix.rows), len(matrix.columns))
     assert np.allclose(np.asarray(counts.sum(axis=1)).ravel(), matrix.row_sums)

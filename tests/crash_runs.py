@@ -73,7 +73,7 @@ class Outcome:
     kept_stages: int = 0  # finished before a kill, and not made again
 
 
-def make_world(folder: Path, *, passes: int = 12, lines: int = 8_000) -> list[Case]:
+def make_world(folder: Path, *, epochs: int = 12, lines: int = 8_000) -> list[Case]:
     """Write small data and return the cases: every verb that takes long, and training with every CPU backend."""
     rng = np.random.default_rng(3)
     folder.mkdir(parents=True)
@@ -87,9 +87,9 @@ def make_world(folder: Path, *, passes: int = 12, lines: int = 8_000) -> list[Ca
     sets.mkdir()
     (sets / "pairs.tsv").write_text("".join(f"word{n}\tword{n * 7 % 100}\t{n % 10}\n" for n in range(1, 90)))
     matrix, one = folder / "matrix", ("--threads", "1")
-    pipeline.count(str(text), matrix, means=RunOptions(threads=1))
-    small = ("--dim", "16", "--block-size", "64", "--passes", str(passes), "--checkpoint-minutes", "0.008", *one)
-    cpu = ("--backend", "cpu", "--dtype", "float32", "--passes", str(3 * passes))  # It is faster than the others.
+    pipeline.count(str(text), matrix, options=RunOptions(threads=1))
+    small = ("--dim", "16", "--block-size", "64", "--epochs", str(epochs), "--checkpoint-minutes", "0.008", *one)
+    cpu = ("--backend", "cpu", "--dtype", "float32", "--epochs", str(3 * epochs))  # It is faster than the others.
     training = ("train", str(matrix), "-o", "{out}", "--no-report", *small)
     methods = ("--data", str(sets), "--methods", "fast,sgns", "--dim", "16")
     return [

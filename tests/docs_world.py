@@ -47,7 +47,7 @@ def write_world(home: Path) -> None:
     (home / "own.tsv").write_text("king\tqueen\t9\ntie\tshirt\t8\nking\tflea\t1\n", encoding="utf-8")
     shutil.copytree(home / "sets", home / "more", ignore=shutil.ignore_patterns("g*"))
     for name, seed in {"work": 1, "other": 2}.items():
-        swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, passes=3, seed=seed)
+        swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, epochs=3, seed=seed)
     swivel.export(swivel.load(home / "work"), home / "glove.6B.300d.txt", format="glove")
     shutil.copytree(home / "work" / "matrix", home / "experiment" / "matrices" / "symmetric-sentence")
 
@@ -102,7 +102,7 @@ def copy_world(world: Path, page: str, target: Path) -> None:
 def shorten_demo(patch: pytest.MonkeyPatch, text: Path) -> None:
     """Let the demonstration train a small text instead of the bundled matrix: `test_sample` runs the real one."""
     patch.setattr(sample, "open_sample", lambda out=None, **_: swivel.count(text, out, columns="symmetric"))
-    patch.setattr(sample, "SETTINGS", {"dim": 8, "passes": 3, "combine": "sum"})
+    patch.setattr(sample, "SETTINGS", {"dim": 8, "epochs": 3, "combine": "sum"})
     patch.setattr(sample, "SHOWN", ("king", "music"))
     patch.setattr(sample, "QUESTIONS", (("man", "king", "woman"),))
     patch.setattr(sample, "read_pairs", lambda: {"all": [("man", "woman"), ("king", "queen")]})

@@ -23,7 +23,7 @@ class Audited(AsyncExecutor):
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         super().__init__(address, config)
-        self.epochs = 0
+        self.run_ids = 0
         self.told: list[tuple[int, Block]] = []
 
     def run(
@@ -37,7 +37,7 @@ class Audited(AsyncExecutor):
         applied = {(side, block, other) for (side, block), others in self.applied.items() for other in others}
         expected = {(0, row, column) for row, column in told} | {(1, column, row) for row, column in told}
         assert applied == expected, "the servers applied something else than was told"
-        self.epochs += 1
+        self.run_ids += 1
         self.told += [(rounds[0].number, block) for block in told]
 
 
@@ -89,7 +89,7 @@ def main() -> None:
         workers=workers,
     )
     assert trained is not None
-    say(loss=trained.history[-1].mean, passes=len(trained.history), epochs=workers.epochs, said=progress.said)
+    say(loss=trained.history[-1].mean, epochs=len(trained.history), run_ids=workers.run_ids, said=progress.said)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ class TellingJob:
 
     megabytes: int = 0
 
-    def run(self, means: RunOptions) -> None:
-        means.progress.say(f"{means.threads} threads, {means.memory} of memory, overwrite {means.overwrite}")
-        with track(means.progress, "counting", 3, "sheep") as task:
+    def run(self, options: RunOptions) -> None:
+        options.progress.say(f"{options.threads} threads, {options.memory} of memory, overwrite {options.overwrite}")
+        with track(options.progress, "counting", 3, "sheep") as task:
             task.advance(2, "two")
             task.advance()
         np.ones(self.megabytes << 17).sum()
@@ -46,12 +46,12 @@ class FailingJob:
 
     how: str
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "left":
             os._exit(3)
-        means.progress.begin("never ended", None, "sheep")
+        options.progress.begin("never ended", None, "sheep")
         raise ConfigError("no sheep") if self.how == "config" else NobodysError("one", "two")
 
 
@@ -59,9 +59,9 @@ class FailingJob:
 class InterruptedJob:
     """Gets what a Ctrl-C in the terminal sends to everyone."""
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        means.progress.say("went on")
+        options.progress.say("went on")
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class LonelyJob:
 
     file: Path
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         threading.Thread(target=self._be_killed, daemon=True).start()
-        run_in_process(SigningJob(self.file), means)
+        run_in_process(SigningJob(self.file), options)
 
     def _be_killed(self) -> None:
         while not self.file.exists():
@@ -86,7 +86,7 @@ class SigningJob:
 
     file: Path
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         part = self.file.with_suffix(".part")
         part.write_text(str(os.getpid()))
         part.rename(self.file)
@@ -99,9 +99,9 @@ class WaitingJob:
 
     file: Path
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         with stop_on_signals() as should_stop:
-            means.progress.say("waiting")
+            options.progress.say("waiting")
             until = time.monotonic() + 30
             while not should_stop() and time.monotonic() < until:
                 time.sleep(0.02)

@@ -14,7 +14,7 @@ from swivel.counts import Matrix
 from swivel.training.loop import TrainingResult, train_matrix
 
 SCRIPT = Path(__file__).parent / "rotation_ranks.py"
-CONFIG = TrainConfig(dim=4, passes=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
+CONFIG = TrainConfig(dim=4, epochs=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
 
 
 def train_alone(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:

@@ -184,7 +184,7 @@ def run_yardstick(block: Block, settings: StepSettings, dtype: str, device: str)
         found = []
         for vectors, side, other in ((W, block.sides[0], C), (C, block.sides[1], W)):
             assert vectors.grad is not None
-            gradient = vectors.grad / len(other) + settings.decay * vectors.detach()
+            gradient = vectors.grad / len(other) + settings.weight_decay * vectors.detach()
             accumulators = torch.tensor(side.accumulators) + gradient**2
             found += [vectors.detach() - 0.1 * gradient / accumulators.sqrt(), accumulators]
     return {name: array.cpu().numpy().astype(float) for name, array in zip(ARRAYS, found, strict=True)}

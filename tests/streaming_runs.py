@@ -99,9 +99,9 @@ def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
 
 
 def make_backend(kind: str, zeros: ZeroSampling, means: DeviceOptions | None = None) -> TritonBackend:
-    step_settings = StepSettings(Objective(), zeros, decay=1e-4)
+    step_settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     means = means or DeviceOptions(cells=make_load(kind, zeros).cells)
-    return TritonBackend(step_settings, device=DEVICE, dtype="float32", means=means)
+    return TritonBackend(step_settings, device=DEVICE, dtype="float32", options=means)
 
 
 def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
@@ -112,14 +112,14 @@ def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
 Run = tuple[list[bytes], list[Loss]]
 
 
-def run_passes(backend: TritonBackend, kind: str, groups: tuple[int, int], passes: int = 2) -> Run:
-    """Run passes in the order of some groups, whatever the backend makes of it."""
+def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epochs: int = 2) -> Run:
+    """Run epochs in the order of some groups, whatever the backend makes of it."""
 
     def nothing() -> Any:
         raise AssertionError("all cells are there already")
 
     count = make_matrix(kind)[1]
-    orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(passes)]
+    orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(epochs)]
     losses: list[Loss] = []
     for number, order in enumerate(orders):
         backend.expect([round for later in orders[number:] for round in later])
@@ -147,7 +147,9 @@ class PlainLauncher:
             first, last = (int(cells.starts[shard.slot + n]) + cells.base[number] for n in (0, shape.slots))
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])
-            found[number, 0] = self._update(rows, columns, pull.view(shape.rows, shape.columns), batch.steps[0].rate)
+            found[number, 0] = self._update(
+                rows, columns, pull.view(shape.rows, shape.columns), batch.steps[0].learning_rate
+            )
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
         p, dim = self.parameters, self.places.dim
@@ -166,4 +168,4 @@ def run_resident(kind: str, zeros: ZeroSampling, groups: tuple[int, int]) -> Run
     hand_over(backend, kind, zeros)
     assert not backend.is_streaming
     assert not backend.is_swapping
-    return run_passes(backend, kind, groups)
+    return run_epochs(backend, kind, groups)

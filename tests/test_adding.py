@@ -112,8 +112,8 @@ def test_counts_above_32_bits_are_summed_exactly(tmp_path: Path) -> None:
 
 def test_the_same_files_come_of_little_memory(tmp_path: Path) -> None:
     matrices = [count(make_text(seed), min_count=1, columns="symmetric") for seed in (5, 6)]
-    add(*matrices, out=tmp_path / "much", means=RunOptions(memory="64MiB"))
-    add(*matrices, out=tmp_path / "little", means=RunOptions(memory=100_000, threads=1))
+    add(*matrices, out=tmp_path / "much", options=RunOptions(memory="64MiB"))
+    add(*matrices, out=tmp_path / "little", options=RunOptions(memory=100_000, threads=1))
     for name in CELL_FILES:
         assert (tmp_path / "much" / name).read_bytes() == (tmp_path / "little" / name).read_bytes(), name
 
@@ -127,7 +127,7 @@ def test_a_finished_sum_is_not_made_again_and_other_terms_are_refused(tmp_path: 
     assert again.fingerprint == made.fingerprint
     with pytest.raises(FolderExists, match="finished already from other inputs"):
         add(first, first, out=tmp_path / "sum")
-    assert add(first, first, out=tmp_path / "sum", means=RunOptions(overwrite=True)).total == 2 * first.total
+    assert add(first, first, out=tmp_path / "sum", options=RunOptions(overwrite=True)).total == 2 * first.total
 
 
 def test_a_sum_can_be_added_to_and_remembers_how_it_was_counted() -> None:
@@ -193,7 +193,7 @@ def test_units_too_different_are_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_told(tmp_path: Path) -> None:
     matrix = count(["a b"], min_count=1)
     with pytest.raises(MemoryBudgetError, match="building a matrix needs"):
-        add(matrix, matrix, means=RunOptions(memory=1_000))
+        add(matrix, matrix, options=RunOptions(memory=1_000))
 
 
 def test_what_a_sum_needs_is_said_first_and_held_against_the_disk(
@@ -224,7 +224,7 @@ def test_progress_is_told_in_cells() -> None:
 
     heard = Adding()
     matrix = count(make_text(1), min_count=1, columns="directional")
-    add(matrix, matrix, means=RunOptions(progress=heard))
+    add(matrix, matrix, options=RunOptions(progress=heard))
     assert heard.done == heard.total == 2 * matrix.cell_count
 
 

@@ -43,7 +43,7 @@ def test_step_is_the_references(make: Maker, kind: str, shape: tuple[int, int], 
         # Measured over six blocks of 41 x 401: the row whose gradient happens to cancel is then the whole error, of the
         # yardstick as of the backend, and either may be several times the other's.
         pytest.skip("one number says nothing about bfloat16")
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, dim, settings.objective), settings)
 
 
@@ -54,21 +54,21 @@ def test_step_is_the_references(make: Maker, kind: str, shape: tuple[int, int], 
 def test_step_is_the_references_for_every_objective_and_either_way_round(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
-    settings = StepSettings(objective, zeros, decay=0.0)
+    settings = StepSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_block((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
 @on_the_host
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_blocks_taller_than_one_product_are_done_in_pieces(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block((2100, 37), 20, settings.objective), settings)
 
 
 @on_the_host
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tuple[int, int]) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 2, settings.objective), settings)
 
 
@@ -76,13 +76,13 @@ def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tupl
 @pytest.mark.parametrize("density", [0.0, 50.0], ids=["last cells alone", "every cell"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_blocks_of_one_kind_of_cell_only(make: Maker, kind: str, zeros: ZeroSampling, density: float) -> None:
-    settings = StepSettings(Objective(), zeros, decay=0.0)
+    settings = StepSettings(Objective(), zeros, weight_decay=0.0)
     check_contract(make, kind, make_block((8, 9), 5, settings.objective, density=density), settings)
 
 
 @everywhere
 def test_mirrored_block_is_the_same_step(make: Maker) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     backend = make(settings)
     there, loss = run_step(backend, make_block((41, 60), 10, settings.objective))
     back, mirrored_loss = run_step(backend, make_block((41, 60), 10, settings.objective, mirrored=True))
@@ -93,7 +93,7 @@ def test_mirrored_block_is_the_same_step(make: Maker) -> None:
 
 @everywhere
 def test_rows_and_columns_without_counts_stay_where_they_are(make: Maker) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=0.0)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     block = make_block((41, 60), 10, settings.objective)
     after, loss = run_step(make(settings), block)
     assert np.abs(after["rows"][41 // 2]).max() < 1e-20
@@ -108,7 +108,7 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
     make: Maker, kind: str, zeros: ZeroSampling, cell: tuple[int, int]
 ) -> None:
     """The one observed cell pulls far more than all zeros: every seed must see it with its own weight."""
-    settings = StepSettings(Objective(), zeros, decay=0.0)
+    settings = StepSettings(Objective(), zeros, weight_decay=0.0)
     x = np.zeros((9, 14) if "triton" in kind else (41, 60))
     x[cell] = 1e6
     rng = np.random.default_rng(3)
@@ -129,7 +129,7 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
 
 @everywhere
 def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
-    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     rng = np.random.default_rng(4)
     sides = [
         ParameterBlock(
@@ -150,7 +150,7 @@ def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
 
 @everywhere
 def test_backends_say_what_they_are(make: Maker, kind: str) -> None:
-    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     assert backend.name in backend.describe()
     assert kind.split()[1] in backend.describe()
 
@@ -173,7 +173,7 @@ def test_kernels_own_exp_and_log_are_as_exact_as_they_say() -> None:
 def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -> None:
     """A count to a power may be smaller than any float32: f is then its base, not what its bits happen to mean."""
     objective = Objective(confidence_power=12.0)
-    settings = StepSettings(objective, ZeroSampling(), decay=0.0)
+    settings = StepSettings(objective, ZeroSampling(), weight_decay=0.0)
     sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
     _, loss = run_step(make(settings), Block(np.array([[2.0**-12]]), (sides[0], sides[1])))
     assert loss.observed == pytest.approx(0.5 * 0.1 * (1 + 12 * np.log(2)) ** 2, rel=1e-2)
@@ -182,7 +182,7 @@ def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -
 @everywhere
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: ZeroSampling) -> None:
-    settings = StepSettings(OBJECTIVES["glove"], zeros, decay=0.0)
+    settings = StepSettings(OBJECTIVES["glove"], zeros, weight_decay=0.0)
     rng = np.random.default_rng(6)
     sides = [
         ParameterBlock(rng.normal(0, 9, (n, 3)).astype(np.float32), np.full((n, 3), 1e-6), np.zeros(n)) for n in (5, 8)
@@ -197,7 +197,7 @@ def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: ZeroSampli
 @everywhere
 @pytest.mark.parametrize(("count", "confidence"), [(1.0, 10**-0.75), (9.0, 0.9**0.75), (11.0, 1.0), (1e9, 1.0)])
 def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence: float) -> None:
-    settings = StepSettings(OBJECTIVES["glove"], ZeroSampling(), decay=0.0)
+    settings = StepSettings(OBJECTIVES["glove"], ZeroSampling(), weight_decay=0.0)
     sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
     _, loss = run_step(make(settings), Block(np.array([[count]]), (sides[0], sides[1])))
     assert loss.observed == pytest.approx(0.5 * confidence * (1 - np.log(count)) ** 2, rel=1e-2)
@@ -208,7 +208,7 @@ def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence:
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_value_that_is_not_finite_is_noticed(make: Maker, value: float, array: str, side: int) -> None:
-    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     ones = np.ones((5, 4), np.float32)
     rows = ParameterBlock(ones, ones, ones[:, 0])
     backend.hold(rows, rows, ([0, 3, 5], [0, 3, 5]))

@@ -45,7 +45,7 @@ def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirro
 def test_step_is_the_references(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_blocks(shape, dim, settings.objective, mirrored=mirrored), settings)
 
 
@@ -55,7 +55,7 @@ def test_step_is_the_references(
 def test_step_of_vectors_of_one_number_is_the_references(
     make: Maker, kind: str, shape: tuple[int, int], zeros: str
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_blocks(shape, 1, settings.objective), settings)
 
 
@@ -66,7 +66,7 @@ def test_step_of_vectors_of_one_number_is_the_references(
 def test_step_is_the_references_for_every_objective_and_either_way_round(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
-    settings = StepSettings(objective, zeros, decay=0.0)
+    settings = StepSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
 
 
@@ -76,7 +76,7 @@ def test_step_is_the_references_for_every_objective_and_either_way_round(
 def test_positions_may_use_all_of_their_bits(
     make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling
 ) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
 
 
@@ -84,5 +84,5 @@ def test_positions_may_use_all_of_their_bits(
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(4096, 4096), (2500, 1801)], ids=str)
 def test_blocks_of_the_usual_size(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 300, settings.objective, density=0.02), settings)

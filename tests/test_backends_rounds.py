@@ -29,7 +29,7 @@ from swivel.training.backends import select as choice
 from swivel.training.objective import Loss, Objective
 from tolerances import assert_equal_but_for_rounding
 
-SAMPLED = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), decay=1e-4)
+SAMPLED = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=1e-4)
 BLOCKS, SIZE, DIM = 7, 60, 16
 
 

@@ -73,7 +73,7 @@ CASES = [
 def test_step_is_the_references(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, dim, settings.objective, mirrored=mirrored), settings)
 
 
@@ -81,7 +81,7 @@ def test_step_is_the_references(
 @either_way_round
 @pytest.mark.parametrize("zeros", ZEROS)
 def test_step_is_the_references_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
 
 
@@ -89,7 +89,7 @@ def test_step_is_the_references_in_half_precision(make: Maker, kind: str, zeros:
 @pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
 def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros: str) -> None:
     """Of an observed cell whose zero was taken, that zero's gradient, rounded to half precision, leaves no trace."""
-    settings = StepSettings(Objective(), ZEROS[zeros], decay=1e-4)
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
     check_contract(make, kind, blocks, settings)
 
@@ -100,7 +100,7 @@ def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros
 def test_step_is_the_references_for_every_objective(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling
 ) -> None:
-    settings = StepSettings(objective, zeros, decay=0.0)
+    settings = StepSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_block((6, 9), 5, objective), settings)
 
 
@@ -108,7 +108,7 @@ def test_step_is_the_references_for_every_objective(
 @either_way_round
 @pytest.mark.parametrize("shape", [(150, 200), (200, 150)], ids=str)
 def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int], mirrored: bool) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 20, settings.objective, mirrored=mirrored), settings)
 
 
@@ -117,14 +117,14 @@ def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int],
 @pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
 def test_bands_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "choose_tile", lambda *_: KernelTile(8, 8, 32))
-    settings = StepSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
     check_contract(make, kind, make_block((21, 19), 5, settings.objective, mirrored=mirrored), settings)
 
 
 @both
 @pytest.mark.parametrize("density", [0.02, 1.0], ids=["few cells", "many cells"])
 def test_cells_of_a_tile_are_brought_in_a_chunk_after_the_other(make: Maker, kind: str, density: float) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=0.0)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     check_contract(make, kind, make_block((64, 64), 5, settings.objective, density=density), settings)
 
 
@@ -174,7 +174,7 @@ A_PASS = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))]
 @float32
 @every_zeros
 def test_uneven_blocks_of_a_rectangle_are_the_references(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     backend, reference = make(settings), create_backend("reference", settings, BackendConfig(dtype="float64"))
     losses, truths = run_blocks(backend, A_PASS), run_blocks(reference, A_PASS)
     assert sorted(block for blocks in A_PASS for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
@@ -188,7 +188,7 @@ def test_uneven_blocks_of_a_rectangle_are_the_references(make: Maker, kind: str,
 @both
 @every_zeros
 def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(StepSettings(Objective(), zeros, decay=1e-4))
+    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
     run_blocks(backend, [[(1, 1)]])
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
         others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
@@ -200,7 +200,7 @@ def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: ZeroSampl
 @both
 @every_zeros
 def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     first, second, whole = make(settings), make(settings), make(settings)
     run_blocks(first, A_PASS)
     rows, columns = (ParameterBlock(side.vectors * 0, side.accumulators + 1, side.offsets) for side in make_sides(5))
@@ -217,7 +217,7 @@ def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(make: Maker, kind:
 @float32
 @every_zeros
 def test_what_lies_between_blocks_and_behind_vectors_never_leaks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     plain, disturbed = make(settings), make(settings)
     losses = run_blocks(plain, [[(0, 0)]], dim=50)
     disturbed.hold(*make_sides(50), STARTS)
@@ -265,7 +265,7 @@ def poison(tensor: torch.Tensor) -> torch.Tensor:
 def test_every_buffer_is_written_before_it_is_read(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     clean, poisoned = make(settings), make(settings)
     losses = run_blocks(clean, [DIAGONAL, [(2, 0)]])
     for name in ("empty", "empty_like"):
@@ -291,7 +291,7 @@ def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 @float32
 @every_zeros
 def test_a_round_gives_what_its_blocks_give_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
     losses = run_blocks(together, [DIAGONAL])
     one_by_one = run_blocks(alone, [[block] for block in DIAGONAL])
@@ -322,7 +322,7 @@ TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 def test_blocks_of_one_shape_go_in_one_launch_and_give_what_they_give_alone(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = StepSettings(Objective(), zeros, decay=1e-4)
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
     launches = count_launches(monkeypatch)
     for which, rounds in ((together, TWO_ROUNDS), (alone, [[block] for blocks in TWO_ROUNDS for block in blocks])):
@@ -340,7 +340,7 @@ def test_no_more_blocks_go_in_one_launch_than_there_is_room_for(
 ) -> None:
     monkeypatch.setattr(residence, "MOST_SHARDS", 2)
     launches = count_launches(monkeypatch)
-    backend = make(StepSettings(Objective(), ZeroSampling(), decay=1e-4))
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
     backend.hold(*make_sides(5, (6, 6)), EVEN)
     assert len(backend.run([make_step(n, n, EVEN) for n in range(3)], lambda: False).losses()) == 3
     assert launches == [2, 1]
@@ -349,7 +349,7 @@ def test_no_more_blocks_go_in_one_launch_than_there_is_room_for(
 @float32
 @every_zeros
 def test_asked_to_stop_before_a_round_it_runs_none_of_it(make: Maker, kind: str, zeros: ZeroSampling) -> None:
-    backend = make(StepSettings(Objective(), zeros, decay=1e-4))
+    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
     backend.hold(*make_sides(5), STARTS)
     before = bits(backend)
     running = backend.run([make_step(*block) for block in DIAGONAL], lambda: True)
@@ -359,7 +359,7 @@ def test_asked_to_stop_before_a_round_it_runs_none_of_it(make: Maker, kind: str,
 
 @float32
 def test_losses_may_be_asked_for_after_later_steps(make: Maker, kind: str) -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=1e-4)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     backend, again = make(settings), make(settings)
     backend.hold(*make_sides(5), STARTS)
     first = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
@@ -372,7 +372,7 @@ def test_losses_may_be_asked_for_after_later_steps(make: Maker, kind: str) -> No
 @float32
 def test_steps_of_the_same_seed_take_the_hosts_columns(make: Maker, kind: str) -> None:
     """Which zeros are taken shows in their number and in the loss; every seed takes others."""
-    settings = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), decay=0.0)
+    settings = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
     backend, reference = make(settings), create("reference float64", settings)
     block = make_block((4, 15), 4, settings.objective)
     seen: set[float] = set()
@@ -388,7 +388,7 @@ def test_steps_of_the_same_seed_take_the_hosts_columns(make: Maker, kind: str) -
 
 @float32
 def test_a_backend_may_be_closed_and_says_what_it_is(make: Maker, kind: str) -> None:
-    backend = make(StepSettings(Objective(), ZeroSampling(), decay=0.0))
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     run_step(backend, make_block((1, 7), 2, Objective()))
     assert backend.lays_out
     assert "triton on" in backend.describe()
@@ -397,7 +397,7 @@ def test_a_backend_may_be_closed_and_says_what_it_is(make: Maker, kind: str) -> 
 
 
 def test_memory_of_a_device_is_a_size_that_people_write() -> None:
-    settings = StepSettings(Objective(), ZeroSampling(), decay=0.0)
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     sizes: list[Any] = [create_backend("triton", settings, BackendConfig(memory=text)) for text in ("2MiB", "4096")]
     assert [backend.means.memory for backend in sizes] == [2 << 20, 4096]
     unset: Any = create_backend("triton", settings, BackendConfig())
@@ -406,7 +406,7 @@ def test_memory_of_a_device_is_a_size_that_people_write() -> None:
 
 def test_memory_that_runs_out_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = triton_backend.TritonBackend(
-        StepSettings(Objective(), ZeroSampling(), decay=0.0), device="cpu", dtype="float32"
+        StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), device="cpu", dtype="float32"
     )
 
     def run_out(*_: object) -> None:

@@ -31,7 +31,7 @@ from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors, load
 
 GROUPS, WORDS = 4, 24
-CONFIG = BaselineConfig(dim=16, window=3, passes=8, rate=0.1, sample=0.0)
+CONFIG = BaselineConfig(dim=16, window=3, epochs=8, learning_rate=0.1, sample=0.0)
 ONE_THREAD = RunOptions(threads=1)
 
 
@@ -71,7 +71,7 @@ class Bar(SilentProgress):
 
 
 def train(method: str = "sgns", config: BaselineConfig = CONFIG, **keywords: object) -> Vectors:
-    return train_word2vec(TEXTS, VOCABULARY, method=method, config=config, means=ONE_THREAD, **keywords)  # type: ignore[arg-type]
+    return train_word2vec(TEXTS, VOCABULARY, method=method, config=config, options=ONE_THREAD, **keywords)  # type: ignore[arg-type]
 
 
 def share_of_own_group(vectors: Vectors) -> float:
@@ -91,7 +91,7 @@ def test_groups_are_found_and_vectors_are_in_the_vocabularys_order(method: str) 
 
 
 def test_same_seed_on_one_thread_gives_the_same_vectors_and_another_seed_others() -> None:
-    config = replace(CONFIG, passes=1)
+    config = replace(CONFIG, epochs=1)
     one, again, other = (train(config=replace(config, seed=seed)).vectors for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.array_equal(one, other)
@@ -99,10 +99,11 @@ def test_same_seed_on_one_thread_gives_the_same_vectors_and_another_seed_others(
 
 def test_order_of_the_vocabulary_does_not_change_a_words_vector() -> None:
     """Where counts differ: gensim numbers words by falling count."""
-    config = replace(CONFIG, passes=1)
+    config = replace(CONFIG, epochs=1)
     texts = [" ".join(["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"])] * 20
     found = [
-        train_word2vec(texts, Vocabulary(order), config=config, means=ONE_THREAD) for order in ("abcd", "dbca", "cadb")
+        train_word2vec(texts, Vocabulary(order), config=config, options=ONE_THREAD)
+        for order in ("abcd", "dbca", "cadb")
     ]
     for vectors in found[1:]:
         for token in "abcd":
@@ -123,14 +124,14 @@ def test_vocabulary_of_a_matrix_of_the_same_text_has_the_same_counts(
 
     monkeypatch.setattr(Word2Vec, "build_vocab_from_freq", note)
     matrix = count(TEXTS, tmp_path / "matrix", min_count=500, columns="symmetric")
-    train_word2vec(TEXTS, matrix.rows, config=replace(CONFIG, passes=1), means=ONE_THREAD)
+    train_word2vec(TEXTS, matrix.rows, config=replace(CONFIG, epochs=1), options=ONE_THREAD)
     assert 0 < len(matrix.rows) < WORDS
     assert given == [dict(zip(matrix.rows.tokens, matrix.rows.counts.tolist(), strict=True))]
 
 
 def test_words_that_the_text_has_not_get_zeros_and_others_are_left_out() -> None:
     vectors = train_word2vec(
-        ["a b a b c", "b a"], Vocabulary(["unseen", "b", "a"]), config=BaselineConfig(dim=3), means=ONE_THREAD
+        ["a b a b c", "b a"], Vocabulary(["unseen", "b", "a"]), config=BaselineConfig(dim=3), options=ONE_THREAD
     )
     assert vectors.is_zero.tolist() == [True, False, False]
 
@@ -143,23 +144,23 @@ def test_text_is_read_as_the_configuration_says() -> None:
 
 def test_tokens_with_spaces_are_tokens() -> None:
     texts = [["New York", "is", "big"], ["New York", "is", "old"]]
-    vectors = train_word2vec(texts, Vocabulary(["is", "new york"]), config=BaselineConfig(dim=3), means=ONE_THREAD)
+    vectors = train_word2vec(texts, Vocabulary(["is", "new york"]), config=BaselineConfig(dim=3), options=ONE_THREAD)
     assert not vectors.is_zero.any()
 
 
 def test_units_longer_than_gensim_takes_are_cut_not_lost() -> None:
     bar = Bar()
     tokens = ["a"] * (LONGEST_UNIT + 5) + ["b"]
-    config = BaselineConfig(dim=3, passes=2)
-    before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, means=ONE_THREAD)
+    config = BaselineConfig(dim=3, epochs=2)
+    before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, options=ONE_THREAD)
     assert before.is_zero.tolist() == [False, True]
-    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, means=RunOptions(threads=1, progress=bar))
+    train_word2vec([tokens], Vocabulary(["a", "b"]), config=config, options=RunOptions(threads=1, progress=bar))
     assert bar.done == bar.totals["training sgns"] == 2 * len(tokens)
 
 
 def test_progress_is_told_in_tokens() -> None:
     bar = Bar()
-    train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, means=RunOptions(threads=2, progress=bar))
+    train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, options=RunOptions(threads=2, progress=bar))
     assert list(bar.totals) == ["reading", "training cbow"]
     assert bar.done == bar.totals["training cbow"] == 8 * 8 * len(TEXTS)
 
@@ -172,14 +173,14 @@ def test_interrupted_training_leaves_nothing_behind(
     bar = Bar(stop_with=number)
     with pytest.raises(error):
         train_word2vec(
-            TEXTS, VOCABULARY, config=CONFIG, means=RunOptions(threads=1, progress=bar), scratch=tmp_path / "scratch"
+            TEXTS, VOCABULARY, config=CONFIG, options=RunOptions(threads=1, progress=bar), scratch=tmp_path / "scratch"
         )
     assert bar.done < 0.5 * (bar.totals["training sgns"] or 0)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_gensims_remarks_are_heard_again_afterwards(caplog: pytest.LogCaptureFixture) -> None:
-    train(config=replace(CONFIG, passes=1))
+    train(config=replace(CONFIG, epochs=1))
     assert not caplog.records
     assert logging.getLogger("gensim").level == logging.NOTSET
 
@@ -195,7 +196,7 @@ def test_kept_vectors_say_how_they_were_made(tmp_path: Path) -> None:
         is_done(
             tmp_path / "sgns",
             "vectors",
-            {"config": baseline_settings("cbow", replace(CONFIG, rate=None)), "inputs": inputs},
+            {"config": baseline_settings("cbow", replace(CONFIG, learning_rate=None)), "inputs": inputs},
             RunOptions(),
         )
     with pytest.raises(FolderExists):
@@ -215,7 +216,7 @@ def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(gensim.models, "Word2Vec", Recording)
     for method in ("sgns", "cbow"):
-        train_word2vec(["a b"], Vocabulary(["a", "b"]), method=method, means=RunOptions(threads=3))
+        train_word2vec(["a b"], Vocabulary(["a", "b"]), method=method, options=RunOptions(threads=3))
     both = {"vector_size": 300, "window": 10, "negative": 5, "epochs": 5, "sample": 1e-3, "seed": 1, "workers": 3}
     assert given == [
         {"sg": 1, "alpha": 0.025, "min_count": 1, **both},
@@ -224,8 +225,8 @@ def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_fasttext_has_vectors_for_words_that_it_never_saw() -> None:
-    config = replace(CONFIG, passes=1, buckets=100, min_n=2, max_n=3)
-    model = train_gensim_model(TEXTS, VOCABULARY, method="fasttext", config=config, means=ONE_THREAD)
+    config = replace(CONFIG, epochs=1, buckets=100, min_n=2, max_n=3)
+    model = train_gensim_model(TEXTS, VOCABULARY, method="fasttext", config=config, options=ONE_THREAD)
     assert (model.sg, model.wv.min_n, model.wv.max_n, model.wv.bucket) == (1, 2, 3, 100)
     assert np.abs(model.wv["w99"]).sum() > 0
     np.testing.assert_array_equal(vectors_of_words(model, VOCABULARY)[3], model.wv["w3"])
@@ -245,7 +246,7 @@ def test_unknown_method_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("dim", 0), ("negatives", -1), ("sample", -1.0), ("rate", 0.0), ("corpus", "words")]
+    ("setting", "value"), [("dim", 0), ("negatives", -1), ("sample", -1.0), ("learning_rate", 0.0), ("corpus", "words")]
 )
 def test_settings_without_sense_are_refused(setting: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{setting} must be "):

@@ -36,12 +36,12 @@ DONE = np.array([[True, False], [False, True], [True, True]])
 
 
 def save(folder: Path, identity: str, place: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
-    save_checkpoint(folder, identity, Checkpoint(place, DONE, arrays, {"passes": 9}))
+    save_checkpoint(folder, identity, Checkpoint(place, DONE, arrays, {"epochs": 9}))
 
 
 def save_two(folder: Path) -> None:
     for saved in (0, 1):
-        save(folder, "run", TrainingState(passes=saved, saved=saved), make_arrays(saved))
+        save(folder, "run", TrainingState(epochs=saved, saved=saved), make_arrays(saved))
 
 
 def value_of(folder: Path) -> float | None:
@@ -55,7 +55,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     save(tmp_path, "run", place, arrays)
     found = find_checkpoint(tmp_path, "run").checkpoint
     assert found is not None
-    assert found.plan == {"passes": 9}
+    assert found.plan == {"epochs": 9}
     assert found.place == place
     assert found.done.tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
@@ -100,7 +100,7 @@ def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str)
         manifest.write_bytes(manifest.read_bytes()[:40])
     else:
         fields = unseal(manifest.read_bytes())
-        fields["facts"]["turns"] = fields["facts"].pop("passes")
+        fields["facts"]["turns"] = fields["facts"].pop("epochs")
         manifest.write_bytes(seal(fields))
     assert value_of(tmp_path) == 0
     assert re.fullmatch(r".*checkpoint-2.*: checkpoint-1 is taken", find_checkpoint(tmp_path, "run").describe())
@@ -118,7 +118,7 @@ def test_when_both_are_damaged_that_is_said(tmp_path: Path) -> None:
 
 def test_every_changed_byte_of_a_manifest_or_a_plan_is_found(tmp_path: Path) -> None:
     save_two(tmp_path)
-    save_plan(tmp_path, "run", {"passes": 3})
+    save_plan(tmp_path, "run", {"epochs": 3})
     manifest, plan = tmp_path / SLOTS[1] / "manifest.json", tmp_path / PLAN
     for file, read in ((manifest, lambda: value_of(tmp_path) == 0), (plan, lambda: load_plan(tmp_path, "run"))):
         data = file.read_bytes()
@@ -157,8 +157,8 @@ def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
 
 
 def test_plan_comes_back_for_its_run_only(tmp_path: Path) -> None:
-    save_plan(tmp_path, "run", {"passes": 3, "backend": "cpu"})
-    assert load_plan(tmp_path, "run") == {"passes": 3, "backend": "cpu"}
+    save_plan(tmp_path, "run", {"epochs": 3, "backend": "cpu"})
+    assert load_plan(tmp_path, "run") == {"epochs": 3, "backend": "cpu"}
     assert load_plan(tmp_path, "another") is None
 
 
@@ -176,10 +176,10 @@ def test_plan_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_plan_is_plain_json(tmp_path: Path) -> None:
-    save_plan(tmp_path, "run", {"passes": 3})
+    save_plan(tmp_path, "run", {"epochs": 3})
     fields = json.loads((tmp_path / PLAN).read_text())
     assert len(fields.pop("checksum")) == 64
-    assert fields == {"identity": "run", "plan": {"passes": 3}}
+    assert fields == {"identity": "run", "plan": {"epochs": 3}}
 
 
 def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:

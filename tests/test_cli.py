@@ -29,7 +29,7 @@ from swivel.training.backends import BackendConfig, create_backend
 from swivel.vectors import Neighbour, Vectors, VectorTable
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
-QUICK = ["--dim", "4", "--passes", "2", "--backend", "cpu", "--dtype", "float32"]
+QUICK = ["--dim", "4", "--epochs", "2", "--backend", "cpu", "--dtype", "float32"]
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,12 @@ def test_own_vocabulary_is_read_from_a_file(swivel: Run, text: Path, tmp_path: P
 
 def test_settings_reach_their_stages(swivel: Run, text: Path, tmp_path: Path) -> None:
     flags = ["--no-lowercase", "--window", "2", "--columns", "symmetric", "--min-count", "2", "--recipe", "fast"]
-    assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags, "--rate", "0.05").status == 0
+    assert swivel("run", text, "-o", tmp_path / "work", *QUICK, *flags, "--learning-rate", "0.05").status == 0
     counted = read_manifest(tmp_path / "work" / "matrix").config
     trained = read_manifest(tmp_path / "work" / "vectors").config
     assert counted["corpus"]["lowercase"] is False
     assert (counted["count"]["window"], counted["vocabulary"]["min_count"]) == (2, 2)
-    assert (trained["train"]["rate"], trained["vectors"]["combine"]) == (0.05, "sum")
+    assert (trained["train"]["learning_rate"], trained["vectors"]["combine"]) == (0.05, "sum")
 
 
 def test_device_and_its_memory_reach_counting_and_training(

@@ -52,9 +52,9 @@ def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
     assert done.stderr == "TypeError: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
 
 
-def start_long_training(text: Path, out: Path, passes: int) -> subprocess.Popen[str]:
+def start_long_training(text: Path, out: Path, epochs: int) -> subprocess.Popen[str]:
     """Start a run and return when it trains."""
-    command = [*COMMAND, "run", str(text), "-o", str(out), *LONG, "--passes", str(passes)]
+    command = [*COMMAND, "run", str(text), "-o", str(out), *LONG, "--epochs", str(epochs)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -65,19 +65,19 @@ def start_long_training(text: Path, out: Path, passes: int) -> subprocess.Popen[
 
 
 def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", passes=300)
+    process = start_long_training(text, tmp_path / "out", epochs=300)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "interrupted; the same command goes on from what was saved"
-    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--passes", "300")
+    done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "300")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^going on after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
 
 
 def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_path: Path) -> None:
-    process = start_long_training(text, tmp_path / "out", passes=1_000_000)
+    process = start_long_training(text, tmp_path / "out", epochs=1_000_000)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (out, err) == ("", "terminated; the same command goes on from what was saved\n")
@@ -85,7 +85,7 @@ def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_
 
 
 def test_standard_input_is_read_and_odd_words_are_printed_somehow(tmp_path: Path) -> None:
-    done = swivel("run", "-", "-o", tmp_path, *LONG, "--passes", "1", input="žena dítě\n" * 3)
+    done = swivel("run", "-", "-o", tmp_path, *LONG, "--epochs", "1", input="žena dítě\n" * 3)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'vectors'}: 2 vectors of 8 dimensions\n")
     done = swivel("nearest", tmp_path, "dítě", env={**os.environ, "PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, "\\u017eena" in done.stdout) == (0, True), done.stderr
@@ -120,7 +120,7 @@ def read_terminal(command: list[str]) -> tuple[int, str]:
 
 
 def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
-    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--passes", "40"])
+    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "40"])
     assert status == 0
     assert re.search(r"training .*━.* \d+% .* cells/s \d:\d\d:\d\d left", shown), "all on one line"
     assert re.search(r"\n[^\n]*  pass \d+/40, loss \S+ \(observed \S+, unobserved \S+\)", shown), "below it, whole"
@@ -129,6 +129,6 @@ def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
 
 
 def test_quiet_terminal_sees_the_result_alone(text: Path, tmp_path: Path) -> None:
-    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--passes", "2", "--quiet"])
+    status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "2", "--quiet"])
     shown = shown.removesuffix("\x1b[0m")  # colorama's last word, where it is installed: numba loads it
     assert (status, shown) == (0, f"{tmp_path}/vectors: 300 vectors of 8 dimensions\r\n")

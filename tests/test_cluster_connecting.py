@@ -64,7 +64,7 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
     (tmp_path / "a.txt").write_text("a b")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"^clusters need ray: pip install 'swivel-embeddings\[ray\]'$"):
-        swivel.count(tmp_path / "a.txt", means=swivel.RunOptions(ray="local"))
+        swivel.count(tmp_path / "a.txt", options=swivel.RunOptions(ray="local"))
 
 
 @pytest.mark.parametrize("address", ["somewhere", "ray://host:10001", ":6379", "host:", "host:port", ""])

@@ -114,7 +114,7 @@ def test_a_cluster_counts_what_one_machine_counts(
 ) -> None:
     alone = swivel.count(text, tmp_path / "alone", **settings)
     watcher = Watcher("", lambda: None)
-    many = swivel.count(text, tmp_path / "many", means=RunOptions(ray=address, progress=watcher), **settings)
+    many = swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher), **settings)
     assert_same(tmp_path / "alone", tmp_path / "many")
     assert many.fingerprint == alone.fingerprint
     assert re.match(r"counting on \d+ cores of \d+ nodes; .* a task", watcher.said[0])
@@ -125,7 +125,7 @@ def test_a_cluster_counts_what_one_machine_counts(
 def test_one_s_own_list_of_tokens_is_counted(text: Path, tmp_path: Path, address: str) -> None:
     listed = ["wörd5", "nowhere", "wörd3", "wörd60"]
     swivel.count(text, tmp_path / "alone", vocabulary=listed)
-    swivel.count(text, tmp_path / "many", vocabulary=listed, means=RunOptions(ray=address))
+    swivel.count(text, tmp_path / "many", vocabulary=listed, options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
@@ -141,7 +141,7 @@ def test_many_small_files_and_packed_ones_are_counted(tmp_path: Path, address: s
     )
     swivel.count(folder, tmp_path / "alone")
     watcher = Watcher("", lambda: None)
-    swivel.count(folder, tmp_path / "many", means=RunOptions(ray=address, progress=watcher))
+    swivel.count(folder, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
     assert_same(tmp_path / "alone", tmp_path / "many")
     assert "63 files" in watcher.said[1]
     assert sum(note.startswith("counting: ") for note in watcher.notes) < 30  # small files are counted together
@@ -151,7 +151,7 @@ def test_a_line_longer_than_a_piece_stays_whole(tmp_path: Path, address: str) ->
     file = tmp_path / "long.txt"
     file.write_text("\n".join(["a b c", "d e f g " * 4_000, "a d", "b e " * 3_000]))
     swivel.count(file, tmp_path / "alone")
-    swivel.count(file, tmp_path / "many", means=RunOptions(ray=address))
+    swivel.count(file, tmp_path / "many", options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
@@ -159,13 +159,13 @@ def test_another_encoding_is_counted(tmp_path: Path, address: str) -> None:
     file = tmp_path / "a.txt"
     file.write_text("ein wörd und öl\n" * 500, encoding="utf-16")
     swivel.count(file, tmp_path / "alone", encoding="utf-16")
-    swivel.count(file, tmp_path / "many", encoding="utf-16", means=RunOptions(ray=address))
+    swivel.count(file, tmp_path / "many", encoding="utf-16", options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
 def test_a_url_of_this_machine_is_a_path(text: Path, tmp_path: Path, address: str) -> None:
     swivel.count(text, tmp_path / "alone")
-    swivel.count(f"file://{text}", tmp_path / "many", means=RunOptions(ray=address))
+    swivel.count(f"file://{text}", tmp_path / "many", options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
@@ -179,7 +179,7 @@ def test_a_url_is_read_by_every_node(text: Path, tmp_path: Path, address: str) -
     (tmp_path / "in" / "b.txt").write_text("wörd1 wörd2\n" * 500)
     alone = swivel.count(tmp_path / "in")
     url = f"zip://in::file://{tmp_path}/corpus.zip"
-    many = swivel.count(url, tmp_path / "many", means=RunOptions(ray=address))
+    many = swivel.count(url, tmp_path / "many", options=RunOptions(ray=address))
     assert list(many.rows) == list(alone.rows)
     assert np.array_equal(many.row_sums, alone.row_sums)
     assert many.cell_count == alone.cell_count
@@ -192,10 +192,10 @@ def test_a_budget_that_cuts_a_piece_into_runs_changes_nothing(
     monkeypatch.setattr(counting, "LEAST_PIECE_BYTES", 1 << 30)
     text = write_lines(tmp_path / "a.txt", 5_000, 3)
     swivel.count(text, tmp_path / "alone", min_count=1)
-    swivel.count(text, tmp_path / "many", min_count=1, means=RunOptions(ray=address, memory="2.6MiB"))
+    swivel.count(text, tmp_path / "many", min_count=1, options=RunOptions(ray=address, memory="2.6MiB"))
     assert_same(tmp_path / "alone", tmp_path / "many")
     with pytest.raises(MemoryBudgetError, match=r"needs 2.* MiB of memory or more, got 1.0 MiB"):
-        swivel.count(text, tmp_path / "less", min_count=1, means=RunOptions(ray=address, memory="1MiB"))
+        swivel.count(text, tmp_path / "less", min_count=1, options=RunOptions(ray=address, memory="1MiB"))
 
 
 def test_more_runs_than_are_merged_at_a_time_are_merged(
@@ -205,7 +205,7 @@ def test_more_runs_than_are_merged_at_a_time_are_merged(
     monkeypatch.setattr(counting, "PIECES_A_CORE", 1_000)
     watcher = Watcher("", lambda: None)
     swivel.count(text, tmp_path / "alone")
-    swivel.count(text, tmp_path / "many", means=RunOptions(ray=address, progress=watcher))
+    swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
     assert sum(note.startswith("counting: ") for note in watcher.notes) > 64
     assert_same(tmp_path / "alone", tmp_path / "many")
 
@@ -217,7 +217,7 @@ def test_a_node_lost_on_the_way_changes_nothing(
     swivel.count(text, tmp_path / "alone")
     watcher = Watcher(job, two_nodes.lose_node)
     try:
-        swivel.count(text, tmp_path / "many", means=RunOptions(ray=address, progress=watcher))
+        swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
     finally:
         two_nodes.replace_node()
     assert watcher.job == ""
@@ -232,7 +232,7 @@ def test_an_interrupt_ends_the_tasks_and_leaves_nothing(text: Path, tmp_path: Pa
 
     for job in ("reading", "counting", "merging"):
         with pytest.raises(KeyboardInterrupt):
-            swivel.count(text, tmp_path / "many", means=RunOptions(ray=address, progress=Watcher(job, interrupt)))
+            swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=Watcher(job, interrupt)))
         assert not (tmp_path / "many").exists()
     deadline = time.monotonic() + 20
     while ray.available_resources().get("CPU") != 2 and time.monotonic() < deadline:
@@ -247,7 +247,7 @@ def test_the_command_line_counts_on_a_cluster(text: Path, tmp_path: Path, addres
     assert json.loads(ended.stdout)["cells"] == swivel.open_matrix(tmp_path / "alone").cell_count
     assert_same(tmp_path / "alone", tmp_path / "many")
     watcher = Watcher("", lambda: None)
-    swivel.count(text, tmp_path / "many", means=RunOptions(ray="127.0.0.1:1", progress=watcher))  # nobody is asked
+    swivel.count(text, tmp_path / "many", options=RunOptions(ray="127.0.0.1:1", progress=watcher))  # nobody is asked
     assert watcher.said == [f"{tmp_path / 'many'}: finished already, nothing to do"]
 
 
@@ -266,7 +266,7 @@ def test_errors_are_those_of_one_machine(tmp_path: Path, address: str) -> None:
         with pytest.raises(error) as here:
             swivel.count(file, **settings)
         with pytest.raises(error) as there:
-            swivel.count(file, tmp_path / "many", means=RunOptions(ray=address), **settings)
+            swivel.count(file, tmp_path / "many", options=RunOptions(ray=address), **settings)
         assert str(there.value) == str(here.value)
     assert not (tmp_path / "many").exists()
 
@@ -274,13 +274,13 @@ def test_errors_are_those_of_one_machine(tmp_path: Path, address: str) -> None:
 def test_what_cannot_be_counted_on_a_cluster_is_refused(text: Path, tmp_path: Path, address: str) -> None:
     for texts in (["a b", "b a"], "-"):
         with pytest.raises(ConfigError, match="counting on Ray reads files; text in memory or from a pipe"):
-            swivel.count(texts, tmp_path / "many", means=RunOptions(ray=address))
+            swivel.count(texts, tmp_path / "many", options=RunOptions(ray=address))
     with pytest.raises(ConfigError, match="runs on CPU cores, got device meta"):
-        swivel.count(text, tmp_path / "many", device="meta", means=RunOptions(ray=address))
+        swivel.count(text, tmp_path / "many", device="meta", options=RunOptions(ray=address))
     with pytest.raises(
         MemoryBudgetError, match=r"a task may take 9.1 TiB, the largest node has .* pass a smaller --memory"
     ):
-        swivel.count(text, tmp_path / "many", means=RunOptions(ray=address, memory="10TB"))
+        swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, memory="10TB"))
 
 
 def test_a_node_that_cannot_take_part_says_why(tmp_path: Path, address: str) -> None:

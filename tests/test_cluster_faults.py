@@ -29,9 +29,9 @@ from swivel.training.checkpoint import SLOTS
 from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("faults")  # a cluster of its own, beside that of "ray"
-PASSES, BLOCKS = 16, 6
+EPOCHS, BLOCKS = 16, 6
 # The reference needs no torch: a worker that is replaced is there two seconds sooner.
-SETTINGS = {"dim": 12, "block_size": 11, "passes": PASSES, "backend": "reference", "checkpoint_minutes": 0}
+SETTINGS = {"dim": 12, "block_size": 11, "epochs": EPOCHS, "backend": "reference", "checkpoint_minutes": 0}
 CONFIG = TrainConfig(**SETTINGS)  # type: ignore[arg-type]
 RUNS = Path(__file__).with_name("ray_runs.py")
 
@@ -76,7 +76,7 @@ class Faults:
         self.stopped += [pid] if number == signal.SIGSTOP else []
 
     def train(self, matrix: Matrix, folder: Path) -> Watching:
-        """Train and check that every block was trained once a pass."""
+        """Train and check that every block was trained once an epoch."""
         progress = Watching(self.act)
         try:
             trained = train_matrix(matrix, CONFIG, folder=folder, threads=1, workers=self.workers, progress=progress)
@@ -86,7 +86,7 @@ class Faults:
                     os.kill(pid, signal.SIGKILL)
         assert trained is not None
         assert not self.plans and not self.later
-        every = [(n, (i, j)) for n in range(PASSES) for i in range(BLOCKS) for j in range(BLOCKS)]
+        every = [(n, (i, j)) for n in range(EPOCHS) for i in range(BLOCKS) for j in range(BLOCKS)]
         assert sorted(self.workers.told) == every
         alone = train_matrix(matrix, CONFIG, folder=folder / "alone", threads=1)
         assert alone is not None
@@ -159,7 +159,7 @@ class Command:
 
 def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, address: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings: dict[str, Any] = {**SETTINGS, "block_size": 21, "passes": 2 * PASSES, "checkpoint_minutes": 0.01}
+    settings: dict[str, Any] = {**SETTINGS, "block_size": 21, "epochs": 2 * EPOCHS, "checkpoint_minutes": 0.01}
     first = Command(planted, folder, address, **settings)
     for done in range(20, 100_000):
         first.wait_for(done)
@@ -172,7 +172,7 @@ def test_a_killed_command_goes_on_when_it_is_started_again(planted: Matrix, addr
     alone = train_matrix(planted, config, folder=tmp_path / "alone", threads=1)
     assert trained is not None and alone is not None
     assert any("going on after" in line for line in progress.said)
-    assert len(trained.history) == config.passes
+    assert len(trained.history) == config.epochs
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean
 
 
@@ -257,10 +257,10 @@ def _end(node: subprocess.Popen[bytes]) -> None:
 @pytest.mark.slow
 def test_a_cut_network_does_not_hang_the_run(planted: Matrix, two_hosts: tuple[str, str], tmp_path: Path) -> None:
     address, cable = two_hosts
-    run = Command(planted, tmp_path / "run", address, workers=2, passes=30)
+    run = Command(planted, tmp_path / "run", address, workers=2, epochs=30)
     run.wait_for(40)
     shell("ip", "link", "set", cable, "down")
     time.sleep(6)
     shell("ip", "link", "set", cable, "up")
     said = run.result()
-    assert said["passes"] == said["epochs"] == 30
+    assert said["epochs"] == said["run_ids"] == 30

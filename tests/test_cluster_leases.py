@@ -1,4 +1,4 @@
-"""Leases: every block once a pass, whatever workers and servers do."""
+"""Leases: every block once an epoch, whatever workers and servers do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_rounds(rows: int, columns: int) -> list[Round]:
 def test_strips_hold_every_block_once_with_the_rate_of_its_round(rows: int, columns: int, workers: int) -> None:
     rounds = make_rounds(rows, columns)
     strips = compose_strips(rounds, workers)
-    asked = {block: round_.rate for round_ in rounds for block in round_.blocks}
+    asked = {block: round_.learning_rate for round_ in rounds for block in round_.blocks}
     found = [pair for strip in strips for pair in zip(strip.blocks, strip.rates, strict=True)]
     assert len(found) == len(asked)
     assert dict(found) == asked

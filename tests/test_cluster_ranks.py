@@ -34,7 +34,7 @@ class StopAlone(SilentProgress):
 
 
 def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, passes=4)
+    config = replace(CONFIG, epochs=4)
     home = tmp_path / "run"
     home.mkdir()
     with pytest.raises(KeyboardInterrupt):
@@ -47,17 +47,17 @@ def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix
     assert len(trained.history) == 4
     assert trained.history[-1].mean == pytest.approx(whole.history[-1].mean, rel=0.05)
     cells = [loss.observed_cells + loss.unobserved_cells for loss in trained.history]
-    assert np.allclose(cells, 62 * 62), "every block once a pass"
+    assert np.allclose(cells, 62 * 62), "every block once an epoch"
 
 
 def test_command_line_trains_on_ranks_and_speaks_once(planted: Matrix, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "swivel"]
-    flags = ["--dim", "4", "--passes", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
+    flags = ["--dim", "4", "--epochs", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
     arguments = ["train", str(planted.path), "-o", str(tmp_path / "two"), *flags, "--json"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) == 1
-    alone = swivel.train(planted, tmp_path / "one", dim=4, passes=2, block_size=13, seed=3, backend="cpu", ranks=2)
+    alone = swivel.train(planted, tmp_path / "one", dim=4, epochs=2, block_size=13, seed=3, backend="cpu", ranks=2)
     two = swivel.load(tmp_path / "two")
     assert two.columns is not None
     assert alone.columns is not None

@@ -30,13 +30,13 @@ JOBS = {
     "sampled zeros": replace(CONFIG, zeros="sampled", common=0.2, middle=0.5, share=0.1),
     "more row blocks than columns": replace(CONFIG, block_size=9),
     "one block": replace(CONFIG, block_size=100),
-    "until converged": replace(CONFIG, end="converged", passes=20, tolerance=0.05),
+    "until converged": replace(CONFIG, end="converged", epochs=20, tolerance=0.05),
     "reference": replace(CONFIG, backend="reference", dtype="auto"),
     "torch": replace(CONFIG, backend="torch"),
     "made for four": replace(CONFIG, ranks=4),
     "glove": replace(CONFIG, objective="glove", confidence_most=1.0),
     "stopped": CONFIG,
-    "diverging": replace(CONFIG, rate=1e30, end="converged"),
+    "diverging": replace(CONFIG, learning_rate=1e30, end="converged"),
 }
 
 
@@ -62,17 +62,17 @@ def test_two_ranks_train_what_one_process_trains_in_the_same_order(
         return
     # Products of torch and numpy run on other numbers of threads in the ranks: torchrun sets OMP_NUM_THREADS.
     expected = np.concatenate([alone.rows, alone.columns])
-    assert config.passes is not None
-    terms = 13 * 5 * config.passes  # columns of a block, blocks of a row, passes
+    assert config.epochs is not None
+    terms = 13 * 5 * config.epochs  # columns of a block, blocks of a row, epochs
     assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
     np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * float(np.finfo(np.float32).eps))
 
 
 def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path, dict[str, Any]]) -> None:
-    """Two ranks: every column block changes hands once a pass, vectors and accumulators, half of them each way."""
-    assert CONFIG.passes is not None
+    """Two ranks: every column block changes hands once an epoch, vectors and accumulators, half of them each way."""
+    assert CONFIG.epochs is not None
     _, results = two_ranks
-    everything = CONFIG.passes * 62 * CONFIG.dim * 2 * 4  # columns
+    everything = CONFIG.epochs * 62 * CONFIG.dim * 2 * 4  # columns
     assert 0 < results["all zeros"]["sent"] <= everything * 3 / 5  # of one rank: half, but for blocks that are uneven
 
 

@@ -26,7 +26,7 @@ from swivel.training.distributed.worker import Stepper, Unanswered, Worker, Work
 from swivel.training.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
 from swivel.training.plan import choose_zeros, make_plan
 
-CONFIG = TrainConfig(dim=12, block_size=21, passes=3, backend="cpu", decay=1e-4)
+CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
 
 
 def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
@@ -45,7 +45,7 @@ def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def start_server(rng: np.random.Generator, part: Part = (0, 0), size: int = 5) -> tuple[Server, np.ndarray, np.ndarray]:
     server = Server()
     vectors, accumulators = draw(rng, size, 4), draw(rng, size, 4) ** 2 + 1
-    server.hold(part, vectors, accumulators, (), epoch=1)
+    server.hold(part, vectors, accumulators, (), run_id=1)
     return server, vectors.copy(), accumulators.copy()
 
 
@@ -82,7 +82,7 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
             length = len(range(block, size, 3))
             vectors = draw(rng, length, dim) * np.float32(0.3)
             part = side, block
-            servers[server_of(part, count)].hold(part, vectors, np.full_like(vectors, 1e-3), (), epoch=1)
+            servers[server_of(part, count)].hold(part, vectors, np.full_like(vectors, 1e-3), (), run_id=1)
     return LocalLinks(servers)
 
 
@@ -98,7 +98,7 @@ def test_a_gradient_is_one_step_of_adagrad_and_applied_once() -> None:
     rng = np.random.default_rng(1)
     server, vectors, accumulators = start_server(rng)
     gradient = draw(rng, 5, 4)
-    push = Push(1, (0, 0), (7,), 0, gradient, rate=0.1)
+    push = Push(1, (0, 0), (7,), 0, gradient, learning_rate=0.1)
     assert server.push(push) == 0
     assert server.push(push) == REFUSED
     exact, squares = vectors.astype(np.float64), accumulators.astype(np.float64)
@@ -124,15 +124,15 @@ def test_a_difference_is_added_to_vectors_and_accumulators_and_applied_once() ->
 def test_changes_of_another_epoch_are_refused_and_an_epoch_begins_empty() -> None:
     rng = np.random.default_rng(3)
     server, _, _ = start_server(rng)
-    push = Push(1, (0, 0), (7,), 0, draw(rng, 5, 4), rate=0.1)
+    push = Push(1, (0, 0), (7,), 0, draw(rng, 5, 4), learning_rate=0.1)
     assert server.push(push) == 0
     server.begin(2)
     assert server.ping() == os.getpid()
     before = server.read((0, 0))
     assert before.applied == frozenset()
     assert server.push(push._replace(others=(8,))) == REFUSED
-    assert server.push(push._replace(epoch=3)) == REFUSED
-    assert server.push(push._replace(epoch=2, version=1)) == 0
+    assert server.push(push._replace(run_id=3)) == REFUSED
+    assert server.push(push._replace(run_id=2, version=1)) == 0
 
 
 def test_staleness_is_the_changes_by_others_since_the_fetch() -> None:
@@ -140,7 +140,7 @@ def test_staleness_is_the_changes_by_others_since_the_fetch() -> None:
     server, _, _ = start_server(rng)
     version = server.fetch((0, 0), False).version
     assert server.push(Push(1, (0, 0), (1, 2, 3), version, draw(rng, 5, 4))) == 0
-    assert server.push(Push(1, (0, 0), (4,), version, draw(rng, 5, 4), rate=0.1)) == 3
+    assert server.push(Push(1, (0, 0), (4,), version, draw(rng, 5, 4), learning_rate=0.1)) == 3
 
 
 def test_accumulators_travel_only_where_they_are_asked_for() -> None:
@@ -158,9 +158,9 @@ def test_a_block_that_a_server_does_not_have_is_an_error() -> None:
 def test_what_a_server_is_given_is_its_own() -> None:
     server = Server()
     given = np.ones((2, 2), np.float32)
-    server.hold((0, 0), given, given, (5,), epoch=1)
-    assert server.push(Push(1, (0, 0), (5,), 0, given, rate=1.0)) == REFUSED
-    assert server.push(Push(1, (0, 0), (6,), 0, given, rate=1.0)) == 0
+    server.hold((0, 0), given, given, (5,), run_id=1)
+    assert server.push(Push(1, (0, 0), (5,), 0, given, learning_rate=1.0)) == REFUSED
+    assert server.push(Push(1, (0, 0), (6,), 0, given, learning_rate=1.0)) == 0
     assert (given == 1).all()
 
 
@@ -190,7 +190,7 @@ def test_gradients_are_those_of_the_oracle_with_every_backend(planted: Matrix, b
     assert found.loss.mean == pytest.approx(loss.mean, rel=1e-5)
     for side, gradient in enumerate((found.rows, found.columns)):
         other = sides[1 - side].vectors
-        expected = exact[order[side]] / len(other) + config.decay * sides[side].vectors
+        expected = exact[order[side]] / len(other) + config.weight_decay * sides[side].vectors
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
@@ -227,13 +227,13 @@ def test_a_worker_with_a_device_changes_what_one_without_changes(planted: Matrix
 
 
 def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
-    config = replace(CONFIG, objective="glove", decay=0.0, backend="cpu")
+    config = replace(CONFIG, objective="glove", weight_decay=0.0, backend="cpu")
     worker, links, rng = Worker(5.0), serve(planted, 2), np.random.default_rng(9)
     worker.begin(make_order(planted, config))
     for part in [(side, block) for side in (0, 1) for block in range(3)]:
         vectors = draw(rng, len(range(part[1], planted.shape[part[0]], 3)), 12) * np.float32(0.3)
         both = add_biases(vectors, np.full_like(vectors, 1e-3), part[0])
-        links.servers[server_of(part, 2)].hold(part, *both, (), epoch=1)
+        links.servers[server_of(part, 2)].hold(part, *both, (), run_id=1)
     before = {part: links.servers[server_of(part, 2)].read(part).vectors.copy() for part in [(0, 1), (1, 0), (1, 2)]}
     strip = worker.train(Strip(0, 0, ((1, 0), (1, 1)), (0.1, 0.1), 0), 1, links)
     single = worker.train(Strip(1, 0, ((0, 2),), (0.1,)), 1, links)

@@ -34,7 +34,7 @@ from swivel.training.executor import LocalExecutor
 from swivel.training.loop import train_matrix
 
 pytestmark = pytest.mark.xdist_group("ray")
-CONFIG = TrainConfig(dim=12, block_size=21, passes=30, backend="cpu", checkpoint_minutes=0)
+CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +53,18 @@ def test_one_worker_that_fetches_nothing_ahead_trains_the_bits_of_one_process(
         "12",
         "--block-size",
         "21",
-        "--passes",
+        "--epochs",
         "4",
         "--backend",
         "cpu",
-        "--decay",
+        "--weight-decay",
         "1e-4",
         "--threads",
         "1",
     ]
-    for name, means in (("alone", []), ("ray", ["--ray", address, "--workers", "1", "--ahead", "1"])):
+    for name, options in (("alone", []), ("ray", ["--ray", address, "--workers", "1", "--ahead", "1"])):
         out = ["-o", str(tmp_path / name), "--json", "--quiet"]
-        ended = CliRunner().invoke(cli, ["train", str(planted.path), *out, *flags, *means])
+        ended = CliRunner().invoke(cli, ["train", str(planted.path), *out, *flags, *options])
         assert ended.exit_code == 0, ended.output
         assert json.loads(ended.stdout)["tokens"] == 62
     alone, ray = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("alone", "ray"))
@@ -95,13 +95,13 @@ def test_a_run_goes_from_the_cluster_to_one_process_and_back_and_finds_the_group
     assert "2 asynchronous workers around 2 servers" in progress.said[-1]
     for word in ("pass", "shards/s", "moved", "staleness", "of 2 workers"):
         assert word in progress.notes[-1]
-    assert len(trained.history) == config.passes
+    assert len(trained.history) == config.epochs
     assert all(loss.observed_cells == trained.history[0].observed_cells for loss in trained.history)
     assert len(first.told) >= 20
     assert first.tally.staleness == 0  # one worker that fetches nothing ahead
-    assert len(set(first.told + last.told)) == len(first.told) + len(last.told) < config.passes * 16
+    assert len(set(first.told + last.told)) == len(first.told) + len(last.told) < config.epochs * 16
     begun = last.told[0][0]
-    rest = [(n, (i, j)) for n in range(begun + 1, config.passes) for i in range(4) for j in range(4)]
+    rest = [(n, (i, j)) for n in range(begun + 1, config.epochs) for i in range(4) for j in range(4)]
     assert sorted(told for told in last.told if told[0] > begun) == rest
     assert last.tally.moved > last.tally.least > 0
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean  # 62 words: what runs beside what matters

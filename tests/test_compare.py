@@ -239,7 +239,7 @@ def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list
     folder = tmp_path_factory.mktemp("trainings")
     other = swivel.count(["w0 w1 w2 w3 w4 w5 w6 w7 w8"] * 30, min_count=1)
     for name, matrix, seed in (("a", planted, 1), ("b", planted, 2), ("c", other, 1)):
-        swivel.train(matrix, folder / name, recipe="fast", dim=4, passes=2, backend="reference", seed=seed)
+        swivel.train(matrix, folder / name, recipe="fast", dim=4, epochs=2, backend="reference", seed=seed)
     return [folder / name for name in "abc"]
 
 
@@ -262,8 +262,8 @@ def test_command_for_a_yardstick_is_that_of_the_training_with_another_seed(train
     arguments = command.replace("MATRIX", "m").split()[1:]
     context = cli.commands["train"].make_context("train", arguments[1:])
     given = {name: value for name, value in context.params.items() if value is not None}
-    assert (given["dim"], given["passes"], given["seed"], given["combine"]) == (4, 2, 2, "sum")
-    assert given["decay"] == 1e-4
+    assert (given["dim"], given["epochs"], given["seed"], given["combine"]) == (4, 2, 2, "sum")
+    assert given["weight_decay"] == 1e-4
 
 
 def test_nobody_knows_how_other_vectors_were_trained(folders: list[Path], table: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Every knob: its default, its check, its help; the recipes."""
+"""Every config_field: its default, its check, its help; the recipes."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_configurations_are_keyword_only_frozen_and_json(stage: Any) -> None:
         (CorpusConfig, "lowercase", 1, "true or false"),
         (CorpusConfig, "encoding", "", "a text that is not empty"),
         (VocabularyConfig, "max_size", -1, "an integer of 0 or more"),
-        (TrainConfig, "rate", math.nan, "a positive number"),
-        (TrainConfig, "rate", math.inf, "a positive number"),
-        (TrainConfig, "decay", -1e-9, "a number of 0 or more"),
+        (TrainConfig, "learning_rate", math.nan, "a positive number"),
+        (TrainConfig, "learning_rate", math.inf, "a positive number"),
+        (TrainConfig, "weight_decay", -1e-9, "a number of 0 or more"),
         (TrainConfig, "share", 1.5, "a number above 0 and at most 1"),
         (TrainConfig, "share", 0, "a number above 0 and at most 1"),
         (TrainConfig, "shift", math.inf, "a finite number"),
@@ -129,15 +129,15 @@ def test_every_recipe_makes_every_stage(recipe: str, stage: Any) -> None:
 
 def test_paper_recipe_is_the_papers() -> None:
     train, count = stage_config(TrainConfig, "paper"), stage_config(CountConfig, "paper")
-    assert (train.dim, train.block_size, train.zeros, train.decay, train.shift) == (300, 4096, "all", 0, 0)
+    assert (train.dim, train.block_size, train.zeros, train.weight_decay, train.shift) == (300, 4096, "all", 0, 0)
     assert (train.confidence_base, train.confidence_scale, train.confidence_power) == (0.1, 0.25, 0.5)
     assert (count.window, count.weight, count.columns) == (10, "harmonic", "symmetric")
     assert stage_config(VectorsConfig, "paper").combine == "sum"
 
 
 def test_settings_override_the_recipe_and_none_does_not() -> None:
-    config = stage_config(TrainConfig, "fast", dim=64, decay=None)
-    assert (config.dim, config.decay) == (64, 1e-4)
+    config = stage_config(TrainConfig, "fast", dim=64, weight_decay=None)
+    assert (config.dim, config.weight_decay) == (64, 1e-4)
 
 
 def test_unknown_recipe_and_unknown_setting_are_refused() -> None:

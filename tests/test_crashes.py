@@ -43,7 +43,7 @@ TEXT = "tea milk sugar\nmilk tea\nsugar cup tea\n" * 20
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("crashes") / "world"
-    return {case.name: case for case in make_world(folder, passes=4, lines=2_000)}
+    return {case.name: case for case in make_world(folder, epochs=4, lines=2_000)}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_interrupt_after_the_last_step_is_heeded_when_the_vectors_are_written(
 
     monkeypatch.setattr(making, "remove_checkpoints", note)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.train(matrix, tmp_path / "v", dim=4, passes=2, means=RunOptions(threads=1, progress=Interrupting()))
+        pipeline.train(matrix, tmp_path / "v", dim=4, epochs=2, options=RunOptions(threads=1, progress=Interrupting()))
     assert written == [tmp_path / "v"]
     assert len(load(tmp_path / "v")) == 4
 
@@ -171,7 +171,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "new.txt").write_text(TEXT.replace("cup", "mug"))
     (folder / "triples.tsv").write_text("tea\tmilk\t2\nmilk\tcup\t1\n")
     put(folder / "sets" / "pairs.tsv").write_text("tea\tmilk\t3\nmilk\tcup\t1\nsugar\ttea\t2\n")
-    pipeline.run(str(folder / "text.txt"), folder / "run", dim=4, passes=1, min_count=1, means=RunOptions(threads=1))
+    pipeline.run(str(folder / "text.txt"), folder / "run", dim=4, epochs=1, min_count=1, options=RunOptions(threads=1))
     return folder
 
 

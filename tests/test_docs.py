@@ -41,8 +41,8 @@ KINDS = {"python", "sh", "text", "json"}
 QUIET = {"NO_MKDOCS_2_WARNING": "true"}  # the theme's word on a version that is not used
 SMALL = {  # what commands get besides, unless they say otherwise
     "explore": (["--port", "0"],),
-    "run": (["--dim", "8"], ["--passes", "3"], ["--no-report"]),
-    "train": (["--dim", "8"], ["--passes", "3"], ["--no-report"]),
+    "run": (["--dim", "8"], ["--epochs", "3"], ["--no-report"]),
+    "train": (["--dim", "8"], ["--epochs", "3"], ["--no-report"]),
 }
 SHELL = ("swivel ", "make ", "pip ", "torchrun ", "tensorboard ")
 

@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {"dim": 4, "device": "cpu"}
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [SwivelEmbedding(dim=3, passes=3, device="cpu", threads=1)], expected_failed_checks=lambda estimator: CANNOT_APPLY
+    [SwivelEmbedding(dim=3, epochs=3, device="cpu", threads=1)], expected_failed_checks=lambda estimator: CANNOT_APPLY
 )
 def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -113,10 +113,10 @@ def test_counts_that_are_no_whole_numbers_keep_32_bits_of_the_largest(largest: f
 
 def test_equal_random_states_give_equal_vectors_and_others_do_not() -> None:
     counts = planted_counts(5)
-    one, two, three = (SwivelEmbedding(**QUICK, passes=5, random_state=seed).fit(counts) for seed in (None, 1, 2))
+    one, two, three = (SwivelEmbedding(**QUICK, epochs=5, random_state=seed).fit(counts) for seed in (None, 1, 2))
     assert one.row_vectors_.tobytes() == two.row_vectors_.tobytes() != three.row_vectors_.tobytes()
     drawn = [
-        SwivelEmbedding(**QUICK, passes=5, random_state=np.random.RandomState(7)).fit(counts).config_.seed
+        SwivelEmbedding(**QUICK, epochs=5, random_state=np.random.RandomState(7)).fit(counts).config_.seed
         for _ in range(2)
     ]
     assert drawn[0] == drawn[1] != 1
@@ -125,21 +125,23 @@ def test_equal_random_states_give_equal_vectors_and_others_do_not() -> None:
 def test_every_knob_is_a_parameter_and_reaches_training() -> None:
     names = SwivelEmbedding().get_params()
     assert set(KNOBS) | {"recipe", "random_state", "threads", "memory"} == set(names)
-    embedding = SwivelEmbedding(**QUICK, recipe="default", rate=0.05, passes=3, shift=0.5).fit(planted_counts(6))
+    embedding = SwivelEmbedding(**QUICK, recipe="default", learning_rate=0.05, epochs=3, shift=0.5).fit(
+        planted_counts(6)
+    )
     config = embedding.config_
-    assert (config.decay, config.rate, config.shift, len(embedding.losses_)) == (5e-5, 0.05, 0.5, 3)
+    assert (config.weight_decay, config.learning_rate, config.shift, len(embedding.losses_)) == (5e-5, 0.05, 0.5, 3)
     assert embedding.losses_[0]["mean"] > 0
 
 
 def test_parameters_set_after_fitting_do_not_change_what_was_fitted(fitted: SwivelEmbedding) -> None:
-    changed = pickle.loads(pickle.dumps(fitted)).set_params(dim=2, decay=0.5)
+    changed = pickle.loads(pickle.dumps(fitted)).set_params(dim=2, weight_decay=0.5)
     np.testing.assert_array_equal(changed.transform(planted_counts(2)), fitted.transform(planted_counts(2)))
     assert len(changed.get_feature_names_out()) == 4
 
 
 def test_it_works_in_a_pipeline_and_a_search() -> None:
     counts, groups = planted_counts(7), np.arange(48) % GROUPS
-    steps = make_pipeline(SwivelEmbedding(**QUICK, passes=60), Normalizer(), KNeighborsClassifier(3))
+    steps = make_pipeline(SwivelEmbedding(**QUICK, epochs=60), Normalizer(), KNeighborsClassifier(3))
     search = GridSearchCV(steps, {"swivelembedding__dim": np.array([2, 4])}, cv=2).fit(counts, groups)
     assert search.best_score_ > 0.9
 
@@ -158,7 +160,7 @@ def test_data_frames_go_in_and_come_out(library: str, fitted: SwivelEmbedding) -
 
 def test_no_temporary_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    SwivelEmbedding(**QUICK, passes=1).fit(planted_counts(8))
+    SwivelEmbedding(**QUICK, epochs=1).fit(planted_counts(8))
     with pytest.raises(CountsError):
         SwivelEmbedding(**QUICK).fit(np.zeros((3, 3)))
     assert not list(tmp_path.iterdir())

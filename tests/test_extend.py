@@ -57,7 +57,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     parent = tmp_path_factory.mktemp("trained")
     (parent / "old.txt").write_text("\n".join(OLD_TEXT) + "\n")
     for recipe in ("fast", "default", "paper", "glove"):
-        run(parent / "old.txt", parent / recipe, recipe=recipe, passes=40, **QUICK)
+        run(parent / "old.txt", parent / recipe, recipe=recipe, epochs=40, **QUICK)
     return {recipe: parent / recipe / "vectors" for recipe in ("fast", "default", "paper", "glove")}
 
 
@@ -200,7 +200,7 @@ def test_finished_folder_is_not_made_again(folders: dict[str, Path], text: Path,
     extend(folders["fast"], text, tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).stat().st_mtime_ns
     progress = Listening()
-    extend(folders["fast"], text, tmp_path / "out", means=RunOptions(progress=progress))
+    extend(folders["fast"], text, tmp_path / "out", options=RunOptions(progress=progress))
     assert (tmp_path / "out" / MANIFEST).stat().st_mtime_ns == before
     assert "finished already, nothing to do" in progress.lines[-1]
     with pytest.raises(FolderExists, match=r"with other settings \(vocabulary.min_count\)"):
@@ -229,7 +229,7 @@ def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
 def test_listed_words_are_taken_where_the_text_has_them(folders: dict[str, Path]) -> None:
     progress, known = Listening(), load(folders["fast"])
     listed = ["lamb", "cat", "unicorn", "lamb"]
-    vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, means=RunOptions(progress=progress))
+    vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, options=RunOptions(progress=progress))
     assert vectors.vocabulary.tokens[len(known) :] == ("lamb",)
     assert "1 listed words are not in the text ('unicorn'); they get no vector" in progress.lines
 
@@ -283,7 +283,7 @@ def test_older_folder_is_known_by_its_columns(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
 ) -> None:
     older, progress = forget_counting(folders[recipe], tmp_path / "older"), Listening()
-    vectors = extend(older, NEW_TEXT, tmp_path / "out", means=RunOptions(progress=progress))
+    vectors = extend(older, NEW_TEXT, tmp_path / "out", options=RunOptions(progress=progress))
     assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
     assert "does not say how its text was counted: " in progress.lines[0]
     assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
@@ -350,14 +350,14 @@ def test_columns_that_are_something_else_are_refused(tmp_path: Path) -> None:
     with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
         builder.add([0, 1, 0], [2, 0, 1], [5, 1, 2])
         matrix = builder.finish()
-    train(matrix, tmp_path / "vectors", dim=2, passes=1, backend="reference")
+    train(matrix, tmp_path / "vectors", dim=2, epochs=1, backend="reference")
     with pytest.raises(ConfigError, match=r"its columns are not its words"):
         extend(tmp_path / "vectors", NEW_TEXT)
 
 
 def test_result_does_not_replace_what_is_extended(folders: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="the folder that is extended; choose another one"):
-        extend(folders["fast"], NEW_TEXT, folders["fast"], means=RunOptions(overwrite=True))
+        extend(folders["fast"], NEW_TEXT, folders["fast"], options=RunOptions(overwrite=True))
 
 
 def test_text_is_no_list_of_words(folders: dict[str, Path]) -> None:

@@ -43,15 +43,15 @@ class Table:
         objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
         offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums, objective)
         loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
-        decay = max(config.decay, folding.LEAST_DECAY) * len(x)
+        decay = max(config.weight_decay, folding.LEAST_DECAY) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 
 
 CONFIGS = [
-    TrainConfig(dim=DIM, decay=1e-4),
-    TrainConfig(dim=DIM, decay=0.0),
-    TrainConfig(dim=DIM, decay=0.05, shift=1.5, unseen=0.2),
-    TrainConfig(dim=DIM, decay=1e-3, confidence_base=0.5, confidence_power=1.0, confidence_most=4.0),
+    TrainConfig(dim=DIM, weight_decay=1e-4),
+    TrainConfig(dim=DIM, weight_decay=0.0),
+    TrainConfig(dim=DIM, weight_decay=0.05, shift=1.5, unseen=0.2),
+    TrainConfig(dim=DIM, weight_decay=1e-3, confidence_base=0.5, confidence_power=1.0, confidence_most=4.0),
 ]
 
 
@@ -76,7 +76,7 @@ def test_a_row_is_what_scipy_finds(config: TrainConfig) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**20), st.integers(1, 9), st.integers(1, 60), st.floats(0, 1), st.floats(0, 0.1))
 def test_no_table_leaves_a_slope(seed: int, rows: int, columns: int, density: float, decay: float) -> None:
-    table, config = Table(seed, rows, columns, density), TrainConfig(dim=DIM, decay=decay)
+    table, config = Table(seed, rows, columns, density), TrainConfig(dim=DIM, weight_decay=decay)
     for row, vector in enumerate(table.fold(config).astype(np.float64)):
         if table.counts[row].any():
             _, at_zero = table.loss(np.zeros(DIM), row, config)
@@ -143,8 +143,8 @@ def test_one_count_of_any_size_ends_in_a_finite_vector(size: float) -> None:
 def test_trained_rows_folded_in_are_among_their_own_group(
     planted: Matrix, share_of_own_group: Callable[[np.ndarray], float]
 ) -> None:
-    config = TrainConfig(dim=8, decay=1e-2, device="cpu")
-    trained = swivel.train(planted, recipe="fast", combine="rows", dim=8, decay=1e-2, device="cpu")
+    config = TrainConfig(dim=8, weight_decay=1e-2, device="cpu")
+    trained = swivel.train(planted, recipe="fast", combine="rows", dim=8, weight_decay=1e-2, device="cpu")
     counts = planted.to_scipy()
     assert trained.columns is not None
     folded = fold_rows(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")

@@ -45,7 +45,7 @@ UNENDED = npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,", bytes(24
 FLAGS = npy(b"{'descr': '|b1', 'fortran_order': False, 'shape': (1,), }", b"1")
 NUMBER = npy(b"{'descr': '<i8', 'fortran_order': False, 'shape': (), }", bytes(8))
 INFINITE = b'{"vectors":{"dtype":"F32","shape":[Infinity,1],"data_offsets":[0,4]}}'
-PLAN = b'{"identity": "x", "plan": {"row_blocks": %s, "column_blocks": 1, "passes": 1, "groups": %s, "backend": "cpu", '
+PLAN = b'{"identity": "x", "plan": {"row_blocks": %s, "column_blocks": 1, "epochs": 1, "groups": %s, "backend": "cpu", '
 PLAN += b'"device": "cpu", "dtype": "float32"}}'
 NO_UNIT = b'{"shape": [2, 2], "row_blocks": 1, "column_blocks": 1, "symmetric": false, "unit": 0, "column_parts": [], '
 NO_UNIT += b'"total_units": 1}'
@@ -136,8 +136,8 @@ SEALED = {
         ("matrix-folder", "facts", NO_UNIT),
         ("checkpoint", "done.npy", NUMBER),
         ("checkpoint", "rows.npy", UNENDED),
-        ("checkpoint", "facts", b'{"passes": "1", "saved": 0, "loss": {}, "history": []}'),
-        ("checkpoint", "facts", b'{"passes": 1, "saved": 0, "loss": {"observed": null}, "history": []}'),
+        ("checkpoint", "facts", b'{"epochs": "1", "saved": 0, "loss": {}, "history": []}'),
+        ("checkpoint", "facts", b'{"epochs": 1, "saved": 0, "loss": {"observed": null}, "history": []}'),
     ],
 )
 def test_sealed_folders_of_wrong_content_are_refused(name: str, part: str, new: bytes, tmp_path: Path) -> None:

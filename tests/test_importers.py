@@ -89,7 +89,7 @@ def test_memory_and_threads_change_nothing(memory: str, threads: int, tmp_path: 
     rng = np.random.default_rng(5)
     counts = rng.poisson(0.4, (300, 200)) * rng.integers(1, 9, (300, 200))
     matrix = swivel.import_counts(
-        scipy.sparse.coo_array(counts), means=swivel.RunOptions(memory=memory, threads=threads)
+        scipy.sparse.coo_array(counts), options=swivel.RunOptions(memory=memory, threads=threads)
     )
     assert (dense(matrix) == counts).all()
     assert (matrix.row_sums == np.sort(counts.sum(1))[::-1]).all()
@@ -101,7 +101,7 @@ def test_large_matrices_fall_into_shards_as_the_builder_has_them(largest: int) -
     rows, columns = rng.integers(0, 2_500, 9_000), rng.integers(0, 1_300, 9_000)
     counts = rng.integers(1, largest, 9_000)
     expected = scipy.sparse.coo_array((counts.astype(float), (rows, columns)), shape=(2_500, 1_300))
-    matrix = swivel.import_counts(expected, means=swivel.RunOptions(memory="1MB", threads=2))
+    matrix = swivel.import_counts(expected, options=swivel.RunOptions(memory="1MB", threads=2))
     assert (dense(matrix) == expected.toarray()).all()
     matrix.verify()
 
@@ -315,7 +315,7 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
         swivel.import_counts(file, tmp_path / "matrix", sides="same")
     with pytest.raises(FolderExists):
         swivel.import_counts(TRIPLES, tmp_path / "matrix")
-    again = swivel.import_counts(TRIPLES, tmp_path / "matrix", means=swivel.RunOptions(overwrite=True))
+    again = swivel.import_counts(TRIPLES, tmp_path / "matrix", options=swivel.RunOptions(overwrite=True))
     assert counts_of(again) == EXPECTED
 
 

@@ -220,7 +220,7 @@ def test_npz_arrays_that_claim_too_much_are_refused(tmp_path: Path) -> None:
     rows[-1] = 1
     np.savez_compressed(file, format="csr", shape=[200_000, 1], data=[1.0], indices=[0], indptr=rows)
     with pytest.raises(MemoryBudgetError, match="200,001 pointers"):
-        swivel.import_counts(file, means=swivel.RunOptions(memory="1MB"))
+        swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 
 HEAD = "%%MatrixMarket matrix coordinate real general\n"
@@ -346,7 +346,7 @@ def test_sources_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
 def test_too_many_labels_for_the_memory_are_told(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", "".join(f"row{n}\tx\t1\n" for n in range(5_000)))
     with pytest.raises(MemoryBudgetError, match=r"labels take .* more than half of the memory"):
-        swivel.import_counts(file, means=swivel.RunOptions(memory="1MB"))
+        swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 
 def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from swivel.pipeline.stages import add, count, run, train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
-from swivel.training.initialization import WARM_ACCUMULATOR, fewer_passes, find_start, fingerprint_vectors, make_arrays
+from swivel.training.initialization import WARM_ACCUMULATOR, fewer_epochs, find_start, fingerprint_vectors, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
-from swivel.training.schedule import default_passes
+from swivel.training.schedule import default_epochs
 from swivel.training.warm_start import LEAST_DECAY, UNSEEN_WEIGHT, join_words
 from swivel.vectors import Vectors, VectorTable, load
 
@@ -127,7 +127,7 @@ def test_old_vectors_of_zeros_are_drawn_anew_and_words_without_counts_are_zero()
 
 
 def test_a_warm_start_takes_a_third_of_the_passes_one_at_least() -> None:
-    assert [fewer_passes(passes) for passes in (60, 13, 5, 3, 1)] == [20, 4, 1, 1, 1]
+    assert [fewer_epochs(epochs) for epochs in (60, 13, 5, 3, 1)] == [20, 4, 1, 1, 1]
 
 
 def test_the_fingerprint_is_that_of_labels_and_of_both_sides() -> None:
@@ -144,7 +144,7 @@ def test_the_fingerprint_is_that_of_labels_and_of_both_sides() -> None:
 def make_sum(path: Path, recipe: str) -> tuple[Matrix, Vectors]:
     """Return a matrix of more words than vectors know."""
     old = count(make_text(1, 200, 40), recipe=recipe, min_count=1)
-    vectors = train(old, recipe=recipe, dim=4, passes=5, **QUICK)
+    vectors = train(old, recipe=recipe, dim=4, epochs=5, **QUICK)
     return add(old, count(make_text(2, 60, 60), recipe=recipe, min_count=1), out=path), vectors
 
 
@@ -187,7 +187,7 @@ def test_joining_brings_new_words_nearer_than_drawing(tmp_path: Path) -> None:
 
 def test_a_word_without_counts_with_old_ones_is_drawn(tmp_path: Path) -> None:
     old = count(["tea milk"] * 5, recipe="fast", min_count=1)
-    vectors = train(old, recipe="fast", dim=4, passes=2, **QUICK)
+    vectors = train(old, recipe="fast", dim=4, epochs=2, **QUICK)
     matrix = add(old, count(["rum gin"] * 2, recipe="fast", min_count=1))
     start = find_start(matrix, vectors, TrainConfig(dim=4))
     joined = join_words(matrix, start, TrainConfig(dim=4))
@@ -240,8 +240,8 @@ def test_gloves_objective_is_refused() -> None:
 
 def test_old_words_keep_their_place_and_few_passes_do_more_than_from_scratch(trained: Path, tmp_path: Path) -> None:
     recipe, both, old = (trained / "recipe").read_text(), open_matrix(trained / "both"), load(trained / "vectors")
-    train(both, tmp_path / "cold", recipe=recipe, dim=DIM, passes=6, **QUICK)
-    now = train(both, tmp_path / "warm", recipe=recipe, init=trained / "vectors", passes=6, **QUICK)
+    train(both, tmp_path / "cold", recipe=recipe, dim=DIM, epochs=6, **QUICK)
+    now = train(both, tmp_path / "warm", recipe=recipe, init=trained / "vectors", epochs=6, **QUICK)
     assert now.dim == DIM
     assert len(now) > len(old)
     assert losses_of(tmp_path / "warm")[-1] < losses_of(tmp_path / "cold")[-1]
@@ -254,15 +254,15 @@ def test_a_warm_start_takes_fewer_passes_unless_told(trained: Path, tmp_path: Pa
     settings = {"recipe": (trained / "recipe").read_text(), **QUICK, "block_size": 5}
     train(trained / "both", tmp_path / "warm", init=trained / "vectors", **settings)
     plan = read_manifest(tmp_path / "warm").facts["plan"]
-    usual = default_passes(plan["row_blocks"], plan["column_blocks"])
-    assert usual // 3 == plan["passes"] == len(losses_of(tmp_path / "warm"))
+    usual = default_epochs(plan["row_blocks"], plan["column_blocks"])
+    assert usual // 3 == plan["epochs"] == len(losses_of(tmp_path / "warm"))
 
 
 def test_the_axes_of_parts_are_turned_to_the_old_ones_and_no_cosine_changes(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, both = (trained / "recipe").read_text(), open_matrix(trained / "both")
-    settings: dict[str, Any] = {"recipe": recipe, "init": trained / "vectors", "passes": 3, **QUICK}
+    settings: dict[str, Any] = {"recipe": recipe, "init": trained / "vectors", "epochs": 3, **QUICK}
     turned = train(both, tmp_path / "turned", **settings)
     monkeypatch.setattr(making, "_turn", lambda result, init: result)
     plain = train(both, tmp_path / "plain", **settings)
@@ -274,7 +274,7 @@ def test_the_axes_of_parts_are_turned_to_the_old_ones_and_no_cosine_changes(
 
 
 def test_init_is_part_of_what_vectors_are_made_from(trained: Path, tmp_path: Path) -> None:
-    both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "passes": 1, **QUICK}
+    both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 1, **QUICK}
     old = load(trained / "vectors")
     first = train(both, tmp_path / "warm", init=old, **settings)
     before = (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns
@@ -290,23 +290,23 @@ def test_init_is_part_of_what_vectors_are_made_from(trained: Path, tmp_path: Pat
 
 def test_an_interrupted_warm_start_goes_on_exactly(trained: Path, tmp_path: Path) -> None:
     both, old = open_matrix(trained / "both"), load(trained / "vectors")
-    settings = {"recipe": (trained / "recipe").read_text(), "passes": 2, **QUICK}
+    settings = {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     whole = train(both, init=old, **settings)
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", init=old, means=RunOptions(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", init=old, options=RunOptions(progress=Interrupting()), **settings)
     assert not (tmp_path / "cut" / MANIFEST).exists()
     heard = Interrupting(after=-1)
-    gone_on = train(both, tmp_path / "cut", init=old, means=RunOptions(progress=heard), **settings)
+    gone_on = train(both, tmp_path / "cut", init=old, options=RunOptions(progress=heard), **settings)
     assert any(line.startswith("going on after") for line in heard.lines)
     assert (gone_on.vectors == whole.vectors).all()
 
 
 def test_a_checkpoint_of_other_vectors_is_not_gone_on_from(trained: Path, tmp_path: Path) -> None:
-    both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "passes": 2, **QUICK}
+    both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
-        train(both, tmp_path / "cut", dim=DIM, means=RunOptions(progress=Interrupting()), **settings)
+        train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=Interrupting()), **settings)
     heard = Interrupting(after=-1)
-    train(both, tmp_path / "cut", init=load(trained / "vectors"), means=RunOptions(progress=heard), **settings)
+    train(both, tmp_path / "cut", init=load(trained / "vectors"), options=RunOptions(progress=heard), **settings)
     assert not any(line.startswith("going on after") for line in heard.lines)
     assert any("are new" in line for line in heard.lines)
 
@@ -314,7 +314,7 @@ def test_a_checkpoint_of_other_vectors_is_not_gone_on_from(trained: Path, tmp_pa
 def test_the_verbs_take_init(trained: Path, tmp_path: Path) -> None:
     recipe, text = (trained / "recipe").read_text(), tmp_path / "text.txt"
     text.write_text("\n".join(make_text(3, 40, 60)))
-    flags = ["--recipe", recipe, "--init", str(trained / "vectors"), "--passes", "1", "--backend", "cpu", "--quiet"]
+    flags = ["--recipe", recipe, "--init", str(trained / "vectors"), "--epochs", "1", "--backend", "cpu", "--quiet"]
     done = CliRunner().invoke(cli, ["train", str(trained / "both"), "-o", str(tmp_path / "vectors"), *flags])
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(cli, ["run", str(text), "-o", str(tmp_path / "run"), "--min-count", "1", *flags])
@@ -328,7 +328,7 @@ def test_the_verbs_take_init(trained: Path, tmp_path: Path) -> None:
 
 
 def test_run_takes_vectors_in_memory(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"recipe": "fast", "min_count": 1, "passes": 2, **QUICK}
+    settings: dict[str, Any] = {"recipe": "fast", "min_count": 1, "epochs": 2, **QUICK}
     text = make_text(1, 40, 40)
     old = run(text, tmp_path / "old", dim=DIM, **settings)
     assert run(text, tmp_path / "new", init=old, **settings).dim == DIM

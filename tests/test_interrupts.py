@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swivel.runtime.signals import StopRequest, deferring, stop_on_signals
+from swivel.runtime.signals import StopRequest, defer_signals, stop_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def test_work_that_saves_is_not_hurried() -> None:
 
 def test_a_signal_waits_until_a_library_is_loaded() -> None:
     loaded = []
-    with pytest.raises(KeyboardInterrupt), deferring():
+    with pytest.raises(KeyboardInterrupt), defer_signals():
         os.kill(os.getpid(), signal.SIGINT)
         loaded.append("all of it")
     assert loaded == ["all of it"]

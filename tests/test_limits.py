@@ -175,12 +175,14 @@ def test_every_verb_says_first_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("tea milk tea sugar\n" * 50)
     (tmp_path / "counts.tsv").write_text("tea\tmilk\t2\n" * 50)
     heard = Heard()
-    swivel.run(tmp_path / "text.txt", tmp_path / "run", min_count=1, dim=2, passes=1, means=RunOptions(progress=heard))
+    swivel.run(
+        tmp_path / "text.txt", tmp_path / "run", min_count=1, dim=2, epochs=1, options=RunOptions(progress=heard)
+    )
     told = [line for line in heard.lines if "of disk" in line or "on disk" in line]
     assert [line.split(" ")[0] for line in told] == ["reading", "about", "about"]
     assert told[-1].endswith("of disk for training")
     heard = Heard()
-    swivel.import_counts(tmp_path / "counts.tsv", tmp_path / "imported", means=RunOptions(progress=heard))
+    swivel.import_counts(tmp_path / "counts.tsv", tmp_path / "imported", options=RunOptions(progress=heard))
     assert heard.lines[0].endswith("of disk for importing")
     assert " of memory and " in heard.lines[0]
 
@@ -188,7 +190,7 @@ def test_every_verb_says_first_what_it_needs(tmp_path: Path) -> None:
 def test_training_without_room_leaves_no_trace(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = TrainConfig(dim=8, passes=1, backend="cpu", dtype="float32")
+    config = TrainConfig(dim=8, epochs=1, backend="cpu", dtype="float32")
     needs = estimate_needs(planted, config, make_plan(planted, config), 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needs.disk_bytes // 2))
     with pytest.raises(StorageError, match=r"training needs about [\d.]+ KiB of disk"):

@@ -25,7 +25,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a pr
 
 
 class Watch(SilentProgress):
-    """Open file handles, threads and files of the run, some times a pass."""
+    """Open file handles, threads and files of the run, some times an epoch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.held = folder, list[tuple[int, ...]]()
@@ -38,15 +38,15 @@ class Watch(SilentProgress):
 @linux
 def test_handles_threads_and_files_stay_as_many(planted: Matrix, tmp_path: Path) -> None:
     watch = Watch(tmp_path / "run")
-    config = TrainConfig(dim=4, block_size=16, passes=25, backend="cpu", dtype="float32", checkpoint_minutes=1e-9)
+    config = TrainConfig(dim=4, block_size=16, epochs=25, backend="cpu", dtype="float32", checkpoint_minutes=1e-9)
     train_matrix(
-        planted, replace(config, passes=1), folder=tmp_path / "first", threads=2
+        planted, replace(config, epochs=1), folder=tmp_path / "first", threads=2
     )  # maps the matrix, which stays
     before = [len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")]
     trained = train_matrix(planted, config, folder=tmp_path / "run", threads=2, progress=watch)
     after = [len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")]
     assert trained is not None
-    assert len(watch.held) >= 100  # 400 steps; the first passes open what stays open
+    assert len(watch.held) >= 100  # 400 steps; the first epochs open what stays open
     assert set(watch.held[20:]) == {watch.held[-1]}
     assert after == before
 

@@ -27,12 +27,12 @@ VERBS = """
 import sys, swivel, swivel.cli
 for name in swivel.__all__:
     getattr(swivel, name)
-small = ["--min-count", "1", "--dim", "8", "--passes", "2", "--quiet"]
+small = ["--min-count", "1", "--dim", "8", "--epochs", "2", "--quiet"]
 for line in (
     ["info"],
     ["run", "text.txt", "-o", "work", "--tensorboard", "curves", *small],
     ["count", "text.txt", "-o", "matrix", "--min-count", "1", "--quiet"],
-    ["train", "matrix", "-o", "vectors", "--dim", "8", "--passes", "2", "--quiet"],
+    ["train", "matrix", "-o", "vectors", "--dim", "8", "--epochs", "2", "--quiet"],
     ["evaluate", "vectors", "pairs.txt", "--quiet"],
     ["nearest", "vectors", "cat"],
     ["analogy", "vectors", "cat", "dog", "mat"],
@@ -40,7 +40,7 @@ for line in (
     ["export", "vectors", "vectors.kv", "--format", "gensim"],
     ["export", "vectors", "static", "--format", "model2vec"],
     ["nearest", "static", "cat"],
-    ["plot", "passes", "work", "-o", "losses.png"],
+    ["plot", "epochs", "work", "-o", "losses.png"],
 ):
     sys.argv = ["swivel", *line]
     try:

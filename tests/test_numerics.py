@@ -163,7 +163,7 @@ MATRICES: dict[str, Callable[[], tuple[NDArray[np.int64], int]]] = {
     "one by one": lambda: (np.full((1, 1), 7), 1),
     "identical rows": lambda: (np.tile(1 + whole_counts((1, 30)), (20, 1)), 1),
 }
-CONFIG = TrainConfig(dim=4, block_size=16, passes=3, dtype="float32", device="cpu", checkpoint_minutes=0)
+CONFIG = TrainConfig(dim=4, block_size=16, epochs=3, dtype="float32", device="cpu", checkpoint_minutes=0)
 
 
 def train(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
@@ -206,7 +206,7 @@ def test_odd_matrices_train_alike_in_triton(
     counts: Callable[[], tuple[NDArray[np.int64], int]], tmp_path: Path
 ) -> None:
     pytest.importorskip("triton")
-    matrix, config = build(tmp_path / "matrix", *counts()), replace(CONFIG, dim=1, block_size=4096, passes=2)
+    matrix, config = build(tmp_path / "matrix", *counts()), replace(CONFIG, dim=1, block_size=4096, epochs=2)
     truth = train(matrix, replace(config, backend="reference"), tmp_path / "reference")
     device = "cuda" if HAS_GPU else "cpu"
     got = train(matrix, replace(config, backend="triton", device=device), tmp_path / "triton")
@@ -223,20 +223,24 @@ def test_counts_that_no_unit_holds_are_refused_before_training() -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-@pytest.mark.parametrize("changes", [{"decay": 1e30}, {"confidence_scale": 1e30}], ids=["decay", "confidence"])
+@pytest.mark.parametrize(
+    "changes", [{"weight_decay": 1e30}, {"confidence_scale": 1e30}], ids=["weight_decay", "confidence"]
+)
 def test_accumulators_that_overflow_are_noticed_within_a_pass(
     planted: Matrix, backend: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, backend=backend, passes=6, **changes)
-    with pytest.raises(Diverged, match=r"not finite by step \d+ of 96 \(pass 1\)") as caught:
+    config = replace(CONFIG, backend=backend, epochs=6, **changes)
+    with pytest.raises(Diverged, match=r"not finite by step \d+ of 96 \(epoch 1\)") as caught:
         train(planted, config, tmp_path)
-    assert ("lower --decay (now 1e+30)" if "decay" in changes else "or raise --decay") in str(caught.value)
+    assert ("lower --weight-decay (now 1e+30)" if "weight_decay" in changes else "or raise --weight-decay") in str(
+        caught.value
+    )
 
 
 def test_checkpoint_of_a_state_that_has_grown_is_not_written(planted: Matrix, tmp_path: Path) -> None:
-    """Finite, but far from good: both checkpoints would be of it before the pass ends."""
-    config = replace(CONFIG, backend="cpu", rate=1e6, passes=6, checkpoint_minutes=1e-9)
-    with pytest.raises(Diverged, match=r"far above its start by step (4|8|12) of 96 \(pass 1\)"):
+    """Finite, but far from good: both checkpoints would be of it before the epoch ends."""
+    config = replace(CONFIG, backend="cpu", learning_rate=1e6, epochs=6, checkpoint_minutes=1e-9)
+    with pytest.raises(Diverged, match=r"far above its start by step (4|8|12) of 96 \(epoch 1\)"):
         train(planted, config, tmp_path)
 
 
@@ -248,5 +252,5 @@ def test_a_huge_count_outside_the_sample_is_no_divergence(tmp_path: Path) -> Non
         builder.add([0], [6], [1 << 60])
         matrix = builder.finish()
     assert matrix.row_blocks * matrix.column_blocks == 49
-    config = replace(CONFIG, backend="cpu", dim=1, block_size=None, passes=1)
+    config = replace(CONFIG, backend="cpu", dim=1, block_size=None, epochs=1)
     assert len(train(matrix, config, tmp_path / "run").history) == 1

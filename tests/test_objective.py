@@ -120,7 +120,7 @@ def test_log_of_nothing_is_never() -> None:
 
 def test_objective_comes_from_the_configuration() -> None:
     config = TrainConfig(
-        confidence_base=0.2, confidence_scale=0.3, confidence_power=0.75, shift=1.0, unseen=0.5, rate=0.7
+        confidence_base=0.2, confidence_scale=0.3, confidence_power=0.75, shift=1.0, unseen=0.5, learning_rate=0.7
     )
     assert Objective.from_config(config) == Objective(0.2, 0.3, 0.75, 1.0, 0.5)
     assert Objective.from_config(TrainConfig()) == Objective()

@@ -24,7 +24,7 @@ from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
-QUICK: dict[str, Any] = {"dim": 4, "passes": 2, "backend": "cpu", "dtype": "float32"}
+QUICK: dict[str, Any] = {"dim": 4, "epochs": 2, "backend": "cpu", "dtype": "float32"}
 
 
 class Listening(SilentProgress):
@@ -180,7 +180,7 @@ def test_finished_stages_are_not_done_again(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run(text, out, min_count=1, **QUICK)
     before, heard = times(out), Listening()
-    again = run(text, out, min_count=1, means=RunOptions(progress=heard), **QUICK)
+    again = run(text, out, min_count=1, options=RunOptions(progress=heard), **QUICK)
     assert times(out) == before
     assert heard.lines == [f"{out / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
     assert bits(again) == bits(first)
@@ -190,7 +190,7 @@ def test_what_does_not_change_the_result_does_not_do_it_again(text: Path, tmp_pa
     out = tmp_path / "out"
     run(text, out, min_count=1, **QUICK)
     before = times(out)
-    run(text, out, min_count=1, means=RunOptions(threads=1, memory="100MB"), checkpoint_minutes=9, **QUICK)
+    run(text, out, min_count=1, options=RunOptions(threads=1, memory="100MB"), checkpoint_minutes=9, **QUICK)
     assert times(out) == before
 
 
@@ -234,7 +234,7 @@ def test_overwrite_makes_finished_stages_again(text: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     run(text, out, min_count=1, **QUICK)
     before = times(out)
-    vectors = run(text, out, min_count=1, window=2, means=RunOptions(overwrite=True), **{**QUICK, "dim": 5})
+    vectors = run(text, out, min_count=1, window=2, options=RunOptions(overwrite=True), **{**QUICK, "dim": 5})
     after = times(out)
     assert vectors.dim == 5
     assert all(after[name] > before[name] for name in before)
@@ -278,14 +278,14 @@ def test_missing_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_list_of_strings_that_are_files_is_taken_as_texts_with_a_warning(text: Path) -> None:
     heard = Listening()
-    matrix = count([str(text), str(text)], min_count=1, means=RunOptions(progress=heard))
+    matrix = count([str(text), str(text)], min_count=1, options=RunOptions(progress=heard))
     assert "txt" in matrix.rows
     assert f"{str(text)!r} is a file, but strings in a list are taken as texts; pass Paths" in heard.lines[0]
 
 
 def test_texts_that_are_no_files_are_taken_without_a_warning() -> None:
     heard = Listening()
-    count([*LINES, "\0", "x" * 10_000], min_count=1, means=RunOptions(progress=heard))
+    count([*LINES, "\0", "x" * 10_000], min_count=1, options=RunOptions(progress=heard))
     assert not any("is a file" in line for line in heard.lines)
 
 
@@ -321,7 +321,7 @@ def test_temporary_folders_go_when_a_stage_fails(temporaries: Path) -> None:
     matrix = count(LINES)
     kept = sorted(temporaries.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        train(matrix, means=RunOptions(progress=Interrupting(1)), **QUICK)
+        train(matrix, options=RunOptions(progress=Interrupting(1)), **QUICK)
     assert sorted(temporaries.iterdir()) == kept
 
 
@@ -329,14 +329,14 @@ def test_temporary_folders_go_when_a_stage_fails(temporaries: Path) -> None:
 
 
 def test_training_goes_on_after_an_interruption_as_if_there_was_none(text: Path, tmp_path: Path) -> None:
-    settings = {"min_count": 1, "block_size": 4, **QUICK, "passes": 4}
+    settings = {"min_count": 1, "block_size": 4, **QUICK, "epochs": 4}
     whole = run(text, tmp_path / "whole", **settings)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run(text, out, means=RunOptions(progress=Interrupting(5)), **settings)
+        run(text, out, options=RunOptions(progress=Interrupting(5)), **settings)
     assert not (out / "vectors" / "manifest.json").exists()
     heard = Listening()
-    resumed = run(text, out, means=RunOptions(progress=heard, threads=1), **settings)
+    resumed = run(text, out, options=RunOptions(progress=heard, threads=1), **settings)
     assert bits(resumed) == bits(whole)
     assert any(line.startswith("going on after") for line in heard.lines)
     assert {file.name for file in (out / "vectors").iterdir()} == {
@@ -368,7 +368,7 @@ def baskets(tmp_path: Path) -> Matrix:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_matrix_of_two_vocabularies_trains_to_its_rows(baskets: Matrix, recipe: str) -> None:
-    settings = {**QUICK, "passes": 100}
+    settings = {**QUICK, "epochs": 100}
     vectors = train(baskets, recipe=recipe, **settings)
     assert vectors.vectors.tobytes() == vectors.rows.tobytes()
     if recipe != "glove":  # which has no scores
@@ -386,7 +386,7 @@ def test_matrix_of_two_vocabularies_has_nothing_to_combine(baskets: Matrix, comb
 def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_path: Path) -> None:
     first = train(baskets, tmp_path / "vectors", **QUICK)
     heard = Listening()
-    again = train(baskets, tmp_path / "vectors", combine="rows", means=RunOptions(progress=heard), **QUICK)
+    again = train(baskets, tmp_path / "vectors", combine="rows", options=RunOptions(progress=heard), **QUICK)
     assert bits(first) == bits(again)
     assert heard.lines == [f"{tmp_path / 'vectors'}: finished already, nothing to do"]
 

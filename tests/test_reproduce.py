@@ -78,9 +78,9 @@ class Counting:
 
     ran: list[str]
 
-    def __call__(self, job: SubprocessJob, means: RunOptions) -> Measure:
+    def __call__(self, job: SubprocessJob, options: RunOptions) -> Measure:
         self.ran.append(type(job).__name__)
-        return replace(run_here(job, means), peak_bytes=1 << 20)
+        return replace(run_here(job, options), peak_bytes=1 << 20)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         )
         runner = Counting([])
         found = reproduce(
-            text, folder / "out", config=config, means=RunOptions(threads=1), runner=runner, **QUICK | changes
+            text, folder / "out", config=config, options=RunOptions(threads=1), runner=runner, **QUICK | changes
         )
         return found, runner.ran
 
@@ -280,10 +280,10 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
     config = ReproduceConfig(methods=("default", "paper"), dim=4, data=sets)
     runner = Counting([])
 
-    def stop_at_paper(job: SubprocessJob, means: RunOptions) -> Measure:
+    def stop_at_paper(job: SubprocessJob, options: RunOptions) -> Measure:
         if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainJob":
             raise KeyboardInterrupt
-        return runner(job, means)
+        return runner(job, options)
 
     with pytest.raises(KeyboardInterrupt):
         reproduce(text, tmp_path / "out", config=config, runner=stop_at_paper, **QUICK)
@@ -306,10 +306,10 @@ class FolderJob:
     value: int = 1
     fails: str = ""
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         return {"value": self.value}
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         if self.fails == "before":
             raise FolderExists("refused")
         with create_folder(self.out, "test", overwrite=True) as folder:
@@ -344,15 +344,15 @@ def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_
 def test_what_a_stage_took_that_was_found_finished_is_not_known(tmp_path: Path) -> None:
     job = FolderJob(tmp_path / "one")
     job.run(RunOptions())
-    stages = Stages(tmp_path, RunOptions(), lambda job, means: Measure(2.0))  # It leaves what it finds alone.
+    stages = Stages(tmp_path, RunOptions(), lambda job, options: Measure(2.0))  # It leaves what it finds alone.
     stages.do("one", job)
     assert stages.records["one"].seconds is None
     assert stages.records["one"].is_finished
 
 
 def test_what_a_stage_took_that_was_made_anew_is_that_of_the_last_time(tmp_path: Path) -> None:
-    for means in (RunOptions(), RunOptions(overwrite=True)):
-        stages = Stages(tmp_path, means, takes(2.0))
+    for options in (RunOptions(), RunOptions(overwrite=True)):
+        stages = Stages(tmp_path, options, takes(2.0))
         stages.do("one", GoingOnJob(tmp_path / "one"))
         assert (stages.records["one"].seconds, stages.records["one"].attempts) == (2.0, 1)
     stages.do("one", FolderJob(tmp_path / "one", 2))
@@ -391,8 +391,8 @@ def test_a_stage_that_was_finished_when_it_was_interrupted_is_finished(tmp_path:
 def takes(seconds: float) -> Callable[[SubprocessJob, RunOptions], Measure]:
     """Return what runs jobs and says that they took so long."""
 
-    def run(job: SubprocessJob, means: RunOptions) -> Measure:
-        job.run(means)
+    def run(job: SubprocessJob, options: RunOptions) -> Measure:
+        job.run(options)
         return Measure(seconds)
 
     return run

@@ -56,8 +56,8 @@ EVENTS = [
 
 def test_a_job_reports_as_if_it_ran_here_and_its_memory_is_its_own() -> None:
     heard = Heard()
-    means = RunOptions(threads=1, memory="1GiB", overwrite=True, progress=heard)
-    measure = run_in_process(TellingJob(megabytes=150), means)
+    options = RunOptions(threads=1, memory="1GiB", overwrite=True, progress=heard)
+    measure = run_in_process(TellingJob(megabytes=150), options)
     assert heard.events == EVENTS
     assert measure.seconds is not None
     assert measure.seconds > 0

@@ -28,7 +28,7 @@ def make_method(name: str, *scores: Score, **rest: Any) -> MethodResult:
         "dim": 7,
         "comparisons": {},
         "costs": (Cost("training", 12.34, 5 << 20, 2),),
-        "settings": {"train": {"dim": 7, "left": None, "is_on": True, "rate": 1.0}},
+        "settings": {"train": {"dim": 7, "left": None, "is_on": True, "learning_rate": 1.0}},
     } | rest
     figures = dict(zip((info.name for info in SETS), scores, strict=True))
     return MethodResult(name=name, scores=figures, **fields)

@@ -21,8 +21,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.reports.document import write_html
-from swivel.reports.plots import FitBucket, PassLoss, plot_fit, plot_norms, plot_passes
-from swivel.reports.run_report import compose_run, find_fit, find_norms, find_passes, look_at_run, write_report
+from swivel.reports.plots import EpochLoss, FitBucket, plot_epochs, plot_fit, plot_norms
+from swivel.reports.run_report import compose_run, find_epochs, find_fit, find_norms, look_at_run, write_report
 from swivel.reports.run_report.collect import BANDS, MOST_CANDIDATES, ask_words, choose_words, spread_over_ranks
 from swivel.runtime.progress import SilentProgress, Stopwatch, track
 from swivel.storage import read_manifest
@@ -55,7 +55,7 @@ class Addresses(HTMLParser):
 @pytest.fixture(scope="module")
 def trained(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "vectors"
-    swivel.train(planted, folder, recipe="fast", dim=8, passes=4, block_size=21)
+    swivel.train(planted, folder, recipe="fast", dim=8, epochs=4, block_size=21)
     return folder
 
 
@@ -71,12 +71,12 @@ def section(page: str, title: str) -> str:
 
 
 def test_losses_are_those_that_training_wrote(trained: Path) -> None:
-    passes = find_passes(read_manifest(trained))
+    epochs = find_epochs(read_manifest(trained))
     losses = read_manifest(trained).facts["losses"]
-    assert [(each.mean, each.observed, each.unobserved) for each in passes] == [
+    assert [(each.mean, each.observed, each.unobserved) for each in epochs] == [
         (loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses
     ]
-    assert len(passes) == 4
+    assert len(epochs) == 4
 
 
 def test_losses_of_observed_cells_are_the_objectives() -> None:
@@ -221,7 +221,7 @@ def test_without_matplotlib_the_page_has_tables_and_says_so(
 def test_labels_with_markup_are_shown_as_text(tmp_path: Path) -> None:
     odd = "<script>alert(1)</script>"
     matrix = swivel.count([["tea", odd], [odd, "milk"], ["tea", "milk"]], min_count=1, columns="symmetric")
-    swivel.train(matrix, tmp_path / "vectors", recipe="fast", dim=2, passes=1)
+    swivel.train(matrix, tmp_path / "vectors", recipe="fast", dim=2, epochs=1)
     write_report(tmp_path / "vectors", matrix, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert odd not in page
@@ -230,14 +230,14 @@ def test_labels_with_markup_are_shown_as_text(tmp_path: Path) -> None:
 
 def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
     run = look_at_run(trained, planted)
-    bare = replace(run, fit=(), norms=(), asked=(), passes=())
+    bare = replace(run, fit=(), norms=(), asked=(), epochs=())
     page = write_html(compose_run(bare, {}))
     assert "keep no columns" in page
     assert "Losses" not in page
 
 
 def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
-    swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, passes=2, means=swivel.RunOptions(report=True))
+    swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     page = (tmp_path / "vectors" / "report.html").read_text(encoding="utf-8")
     assert "keep no columns" in section(page, "Loss by frequency")
     assert page.count("<svg") == 2
@@ -247,8 +247,8 @@ def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
 
 
 def test_python_leaves_a_report_only_where_asked(planted: Matrix, tmp_path: Path) -> None:
-    swivel.train(planted, tmp_path / "one", dim=2, passes=1)
-    swivel.train(planted, tmp_path / "two", dim=2, passes=1, means=swivel.RunOptions(report=True))
+    swivel.train(planted, tmp_path / "one", dim=2, epochs=1)
+    swivel.train(planted, tmp_path / "two", dim=2, epochs=1, options=swivel.RunOptions(report=True))
     assert [(tmp_path / name / "report.html").exists() for name in ("one", "two")] == [False, True]
     swivel.open_matrix(planted.path).verify()
     swivel.Vectors.load(tmp_path / "two")
@@ -256,7 +256,7 @@ def test_python_leaves_a_report_only_where_asked(planted: Matrix, tmp_path: Path
 
 def test_run_leaves_one_report_with_the_times_of_its_stages(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(LINES))
-    done = invoke("run", tmp_path / "text.txt", "-o", tmp_path / "work", "--dim", 4, "--passes", 2, "--min-count", 1)
+    done = invoke("run", tmp_path / "text.txt", "-o", tmp_path / "work", "--dim", 4, "--epochs", 2, "--min-count", 1)
     assert done.exit_code == 0, done.output
     assert f"the report: {tmp_path / 'work' / 'report.html'}" in done.stderr
     assert not (tmp_path / "work" / "vectors" / "report.html").exists()
@@ -265,7 +265,7 @@ def test_run_leaves_one_report_with_the_times_of_its_stages(tmp_path: Path) -> N
 
 
 def test_no_report_leaves_none_and_the_same_command_makes_one_later(planted: Matrix, tmp_path: Path) -> None:
-    command = ["train", planted.path, "-o", tmp_path / "v", "--dim", 4, "--passes", 1]
+    command = ["train", planted.path, "-o", tmp_path / "v", "--dim", 4, "--epochs", 1]
     assert invoke(*command, "--no-report").exit_code == 0
     assert not (tmp_path / "v" / "report.html").exists()
     assert invoke(*command).exit_code == 0
@@ -283,7 +283,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
 
     monkeypatch.setattr("swivel.reports.run_report.write.look_at_run", fail)
     heard = Listening()
-    swivel.train(planted, tmp_path / "v", dim=2, passes=1, means=swivel.RunOptions(report=True, progress=heard))
+    swivel.train(planted, tmp_path / "v", dim=2, epochs=1, options=swivel.RunOptions(report=True, progress=heard))
     assert heard.lines[-1] == "no report: ValueError: no luck"
     assert len(swivel.load(tmp_path / "v")) == 62
 
@@ -303,7 +303,7 @@ def test_a_rank_that_does_not_lead_writes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-@pytest.mark.parametrize("figure", ["passes", "norms", "fit"])
+@pytest.mark.parametrize("figure", ["epochs", "norms", "fit"])
 def test_plot_draws_each_figure(figure: str, kind: str, planted: Matrix, trained: Path, tmp_path: Path) -> None:
     extra = ["--matrix", planted.path] if figure == "fit" else []
     done = invoke("plot", figure, trained, "-o", tmp_path / f"figure.{kind}", *extra)
@@ -318,14 +318,14 @@ def test_plot_fit_wants_the_matrix_of_the_run(trained: Path, tmp_path: Path) -> 
     assert "not the matrix that" in str(done.exception)
 
 
-@pytest.mark.parametrize(("draw", "words"), [(plot_passes, "losses"), (plot_norms, "frequent"), (plot_fit, "columns")])
+@pytest.mark.parametrize(("draw", "words"), [(plot_epochs, "losses"), (plot_norms, "frequent"), (plot_fit, "columns")])
 def test_nothing_to_draw_is_said(draw: Callable[[Sequence[Any]], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         draw(())
 
 
 def test_curves_are_the_numbers() -> None:
-    figure = plot_passes([PassLoss(0.5, 2.0, 0.25), PassLoss(0.25, 1.0, 0.125)])
+    figure = plot_epochs([EpochLoss(0.5, 2.0, 0.25), EpochLoss(0.25, 1.0, 0.125)])
     assert [np.asarray(axes.lines[0].get_ydata()).tolist() for axes in figure.axes] == [
         [0.5, 0.25],
         [2.0, 1.0],
@@ -354,9 +354,9 @@ def test_a_log_gets_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     task = LogLines("training", 1000.0, "cells", clock=lambda: now[0])
     for second in range(1, 131):
         now[0] = float(second)
-        task.advance(5.0, f"pass {second}")
+        task.advance(5.0, f"epoch {second}")
     assert capsys.readouterr().err.splitlines() == [
-        f"training: {30 * n} %, 5.0 cells/s, {left} left; pass {SECONDS_A_LINE * n}"
+        f"training: {30 * n} %, 5.0 cells/s, {left} left; epoch {SECONDS_A_LINE * n}"
         for n, left in ((1, "0:02:20"), (2, "0:01:20"))
     ]
 
@@ -377,11 +377,11 @@ def test_bars_show_losses_rate_and_time_left_in_80_columns() -> None:
     from swivel.cli.progress_bars import _create_display
 
     display = _create_display()
-    display.add_task("training", total=100, completed=40, unit="cells", note="pass 12/20, loss 0.0421 (observed 0.5)")
+    display.add_task("training", total=100, completed=40, unit="cells", note="epoch 12/20, loss 0.0421 (observed 0.5)")
     screen = StringIO()
     console = Console(file=screen, width=80)
     console.print(*display.get_renderables(), sep="\n")
     shown = screen.getvalue()
-    assert "pass 12/20, loss 0.0421 (observed 0.5)" in shown
+    assert "epoch 12/20, loss 0.0421 (observed 0.5)" in shown
     assert "40%" in shown
     assert "left" in shown

@@ -1,4 +1,4 @@
-"""The order of blocks, their number, the number of passes, the rate."""
+"""The order of blocks, their number, the number of epochs, the rate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swivel.training.schedule import (
-    FEWEST_PASSES,
     LARGEST_BLOCK,
     LARGEST_BLOCK_ELSEWHERE,
+    MIN_EPOCHS,
     SMALLEST_BLOCK,
     UPDATES_PER_VECTOR,
     choose_block_count,
     default_block_size,
-    default_passes,
+    default_epochs,
     falling_rate,
     rank_of_row,
     rounds_for_ranks,
@@ -76,7 +76,7 @@ def test_ranks_meet_every_block_once_and_never_the_same_parameters(
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
 @settings(deadline=None)
 def test_column_blocks_go_round_as_seldom_as_can_be(rows: int, columns: int, number: int) -> None:
-    """Each of n ranks has to see every column block in a pass: n - 1 moves, if the next pass begins where this ends."""
+    """Each of n ranks has to see every column block in an epoch: n - 1 moves, if the next epoch begins where this ends."""
     ranks, height, width = 3, 3 * rows, 6 * columns
     order = [
         *rounds_for_ranks(height, width, ranks, (1, number)),
@@ -145,12 +145,12 @@ def test_stored_blocks_are_kept_where_they_are_about_as_large_as_asked() -> None
 @given(st.integers(1, 10**4), st.integers(1, 10**4))
 @settings(deadline=None)
 def test_default_passes_give_every_vector_enough_updates(rows: int, columns: int) -> None:
-    passes = default_passes(rows, columns)
-    assert passes >= FEWEST_PASSES
+    epochs = default_epochs(rows, columns)
+    assert epochs >= MIN_EPOCHS
     shorter = min(rows, columns)
-    if passes > FEWEST_PASSES:
-        assert abs(passes * shorter - UPDATES_PER_VECTOR) <= shorter / 2
-    assert passes == default_passes(columns, rows)
+    if epochs > MIN_EPOCHS:
+        assert abs(epochs * shorter - UPDATES_PER_VECTOR) <= shorter / 2
+    assert epochs == default_epochs(columns, rows)
 
 
 @given(st.floats(1e-3, 10), st.integers(1, 1000))

@@ -39,7 +39,7 @@ def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
     with create_folder(path, "example", overwrite=overwrite) as folder:
         folder.write_array("numbers.npy", np.full(4, value))
         folder.write_lines("words.txt", ["one", "two"])
-        folder.finish(config={"knob": value}, inputs={"from": "abc"}, facts={"size": 4})
+        folder.finish(config={"config_field": value}, inputs={"from": "abc"}, facts={"size": 4})
     return path
 
 
@@ -60,7 +60,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     manifest = folder.manifest
     assert (manifest.stage, manifest.config, manifest.inputs, manifest.facts) == (
         "example",
-        {"knob": 1},
+        {"config_field": 1},
         {"from": "abc"},
         {"size": 4},
     )
@@ -109,7 +109,7 @@ def test_finished_folder_is_refused_unless_overwritten(tmp_path: Path) -> None:
     make_folder(tmp_path)
     with pytest.raises(FolderExists, match="already finished; choose another folder or pass --overwrite"):
         make_folder(tmp_path)
-    assert open_folder(tmp_path, "example").manifest.config == {"knob": 1}
+    assert open_folder(tmp_path, "example").manifest.config == {"config_field": 1}
     make_folder(tmp_path, overwrite=True, value=2)
     assert open_folder(tmp_path, "example").array("numbers.npy").tolist() == [2, 2, 2, 2]
 
@@ -127,7 +127,7 @@ def test_overwriting_removes_the_old_parts_and_nothing_else(tmp_path: Path) -> N
 def test_overwriting_a_damaged_manifest_works(tmp_path: Path) -> None:
     (make_folder(tmp_path) / MANIFEST).write_text("{")
     make_folder(tmp_path, overwrite=True, value=3)
-    assert open_folder(tmp_path, "example").manifest.config == {"knob": 3}
+    assert open_folder(tmp_path, "example").manifest.config == {"config_field": 3}
 
 
 def test_overwriting_that_fails_before_the_first_part_loses_nothing(tmp_path: Path) -> None:

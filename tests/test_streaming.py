@@ -32,7 +32,7 @@ from streaming_runs import (
     make_matrix,
     make_needs,
     make_sides,
-    run_passes,
+    run_epochs,
     run_resident,
     with_plain_steps,
 )
@@ -77,7 +77,7 @@ def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> No
     assert not backend.is_swapping
     assert "cells streamed from host memory" in backend.describe()
     groups = make_matrix(kind)[1]
-    assert run_passes(backend, kind, groups) == run_resident(kind, zeros, groups)
+    assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
 
 
 @with_plain_steps
@@ -96,7 +96,7 @@ def test_parameters_that_take_turns_give_the_same_bits(
     hand_over(backend, kind, zeros)
     assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
     assert ("parameters taking turns on the device" in backend.describe()) is backend.is_swapping
-    assert run_passes(backend, kind, groups) == run_resident(kind, zeros, groups)
+    assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
 
 
 @each_zeros
@@ -108,7 +108,7 @@ def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: ZeroSamplin
         backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping is (memory is not None)
-        runs.append(run_passes(backend, kind, groups, passes=1))
+        runs.append(run_epochs(backend, kind, groups, epochs=1))
     assert runs[0] == runs[1]
 
 
@@ -127,7 +127,7 @@ def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(k
     backend.take(make_matrix(kind)[0])
     assert backend.is_swapping
     assert backend.is_finite(), "no block is on the device yet"
-    run_passes(backend, kind, groups, passes=1)
+    run_epochs(backend, kind, groups, epochs=1)
     assert not backend.is_finite()
 
 
@@ -138,7 +138,7 @@ def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: ZeroS
     backend = make_backend(kind, zeros, DeviceOptions(groups=(2, 2)))
     hand_over(backend, kind, zeros)
     assert not backend.is_swapping
-    assert run_passes(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
+    assert run_epochs(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
 
 
 @with_plain_steps
@@ -199,7 +199,7 @@ def test_nothing_is_used_before_its_copy_was_waited_for(zeros: ZeroSampling, mon
         backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
-        assert run_passes(backend, kind, groups) == expected
+        assert run_epochs(backend, kind, groups) == expected
 
 
 @with_plain_steps
@@ -229,7 +229,7 @@ def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypat
 
     monkeypatch.setattr(swapping.ParameterStore, "_load", note)
     monkeypatch.setattr(swapping.ParameterStore, "bring", watched)
-    run_passes(backend, kind, groups)
+    run_epochs(backend, kind, groups)
     assert len(late) == 2  # those of the very first pair
 
 

@@ -165,7 +165,7 @@ def test_banks_lie_one_after_the_other() -> None:
 # Whole runs.
 
 
-CONFIG = TrainConfig(dim=DIM, block_size=21, passes=3, backend="triton", device="cpu", checkpoint_minutes=0)
+CONFIG = TrainConfig(dim=DIM, block_size=21, epochs=3, backend="triton", device="cpu", checkpoint_minutes=0)
 
 
 class Stopping(SilentProgress):
@@ -242,7 +242,7 @@ def test_too_little_memory_is_refused_before_anything_is_trained(planted: Matrix
 
 
 def test_plan_with_groups_that_are_none_is_damaged(tmp_path: Path) -> None:
-    saved = {"row_blocks": 2, "column_blocks": 3, "passes": 1, "backend": "triton", "device": "cpu", "dtype": "float32"}
+    saved = {"row_blocks": 2, "column_blocks": 3, "epochs": 1, "backend": "triton", "device": "cpu", "dtype": "float32"}
     assert planning.read_plan({**saved, "groups": [1, 2]}, tmp_path).groups == (1, 2)
     assert planning.read_plan(saved, tmp_path).groups is None
     for groups in ([1], 5, ["a", "b"]):

@@ -28,7 +28,15 @@ from swivel.training.plan import choose_zeros, describe_load
 from swivel.vectors import load
 
 CONFIG = stage_config(
-    TrainConfig, "glove", dim=12, block_size=21, passes=30, rate=0.1, backend="cpu", zeros="all", checkpoint_minutes=0
+    TrainConfig,
+    "glove",
+    dim=12,
+    block_size=21,
+    epochs=30,
+    learning_rate=0.1,
+    backend="cpu",
+    zeros="all",
+    checkpoint_minutes=0,
 )
 SAMPLED = replace(CONFIG, zeros="sampled", common=0.1)
 
@@ -70,14 +78,14 @@ class ByTheBook:
     """GloVe with its biases apart from its vectors, every observed cell at once, Adagrad."""
 
     def __init__(self, x: NDArray[np.float64], config: TrainConfig) -> None:
-        self.x, self.rate = x, config.rate
+        self.x, self.rate = x, config.learning_rate
         draw = [
             np.random.default_rng((config.seed, 0, side, 0)).standard_normal((len(x), config.dim), np.float32)
             for side in (0, 1)
         ]
         vectors = [(v / np.float32(np.sqrt(config.dim))).astype(float) * (x.sum(1) > 0)[:, None] for v in draw]
         self.parameters = [*vectors, np.zeros(len(x)), np.zeros(len(x))]
-        self.accumulators = [np.full(p.shape, float(np.float32(config.accumulator))) for p in self.parameters]
+        self.accumulators = [np.full(p.shape, float(np.float32(config.initial_accumulator))) for p in self.parameters]
 
     def step(self, rate: float) -> float:
         w, c, b, b2 = self.parameters
@@ -93,9 +101,9 @@ class ByTheBook:
 
 
 def test_training_is_glove_by_the_book(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, block_size=62, backend="reference", passes=20)
+    config = replace(CONFIG, block_size=62, backend="reference", epochs=20)
     book = ByTheBook(counts_of(planted), config)
-    losses = [book.step(config.rate * (1 - n / 20)) for n in range(20)]
+    losses = [book.step(config.learning_rate * (1 - n / 20)) for n in range(20)]
     trained = train(planted, config, tmp_path)
     np.testing.assert_allclose([loss.mean for loss in trained.history], losses, rtol=1e-6)
     np.testing.assert_allclose(trained.rows, book.parameters[0], atol=1e-5)
@@ -114,7 +122,7 @@ def test_groups_are_found_for_three_seeds(
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
 def test_which_zeros_are_looked_at_changes_nothing(planted: Matrix, backend: str, zeros: str, tmp_path: Path) -> None:
-    config = replace(SAMPLED, passes=5)
+    config = replace(SAMPLED, epochs=5)
     truth = train(planted, replace(config, backend="reference", zeros="all"), tmp_path / "truth")
     trained = train(planted, replace(config, backend=backend, device="cpu", zeros=zeros), tmp_path / "ours")
     np.testing.assert_allclose(trained.rows, truth.rows, rtol=1e-3, atol=1e-4)
@@ -128,7 +136,7 @@ def test_triton_trains_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.Mon
     if not HAS_GPU:
         monkeypatch.setattr(planning, "choose_backend", lambda c: (c.backend, "cpu"))
     matrix = build_small(tmp_path / "matrix")
-    config = replace(CONFIG, dim=3, block_size=7, passes=2, backend="triton", dtype="float32", common=0.4)
+    config = replace(CONFIG, dim=3, block_size=7, epochs=2, backend="triton", dtype="float32", common=0.4)
     for zeros in ("all", "sampled"):
         ours = train(matrix, replace(config, zeros=zeros), tmp_path / zeros)
         theirs = train(matrix, replace(config, zeros=zeros, backend="cpu", device="cpu"), tmp_path / f"{zeros}-cpu")
@@ -152,7 +160,7 @@ def build_small(path: Path) -> Matrix:
 def test_interrupted_and_resumed_is_never_interrupted(
     planted: Matrix, config: TrainConfig, after: int, tmp_path: Path
 ) -> None:
-    config = replace(config, passes=4)
+    config = replace(config, epochs=4)
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path / "stopped", Signalling(after))
     assert bits(train(planted, config, tmp_path / "stopped")) == bits(train(planted, config, tmp_path / "whole"))
@@ -160,7 +168,7 @@ def test_interrupted_and_resumed_is_never_interrupted(
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 def test_ones_stay_ones_and_biases_are_learned(planted: Matrix, backend: str, tmp_path: Path) -> None:
-    config = replace(CONFIG, backend=backend, device="cpu", rate=0.5, decay=1e-2)
+    config = replace(CONFIG, backend=backend, device="cpu", learning_rate=0.5, weight_decay=1e-2)
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(60))
     identity = fingerprint({"matrix": planted.fingerprint, "config": result_settings(config), "order": ORDER})
@@ -177,7 +185,7 @@ def test_ones_stay_ones_and_biases_are_learned(planted: Matrix, backend: str, tm
 def test_biases_are_no_part_of_the_result_and_words_without_counts_have_vectors_of_zeros(
     planted: Matrix, tmp_path: Path
 ) -> None:
-    trained = train(planted, replace(CONFIG, passes=2), tmp_path)
+    trained = train(planted, replace(CONFIG, epochs=2), tmp_path)
     for vectors in (trained.rows, trained.columns):
         assert vectors.shape == (62, 12)
         assert np.all(vectors[60:] == 0)
@@ -198,7 +206,7 @@ def test_zeros_are_next_to_none_where_that_is_faster(planted: Matrix) -> None:
 
 
 def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"dim": 12, "passes": 3, "block_size": 21, "backend": "cpu"}
+    settings: dict[str, Any] = {"dim": 12, "epochs": 3, "block_size": 21, "backend": "cpu"}
     vectors = train_vectors(planted, tmp_path / "kept", recipe="glove", **settings)
     config = stage_config(TrainConfig, "glove", **settings)
     trained = train(planted, config, tmp_path / "alone")
@@ -210,7 +218,7 @@ def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_p
 
 def test_recipe_is_what_the_paper_says_of_glove() -> None:
     config = stage_config(TrainConfig, "glove")
-    assert (config.passes, config.decay, config.confidence_most, config.confidence_base) == (100, 0, 1, 0)
+    assert (config.epochs, config.weight_decay, config.confidence_most, config.confidence_base) == (100, 0, 1, 0)
     assert config.confidence_scale * 100**config.confidence_power == pytest.approx(1)
 
 

@@ -25,8 +25,8 @@ from swivel.storage import fingerprint
 from swivel.training.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
 from swivel.training.loop import ORDER, TrainingResult, train_matrix
 
-CONFIG = TrainConfig(dim=8, block_size=21, passes=6, backend="cpu", device="cpu", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
+CONFIG = TrainConfig(dim=8, block_size=21, epochs=6, backend="cpu", device="cpu", checkpoint_minutes=0)
+SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
 
 
 class Signalling(SilentProgress):
@@ -88,7 +88,7 @@ def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> dict[Tra
 def test_interrupted_and_resumed_is_never_interrupted(
     planted: Matrix, whole: dict[TrainConfig, Any], config: TrainConfig, rounds: int, steps: int, tmp_path: Path
 ) -> None:
-    """A round has begun when one hears of the round before, but for the last of a pass."""
+    """A round has begun when one hears of the round before, but for the last of an epoch."""
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(rounds))
     again = Signalling(-1)
@@ -170,7 +170,7 @@ def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path
     if damage == "gone":
         (tmp_path / PLAN).unlink()
     else:
-        (tmp_path / PLAN).write_bytes(plan.replace(b'"passes": ', b'"passes": 1'))
+        (tmp_path / PLAN).write_bytes(plan.replace(b'"epochs": ', b'"epochs": 1'))
     if damage.endswith("no checkpoint"):
         for name in SLOTS:
             shutil.rmtree(tmp_path / name)
@@ -185,7 +185,7 @@ def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path
 
 
 def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None:
-    config = replace(CONFIG, rate=1e30, end="converged", checkpoint_minutes=1e-9)
+    config = replace(CONFIG, learning_rate=1e30, end="converged", checkpoint_minutes=1e-9)
     with pytest.raises(Diverged):
         train(planted, config, tmp_path)
     saved = find_checkpoint(tmp_path, run_identity(planted, config)).checkpoint

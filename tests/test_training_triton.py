@@ -1,6 +1,6 @@
 """The loop with Triton's steps: the vectors of the other backends, and resumed = never stopped, bit for bit.
 
-On the GPU where there is one, otherwise in Triton's interpreter: a few tiny passes.
+On the GPU where there is one, otherwise in Triton's interpreter: a few tiny epochs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ pytest.importorskip("numba")  # that builds the matrix
 
 from swivel.training.backends.triton.parameter_swap import ParameterStore
 
-CONFIG = TrainConfig(dim=4, block_size=21, passes=2, backend="triton", dtype="float32", checkpoint_minutes=0)
-SAMPLED = replace(CONFIG, block_size=9, passes=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, decay=1e-4)
-ROUNDS = 3  # of a pass over 62 x 62 in blocks of 21
+CONFIG = TrainConfig(dim=4, block_size=21, epochs=2, backend="triton", dtype="float32", checkpoint_minutes=0)
+SAMPLED = replace(CONFIG, block_size=9, epochs=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+ROUNDS = 3  # of an epoch over 62 x 62 in blocks of 21
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def check_like_cpu(matrix: Matrix, config: TrainConfig, folder: Path) -> None:
 
 
 def test_vectors_are_those_of_the_cpu_backend(planted: Matrix, tmp_path: Path) -> None:
-    check_like_cpu(planted, replace(CONFIG, passes=1), tmp_path)
+    check_like_cpu(planted, replace(CONFIG, epochs=1), tmp_path)
 
 
 def test_vectors_of_sampled_zeros_are_those_of_the_cpu_backend(small: Matrix, tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_history_is_whole_and_in_order(planted: Matrix, whole: TrainingResult, t
     assert bits(again) == bits(whole)
     assert [loss.observed_cells for loss in again.history] == [planted.cell_count] * 2
     assert again.history[1].mean < again.history[0].mean
-    assert notes.notes == ["pass 1/2"] * ROUNDS + ["pass 2/2"] * ROUNDS
-    assert notes.lines[-1].startswith("training 62 x 62, 2 passes over 3 x 3 blocks: triton on ")
+    assert notes.notes == ["epoch 1/2"] * ROUNDS + ["epoch 2/2"] * ROUNDS
+    assert notes.lines[-1].startswith("training 62 x 62, 2 epochs over 3 x 3 blocks: triton on ")
     assert not any("re-blocking" in line for line in notes.lines), "blocks are laid out on the device"
 
 
@@ -138,7 +138,7 @@ def test_interrupted_and_resumed_is_never_interrupted(
         train(planted, CONFIG, tmp_path, Notes(after))
     again = Notes()
     assert bits(train(planted, CONFIG, tmp_path, again)) == bits(whole)
-    # The round after the one that is heard of has begun, unless that was the last of a pass.
+    # The round after the one that is heard of has begun, unless that was the last of an epoch.
     done = 3 * (after if after % ROUNDS == 0 else after + 1)
     assert f"going on after {done} of 18 steps" in again.lines
 
@@ -163,7 +163,7 @@ def test_parameters_leave_the_device_only_at_the_end(
 def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted: Matrix, tmp_path: Path) -> None:
     def count_copies(epochs: int) -> int:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            train(planted, replace(CONFIG, passes=epochs), tmp_path / str(epochs))
+            train(planted, replace(CONFIG, epochs=epochs), tmp_path / str(epochs))
         return sum("Memcpy DtoH" in event.name for event in profile.events() or ())
 
     count_copies(1)  # The first run compiles.
@@ -183,6 +183,6 @@ def test_groups_are_found_for_three_seeds(
     planted: Matrix, zeros: str, dtype: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
 ) -> None:
     for seed in (1, 2, 3):
-        config = replace(SAMPLED, zeros=zeros, dtype=dtype, dim=12, block_size=21, passes=30, seed=seed)
+        config = replace(SAMPLED, zeros=zeros, dtype=dtype, dim=12, block_size=21, epochs=30, seed=seed)
         trained = train(planted, config, tmp_path / str(seed))
         assert share_of_own_group(trained.rows + trained.columns) > 0.95

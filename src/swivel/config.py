@@ -1,4 +1,4 @@
-"""Every knob of every stage: its default, its check and its help, in one place.
+"""Every config_field of every stage: its default, its check and its help, in one place.
 
 A stage receives one frozen dataclass. The command line builds its flags and help texts from them, the manifests
 keep them, and `RECIPES` names whole sets of them.
@@ -51,7 +51,7 @@ def one_of(*choices: str) -> Rule:
     return Rule(lambda v: v in choices, "one of " + ", ".join(choices))
 
 
-def knob(
+def config_field(
     default: Any,
     help: str,
     rule: Rule,
@@ -82,16 +82,16 @@ def result_settings(config: Any) -> dict[str, Any]:
 
 def choice(default: str, help: str, *choices: str) -> Any:
     """Return a field whose value is one of `choices`."""
-    return knob(default, help, one_of(*choices), choices=choices)
+    return config_field(default, help, one_of(*choices), choices=choices)
 
 
-def _device_knob(*, changes_result: bool) -> Any:
-    return knob("auto", "auto, cpu, cuda, or any device as torch names it", TEXT, changes_result=changes_result)
+def _device_field(*, changes_result: bool) -> Any:
+    return config_field("auto", "auto, cpu, cuda, or any device as torch names it", TEXT, changes_result=changes_result)
 
 
-def _device_memory_knob() -> Any:
+def _device_memory_field() -> Any:
     text = "memory of the device to stay inside, such as 20GiB; default: what is free"
-    return knob(None, text, TEXT, optional=True, changes_result=False)
+    return config_field(None, text, TEXT, optional=True, changes_result=False)
 
 
 def check_fields(config: Any) -> None:
@@ -122,8 +122,8 @@ class CorpusConfig:
         "line",
         "document",
     )
-    lowercase: bool = knob(True, "lower-case the text", FLAG)
-    encoding: str = knob("utf-8", "encoding of the text", TEXT)
+    lowercase: bool = config_field(True, "lower-case the text", FLAG)
+    encoding: str = config_field("utf-8", "encoding of the text", TEXT)
     errors: str = choice("strict", "what to do with bytes that are not in the encoding", "strict", "replace")
 
     def __post_init__(self) -> None:
@@ -134,8 +134,10 @@ class CorpusConfig:
 class VocabularyConfig:
     """Which tokens get vectors."""
 
-    min_count: int = knob(5, "leave out tokens seen fewer times", POSITIVE_INT)
-    max_size: int | None = knob(98_304, "keep at most this many, the commonest; 0: no limit", NATURAL, optional=True)
+    min_count: int = config_field(5, "leave out tokens seen fewer times", POSITIVE_INT)
+    max_size: int | None = config_field(
+        98_304, "keep at most this many, the commonest; 0: no limit", NATURAL, optional=True
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -145,9 +147,13 @@ class VocabularyConfig:
 class CountConfig:
     """How co-occurrences are counted."""
 
-    window: int = knob(10, "how many tokens to each side co-occur with a token", POSITIVE_INT)
-    left: int | None = knob(None, "tokens to the left, where not the same as the window", NATURAL, optional=True)
-    right: int | None = knob(None, "tokens to the right, where not the same as the window", NATURAL, optional=True)
+    window: int = config_field(10, "how many tokens to each side co-occur with a token", POSITIVE_INT)
+    left: int | None = config_field(
+        None, "tokens to the left, where not the same as the window", NATURAL, optional=True
+    )
+    right: int | None = config_field(
+        None, "tokens to the right, where not the same as the window", NATURAL, optional=True
+    )
     weight: str = choice(
         "harmonic",
         "weight of a token at distance t: 1/t, falling linearly, or 1",
@@ -163,15 +169,15 @@ class CountConfig:
         "bands",
         "directional-bands",
     )
-    near: int = knob(1, "last distance of the near band, where columns are split by bands", POSITIVE_INT)
+    near: int = config_field(1, "last distance of the near band, where columns are split by bands", POSITIVE_INT)
     oov: str = choice(
         "drop",
         "tokens outside the vocabulary are taken out before the window is laid (drop) or keep their place (gap)",
         "drop",
         "gap",
     )
-    device: str = _device_knob(changes_result=False)
-    device_memory: str | None = _device_memory_knob()
+    device: str = _device_field(changes_result=False)
+    device_memory: str | None = _device_memory_field()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -208,21 +214,21 @@ class CountConfig:
 class TrainConfig:
     """How vectors are trained. What is None is chosen for the device, once, and written down."""
 
-    dim: int = knob(300, "dimensions of a vector", POSITIVE_INT)
-    passes: int | None = knob(
+    dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
+    epochs: int | None = config_field(
         None, "visits to every block; default: about 480 updates of every vector", POSITIVE_INT, optional=True
     )
-    block_size: int | None = knob(None, "rows and columns of a block", POSITIVE_INT, optional=True)
-    largest_block: int | None = knob(
+    block_size: int | None = config_field(None, "rows and columns of a block", POSITIVE_INT, optional=True)
+    largest_block: int | None = config_field(
         None,
-        "the largest block, where its size is left open: larger ones take more passes and make better vectors; "
+        "the largest block, where its size is left open: larger ones take more epochs and make better vectors; "
         "default: 1024 on a CPU, 4096 elsewhere",
         POSITIVE_INT,
         optional=True,
     )
-    rate: float = knob(0.1, "learning rate of Adagrad", POSITIVE)
-    accumulator: float = knob(1e-6, "initial accumulator of Adagrad", NORMAL)
-    decay: float = knob(0.0, "weight decay; 1e-4 helps, 1e-3 ruins", NOT_NEGATIVE)
+    learning_rate: float = config_field(0.1, "learning rate of Adagrad", POSITIVE)
+    initial_accumulator: float = config_field(1e-6, "initial accumulator of Adagrad", NORMAL)
+    weight_decay: float = config_field(0.0, "weight decay; 1e-4 helps, 1e-3 ruins", NOT_NEGATIVE)
     objective: str = choice(
         "swivel",
         "swivel: targets are PMI, and unobserved cells push; glove: observed cells alone, their targets log x, with "
@@ -231,13 +237,13 @@ class TrainConfig:
         "glove",
     )
     end: str = choice(
-        "passes",
-        "after a fixed number of passes with a falling rate, or at a constant rate until the loss no longer falls",
-        "passes",
+        "epochs",
+        "after a fixed number of epochs with a falling rate, or at a constant rate until the loss no longer falls",
+        "epochs",
         "converged",
     )
-    tolerance: float = knob(
-        0.002, "with --end converged: the relative fall of the loss a pass that ends training", POSITIVE
+    tolerance: float = config_field(
+        0.002, "with --end converged: the relative fall of the loss an epoch that ends training", POSITIVE
     )
     zeros: str = choice(
         "all",
@@ -246,38 +252,40 @@ class TrainConfig:
         "sampled",
         "auto",
     )
-    common: float | None = knob(
+    common: float | None = config_field(
         None,
         "with sampled zeros: share of rows and columns, the commonest, whose zeros are all taken; "
         "default: .05, on a GPU .1",
         FRACTION,
         optional=True,
     )
-    middle: float = knob(
+    middle: float = config_field(
         0.3, "with sampled zeros: where the middling rows and columns end and the rare begin", FRACTION
     )
-    share: float = knob(
+    share: float = config_field(
         0.008, "with sampled zeros: share of the zeros taken between the very rarest; more for the others", FRACTION
     )
-    shift: float = knob(0.0, "log s, taken off every target", FINITE)
-    confidence_base: float = knob(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
-    confidence_scale: float = knob(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
-    confidence_power: float = knob(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
-    confidence_most: float | None = knob(None, "the most that f(x) may be; default: no limit", POSITIVE, optional=True)
-    unseen: float = knob(1.0, "the count that stands in for 0 in the target of an unobserved cell", POSITIVE)
+    shift: float = config_field(0.0, "log s, taken off every target", FINITE)
+    confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
+    confidence_scale: float = config_field(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
+    confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
+    confidence_most: float | None = config_field(
+        None, "the most that f(x) may be; default: no limit", POSITIVE, optional=True
+    )
+    unseen: float = config_field(1.0, "the count that stands in for 0 in the target of an unobserved cell", POSITIVE)
     dtype: str = choice("auto", "operands of the matrix products; auto measures", "auto", "float32", "bfloat16")
     backend: str = choice("auto", "what computes a step", "auto", "cpu", "triton", "torch", "reference")
-    device: str = _device_knob(changes_result=True)
-    device_memory: str | None = _device_memory_knob()
-    ranks: int | None = knob(
+    device: str = _device_field(changes_result=True)
+    device_memory: str | None = _device_memory_field()
+    ranks: int | None = config_field(
         None,
         "processes that the order of blocks is made for, between which column blocks rotate; default: as many as "
         "torchrun starts",
         POSITIVE_INT,
         optional=True,
     )
-    seed: int = knob(1, "seed of everything random", NATURAL)
-    checkpoint_minutes: float = knob(
+    seed: int = config_field(1, "seed of everything random", NATURAL)
+    checkpoint_minutes: float = config_field(
         5.0, "minutes between checkpoints; 0: only when interrupted", NOT_NEGATIVE, changes_result=False
     )
 
@@ -304,9 +312,11 @@ class VectorsConfig:
         "sum",
         "parts",
     )
-    column_weight: float = knob(0.5, "with parts: weight of each column part against the rows' 1", NOT_NEGATIVE)
-    sum_weight: float = knob(1.0, "with parts: weight of the sum of rows and columns; 0: without it", NOT_NEGATIVE)
-    spectrum: float = knob(
+    column_weight: float = config_field(0.5, "with parts: weight of each column part against the rows' 1", NOT_NEGATIVE)
+    sum_weight: float = config_field(
+        1.0, "with parts: weight of the sum of rows and columns; 0: without it", NOT_NEGATIVE
+    )
+    spectrum: float = config_field(
         0.8, "with parts: power of the SVD's singular values; 1 keeps them, less evens the dimensions out", NOT_NEGATIVE
     )
 
@@ -325,7 +335,7 @@ STAGES = {
 # `paper`: every setting the paper states. It leaves open, and we chose: Adagrad's rate and initial accumulator,
 # the tolerance that ends training, and the exact tokeniser.
 # `fast`: the quick one; docs/experiments.md has its figures.
-# `glove`: GloVe's objective with its own settings (x_max 100, alpha .75, 100 passes), by our optimizer: a baseline.
+# `glove`: GloVe's objective with its own settings (x_max 100, alpha .75, 100 epochs), by our optimizer: a baseline.
 # Its optimizer divides gradients by 1,024 and starts its accumulators at 1e-6: GloVe's own start at 1, undivided. Its
 # rate of .1 falls to 0, GloVe's .05 stays.
 # `default`: the best vectors known.
@@ -333,26 +343,26 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},
         "count": {"window": 10, "weight": "harmonic", "columns": "symmetric"},
-        "train": {"dim": 300, "block_size": 4096, "end": "converged", "passes": 100, "zeros": "all"},
+        "train": {"dim": 300, "block_size": 4096, "end": "converged", "epochs": 100, "zeros": "all"},
         "vectors": {"combine": "sum"},
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {"decay": 1e-4, "zeros": "auto"},
+        "train": {"weight_decay": 1e-4, "zeros": "auto"},
         "vectors": {"combine": "sum"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
-        "train": {"decay": 5e-5, "zeros": "auto"},
+        "train": {"weight_decay": 5e-5, "zeros": "auto"},
         "vectors": {"combine": "parts", "column_weight": 0.5, "sum_weight": 1.0, "spectrum": 0.8},
     },
     "glove": {
         "count": {"columns": "symmetric"},
         "train": {
             "objective": "glove",
-            "passes": 100,
+            "epochs": 100,
             "block_size": 1024,
-            "rate": 0.1,
+            "learning_rate": 0.1,
             "confidence_base": 0.0,
             "confidence_scale": 100**-0.75,
             "confidence_power": 0.75,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Counts that are no whole numbers are kept in a binary unit in which the largest takes 32 bits: the others are off by
 # less than 2^-32 of it. A unit above 2^52 would say more than the float64 that they came as.
 COUNT_BITS, FINEST_UNIT = 32, 52
-TRAINING = ("dim", "passes", "block_size", "rate", "decay", "zeros", "shift", "unseen")
+TRAINING = ("dim", "epochs", "block_size", "learning_rate", "weight_decay", "zeros", "shift", "unseen")
 CONFIDENCE = ("confidence_base", "confidence_scale", "confidence_power")
 KNOBS = (*TRAINING, *CONFIDENCE, "dtype", "backend", "device")
 
@@ -51,7 +51,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Dimensions of a vector.
     recipe
         The named settings to start from: fast, default or paper.
-    passes, block_size, rate, decay, zeros, shift, unseen, confidence_base, confidence_scale, confidence_power
+    epochs, block_size, rate, decay, zeros, shift, unseen, confidence_base, confidence_scale, confidence_power
         How to train. Where counts are weights, `unseen` is the weight that stands in for 0.
     dtype, backend, device
         What to compute with.
@@ -67,7 +67,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     row_sums_, column_sums_, total_ : float64
         Marginals of the table that was fitted.
     losses_ : list of dict
-        Mean losses of each pass: observed, unobserved, mean.
+        Mean losses of each epoch: observed, unobserved, mean.
     config_ : TrainConfig
         Every setting that was used.
     n_features_in_, feature_names_in_
@@ -87,10 +87,10 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         dim: int = 300,
         *,
         recipe: str = "fast",
-        passes: int | None = None,
+        epochs: int | None = None,
         block_size: int | None = None,
-        rate: float | None = None,
-        decay: float | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
         zeros: str | None = None,
         shift: float | None = None,
         unseen: float | None = None,
@@ -106,10 +106,10 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> None:
         self.dim = dim
         self.recipe = recipe
-        self.passes = passes
+        self.epochs = epochs
         self.block_size = block_size
-        self.rate = rate
-        self.decay = decay
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
         self.zeros = zeros
         self.shift = shift
         self.unseen = unseen
@@ -139,13 +139,13 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ConfigError(
                 f"recipe must be one of fast, default, paper, got {self.recipe!r}: it cannot fold rows in"
             )
-        means = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory))
+        options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory))
         cells = self._validate(X, reset=True).tocoo()
         row_order, column_order = (_falling_order(cells.sum(axis=axis)) for axis in (1, 0))
         with tempfile.TemporaryDirectory(prefix="swivel-", ignore_cleanup_errors=True) as folder:
-            matrix = _build_matrix(Path(folder) / "matrix", cells, (row_order, column_order), means)
+            matrix = _build_matrix(Path(folder) / "matrix", cells, (row_order, column_order), options)
             vectors = train(
-                matrix, Path(folder) / "vectors", recipe=self.recipe, means=means, combine="rows", **settings
+                matrix, Path(folder) / "vectors", recipe=self.recipe, options=options, combine="rows", **settings
             )
             self.losses_ = read_manifest(Path(folder) / "vectors").facts["losses"]
             self.row_vectors_ = _in_given_order(vectors.rows, row_order)
@@ -221,13 +221,13 @@ def _choose_unit(counts: NDArray[np.float64]) -> int:
     return 1 << min(max(COUNT_BITS - int(exponent), 0), FINEST_UNIT)
 
 
-def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], means: RunOptions) -> Matrix:
+def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], options: RunOptions) -> Matrix:
     """Write the counts, rows and columns by falling sum; labels are the numbers that they had."""
     vocabularies = [Vocabulary(map(str, order.tolist())) for order in orders]
     ranks = [_in_given_order(np.arange(len(order)), order) for order in orders]
     unit = _choose_unit(cells.data)
     spec = MatrixSpec(rows=vocabularies[0], columns=vocabularies[1], unit=unit)
-    with MatrixBuilder(path, spec, memory_bytes=means.memory_bytes, threads=means.thread_count) as builder:
+    with MatrixBuilder(path, spec, memory_bytes=options.memory_bytes, threads=options.thread_count) as builder:
         row, column = cells.coords
         builder.add(ranks[0][row], ranks[1][column], to_units(cells.data, unit))
         return builder.finish()

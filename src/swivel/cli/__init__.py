@@ -10,7 +10,7 @@ from swivel.cli.explore import explore
 from swivel.cli.export import export
 from swivel.cli.extend import extend
 from swivel.cli.main import cli, main
-from swivel.cli.plot import fit, norms, passes
+from swivel.cli.plot import epochs, fit, norms
 from swivel.cli.reproduce import plot, reproduce
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "import_",
     "main",
     "norms",
-    "passes",
+    "epochs",
     "plot",
     "reproduce",
 ]

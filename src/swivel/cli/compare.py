@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swivel.cli.main import cli, open_vectors, take_means
+from swivel.cli.main import cli, open_vectors, take_options
 from swivel.cli.options import Command, output_options
 from swivel.cli.render import show
 from swivel.config import TrainConfig, VectorsConfig, result_settings, stage_config
@@ -47,7 +47,7 @@ def compare(before: str, after: str, yardstick: str | None, output: str | None, 
     """
     from swivel.vectors import compare as drift
 
-    means, as_json, settings = take_means(rest)
+    options, as_json, settings = take_options(rest)
     if output is not None:
         drift.check_ending(Path(output))
     models = [open_vectors(path) for path in (before, after, *([yardstick] if yardstick else []))]
@@ -56,7 +56,7 @@ def compare(before: str, after: str, yardstick: str | None, output: str | None, 
         found.write(output)
     show(found.to_dict(count), as_json, lambda: draw_drift(found, count))
     for remark in remarks(models):
-        means.progress.say(remark)
+        options.progress.say(remark)
 
 
 def draw_drift(found: Drift, count: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
-from swivel.cli.main import cli, take_means
+from swivel.cli.main import cli, take_options
 from swivel.cli.options import Command, Function, means_options, output_options
 from swivel.cli.render import show
 from swivel.counts.importers.config import ImportConfig
@@ -56,12 +56,12 @@ def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
     """
     from swivel.counts.importers import import_counts
 
-    means, as_json, settings = take_means(rest)
-    matrix = import_counts(list(sources), output, means=means, **settings)
+    options, as_json, settings = take_options(rest)
+    matrix = import_counts(list(sources), output, options=options, **settings)
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
-    means.progress.say(f"next: swivel train {output} -o vectors")
+    options.progress.say(f"next: swivel train {output} -o vectors")
 
 
 @cli.command(cls=Command, short_help="Matrices to one: counts of equal labels summed.")
@@ -81,9 +81,9 @@ def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
     """
     from swivel.pipeline import stages as pipeline
 
-    means, as_json, _ = take_means(rest)
-    matrix = pipeline.add(*matrices, out=output, means=means)
+    options, as_json, _ = take_options(rest)
+    matrix = pipeline.add(*matrices, out=output, options=options)
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
-    means.progress.say(f"next: swivel train {output} --init VECTORS -o vectors")
+    options.progress.say(f"next: swivel train {output} --init VECTORS -o vectors")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.main import cli, take_means
+from swivel.cli.main import cli, take_options
 from swivel.cli.options import Command, output_options
 from swivel.cli.render import show
 
@@ -31,7 +31,7 @@ def explore(vectors: str, other: str | None, port: int, host: str, no_browser: b
     from swivel import explorer
 
     matrix = rest.pop("matrix")
-    means, as_json, _ = take_means(rest)
+    options, as_json, _ = take_options(rest)
     explorer.check_extra()
     with explorer.listen(host, port) as listener:
         exploration = explorer.open_exploration([vectors, *([other] if other else [])], matrix)
@@ -39,9 +39,9 @@ def explore(vectors: str, other: str | None, port: int, host: str, no_browser: b
         names = " and ".join(each.name for each in exploration.sets)
         show({"url": url}, as_json, lambda: click.echo(f"{names}: {url}"))
         if not explorer.Hosts(host).is_loopback:
-            means.progress.say(f"warning: everyone who can reach {host} can read these vectors; there is no password")
+            options.progress.say(f"warning: everyone who can reach {host} can read these vectors; there is no password")
         if no_browser or not webbrowser.open(url):
-            means.progress.say("open the address in a browser")
-        means.progress.say("Ctrl-C ends it")
+            options.progress.say("open the address in a browser")
+        options.progress.say("Ctrl-C ends it")
         explorer.serve(exploration, listener, host)
-    means.progress.say("stopped")
+    options.progress.say("stopped")

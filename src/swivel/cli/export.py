@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.main import cli, open_vectors, take_means
+from swivel.cli.main import cli, open_vectors, take_options
 from swivel.cli.options import Command, output_options
 from swivel.cli.render import show
 
@@ -50,7 +50,7 @@ def export(vectors: str, file: str, format: str | None, side: str, **rest: Any) 
     """
     from swivel.vectors import formats
 
-    _, as_json, _ = take_means(rest)
+    _, as_json, _ = take_options(rest)
     loaded = open_vectors(vectors)
     if side == "columns":
         loaded = formats.take_columns(loaded)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from swivel.cli.main import cli, read_tokens, report_vectors, take_means, text_arguments, vocabulary_option
+from swivel.cli.main import cli, read_tokens, report_vectors, take_options, text_arguments, vocabulary_option
 from swivel.cli.options import Command, config_options, means_options, output_options
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 
@@ -31,8 +31,8 @@ def extend(vectors: str, texts: tuple[str, ...], output: str, vocabulary: str | 
     """
     from swivel.pipeline import extend as extending
 
-    means, as_json, settings = take_means(rest)
+    options, as_json, settings = take_options(rest)
     extended = extending.extend(
-        vectors, text_arguments(texts), output, vocabulary=read_tokens(vocabulary), means=means, **settings
+        vectors, text_arguments(texts), output, vocabulary=read_tokens(vocabulary), options=options, **settings
     )
-    report_vectors(extended, Path(output), means, as_json)
+    report_vectors(extended, Path(output), options, as_json)

@@ -101,11 +101,11 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
     """
     from swivel.pipeline import stages as pipeline
 
-    means, as_json, settings = take_means(rest)
+    options, as_json, settings = take_options(rest)
     vectors = pipeline.run(
-        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), means=means, **settings
+        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
     )
-    report_vectors(vectors, Path(output) / "vectors", means, as_json)
+    report_vectors(vectors, Path(output) / "vectors", options, as_json)
 
 
 @cli.command(cls=Command, short_help="Text to a matrix of counts.")
@@ -124,9 +124,9 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
     """
     from swivel.pipeline import stages as pipeline
 
-    means, as_json, settings = take_means(rest)
+    options, as_json, settings = take_options(rest)
     matrix = pipeline.count(
-        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), means=means, **settings
+        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
     )
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
@@ -148,10 +148,10 @@ def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
     from swivel.counts import open_matrix
     from swivel.pipeline import stages as pipeline
 
-    means, as_json, settings = take_means(rest)
-    vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, means=means, **settings)
+    options, as_json, settings = take_options(rest)
+    vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, options=options, **settings)
     if is_leading():
-        report_vectors(vectors, Path(output), means, as_json)
+        report_vectors(vectors, Path(output), options, as_json)
 
 
 @cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
@@ -163,11 +163,11 @@ def demo(output: str | None, **rest: Any) -> None:
     """Train the bundled matrix of common English words and look at what came out: the first thing to try."""
     from swivel.pipeline import demo as sample
 
-    means, as_json, _ = take_means(rest)
-    result = sample.run_demo(output, means)
+    options, as_json, _ = take_options(rest)
+    result = sample.run_demo(output, options)
     show(result.to_dict(), as_json, lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
-    means.progress.say(next_look(Path(output) / "vectors", "music") if output else keep)
+    options.progress.say(next_look(Path(output) / "vectors", "music") if output else keep)
 
 
 @cli.command(cls=Command, short_help="Word similarity and analogies.")
@@ -204,11 +204,11 @@ def evaluate(vectors: str, sets: tuple[str, ...], data: str | None, against: tup
     """
     from swivel import evaluation
 
-    means, as_json, rules = take_means(rest)
+    options, as_json, rules = take_options(rest)
     sections, markdown = rules.pop("sections"), rules.pop("markdown")
     places = [*([data] if data else []), *sets] or None
     scored = {
-        path: evaluation.evaluate(open_vectors(path), places, progress=means.progress, **rules)
+        path: evaluation.evaluate(open_vectors(path), places, progress=options.progress, **rules)
         for path in (vectors, *against)
     }
     report = scored[vectors]
@@ -233,7 +233,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest
     """
     from swivel.vectors import parse_expression
 
-    _, as_json, _ = take_means(rest)
+    _, as_json, _ = take_options(rest)
     loaded = open_vectors(vectors)
     answers = {}
     for word in words:
@@ -254,7 +254,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest
 @output_options
 def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, **rest: Any) -> None:
     """A is to B as C is to ... ?"""
-    _, as_json, _ = take_means(rest)
+    _, as_json, _ = take_options(rest)
     found = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
     title = f"{a} : {b} = {c} : ?"
     show([answer._asdict() for answer in found], as_json, lambda: draw_neighbours({title: found}))
@@ -268,7 +268,7 @@ def info(path: str | None, verify: bool, **rest: Any) -> None:
     """What a folder holds and how it was made; without a folder, what this machine offers."""
     from swivel.pipeline import info as describe
 
-    _, as_json, _ = take_means(rest)
+    _, as_json, _ = take_options(rest)
     data = describe.describe_folder(Path(path), verify=verify) if path else describe.describe_machine()
     show(data, as_json, lambda: draw_facts(data))
 
@@ -283,12 +283,12 @@ def completion(shell: str) -> None:
     click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
 
 
-def take_means(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
-    """Part what a command was given into means, the --json flag and settings."""
+def take_options(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
+    """Part what a command was given into options, the --json flag and settings."""
     from swivel.runtime.options import RunOptions
 
     as_json = rest.pop("json")
-    means = RunOptions(
+    options = RunOptions(
         threads=rest.pop("threads", None),
         memory=rest.pop("memory", None),
         overwrite=rest.pop("overwrite", False),
@@ -297,7 +297,7 @@ def take_means(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
         progress=_choose_progress(quiet=rest.pop("quiet"), tensorboard=rest.pop("tensorboard", None)),
         report=not rest.pop("no_report", True),
     )
-    return means, as_json, rest
+    return options, as_json, rest
 
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
@@ -344,12 +344,12 @@ def next_look(path: Path, word: str) -> str:
     return next_command("explore", path)
 
 
-def report_vectors(vectors: Vectors, path: Path, means: RunOptions, as_json: bool) -> None:
+def report_vectors(vectors: Vectors, path: Path, options: RunOptions, as_json: bool) -> None:
     """Say where the vectors are and what to do with them."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # not too common to have a meaning
-    means.progress.say(next_command("nearest", path, word))
+    options.progress.say(next_command("nearest", path, word))
 
 
 def main() -> None:

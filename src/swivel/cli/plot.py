@@ -1,4 +1,4 @@
-"""Figures of a run: `plot passes`, `plot norms` and `plot fit`."""
+"""Figures of a run: `plot epochs`, `plot norms` and `plot fit`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ vectors_argument = click.argument("vectors", metavar="RUN")
 @vectors_argument
 @output_file
 @output_options
-def passes(vectors: str, output: str, **rest: Any) -> None:
+def epochs(vectors: str, output: str, **rest: Any) -> None:
     """The mean losses of RUN, the folder of `swivel run` or of `swivel train`: all cells, observed, unobserved."""
     from swivel.reports import plots
     from swivel.reports import run_report as reporting
 
-    _draw(lambda: plots.plot_passes(reporting.find_passes(_manifest_of(vectors))), output, rest)
+    _draw(lambda: plots.plot_epochs(reporting.find_epochs(_manifest_of(vectors))), output, rest)
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swivel.cli.main import cli, open_vectors, take_means
+from swivel.cli.main import cli, open_vectors, take_options
 from swivel.cli.options import Command, config_options, means_options, output_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig
@@ -24,7 +24,7 @@ data_option = click.option(
 
 @cli.group(short_help="Figures of a run and of the paper, PNG or SVG.")
 def plot() -> None:
-    """Draw a figure of a run (passes, norms, fit) or of the paper (loss, block, frequency)."""
+    """Draw a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
 
 
 @plot.command(cls=Command, short_help="The two losses against the prediction.")
@@ -68,7 +68,7 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
     from swivel.reports import plots
     from swivel.reports.plots.frequency_buckets import make_curves
 
-    means, as_json, _ = take_means(rest)
+    options, as_json, _ = take_options(rest)
     plots.style.check_format(Path(output))
     if differences and len(vectors) < 2:
         raise ConfigError("--differences compares the first VECTORS with others: name two or more")
@@ -78,7 +78,7 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
         raise ConfigError("text files do not say how frequent words are: name a folder of Swivel's, too")
     answers = {}
     for name, each in loaded.items():
-        found = evaluation.evaluate(each, data, draws=0, progress=means.progress)
+        found = evaluation.evaluate(each, data, draws=0, progress=options.progress)
         answers[name] = [result for result in found.results if isinstance(result, evaluation.AnalogyResult)]
     curves, gaps = make_curves(answers, counts)
     figure = plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
@@ -111,7 +111,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 def report_figure(output: str, rest: dict[str, Any]) -> None:
     """Say which picture was written."""
-    _, as_json, _ = take_means(rest)
+    _, as_json, _ = take_options(rest)
     show({"figure": output}, as_json, lambda: click.echo(output))
 
 
@@ -142,7 +142,7 @@ def reproduce(texts: tuple[str, ...], output: str, methods: str, vectors: tuple[
     """
     from swivel.pipeline import reproduce as room
 
-    means, as_json, settings = take_means(rest)
+    options, as_json, settings = take_options(rest)
     data = settings.pop("data")
     config = room.ReproduceConfig(
         methods=tuple(name.strip() for name in methods.split(",")),
@@ -150,10 +150,10 @@ def reproduce(texts: tuple[str, ...], output: str, methods: str, vectors: tuple[
         data=None if data is None else Path(data),
         **{name: settings.pop(name) for name in ("dim", "tokens", "seeds", "seed", "half")},
     )
-    results = room.reproduce(texts, output, config=config, means=means, **settings)
+    results = room.reproduce(texts, output, config=config, options=options, **settings)
     header, rows = results.table()
     show(results.to_dict(), as_json, lambda: draw_table(header, rows))
-    means.progress.say(f"the report: {Path(output) / 'report.html'}")
+    options.progress.say(f"the report: {Path(output) / 'report.html'}")
 
 
 def _named_path(text: str) -> tuple[str, Path]:

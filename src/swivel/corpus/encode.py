@@ -1,7 +1,7 @@
 """Text to numbers, on every core.
 
 Receives whatever `sources` can read, hands on an `EncodedCorpus`: the corpus as numbers of types in scratch files,
-and the table of types. One pass over the text: the vocabulary is chosen afterwards, from the counts, and `write_ids`
+and the table of types. One epoch over the text: the vocabulary is chosen afterwards, from the counts, and `write_ids`
 turns the numbers into its ids. It does not choose the vocabulary.
 
 Each worker has a table and a scratch file of its own; who takes which piece is chance, and leaves no trace in what

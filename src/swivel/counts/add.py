@@ -124,7 +124,7 @@ def _settings_of(matrix: Matrix) -> dict[str, Any]:
     return {name: made["import"][name] for name in IMPORT_SETTINGS if name in made.get("import", {})}
 
 
-def add_matrices(matrices: Sequence[Matrix], target: SumTarget, means: RunOptions) -> Matrix:
+def add_matrices(matrices: Sequence[Matrix], target: SumTarget, options: RunOptions) -> Matrix:
     """Write the sum of matrices and return it.
 
     Parameters
@@ -133,7 +133,7 @@ def add_matrices(matrices: Sequence[Matrix], target: SumTarget, means: RunOption
         Of the same kind (see `shared_config`); vocabularies may differ.
     target
         Folder, and what the manifest says.
-    means
+    options
         Memory to stay inside, threads, progress.
 
     Raises
@@ -146,18 +146,18 @@ def add_matrices(matrices: Sequence[Matrix], target: SumTarget, means: RunOption
     spec = _merge_labels(matrices, unit)
     terms = [_make_term(matrix, spec) for matrix in matrices]
     cells = sum(len(matrix.stored.positions) for matrix in matrices)
-    memory = means.memory_bytes
+    memory = options.memory_bytes
     disk, sorting = building_bytes(cells * (2 if spec.symmetric else 1), memory)
-    ResourceEstimate("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, means.progress)
+    ResourceEstimate("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, options.progress)
     most = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_A_CELL)))
     builder = MatrixBuilder(
         target.path,
         spec,
         memory_bytes=memory - memory // _PIECE_SHARE,
-        threads=means.thread_count,
-        overwrite=means.overwrite,
+        threads=options.thread_count,
+        overwrite=options.overwrite,
     )
-    with builder, track(means.progress, "adding", cells, "cells") as task:
+    with builder, track(options.progress, "adding", cells, "cells") as task:
         for term in terms:
             _add_term(builder, term, most, task)
         return builder.finish(config=target.config, inputs=target.inputs)

@@ -1,4 +1,4 @@
-"""The cells of a matrix in other blocks, in one pass over them.
+"""The cells of a matrix in other blocks, in one epoch over them.
 
 Receives the stored arrays and two layouts; hands on arrays of the same kind, in scratch files. Each cell is sent to its
 new shard as position << 32 | count, then each shard is sorted: both in threads. It does not touch the folder.

@@ -27,7 +27,7 @@ from swivel.config import (
     CorpusConfig,
     Rule,
     check_fields,
-    knob,
+    config_field,
     result_settings,
 )
 from swivel.corpus import BREAK, Texts, encode_corpus
@@ -50,22 +50,26 @@ A_CORPUS = Rule(lambda v: isinstance(v, CorpusConfig), "a CorpusConfig")
 class BaselineConfig:
     """How word2vec is trained, and how its text is read.
 
-    The paper states: skip-gram with 5 negative samples, a window of 10, 5 passes, 300 dimensions, word vectors alone.
+    The paper states: skip-gram with 5 negative samples, a window of 10, 5 epochs, 300 dimensions, word vectors alone.
     The rest is gensim's default: windows shrunk at random, negatives drawn by frequency to the power .75, the rate
     falling linearly to 1e-4, words above a share of `sample` of the text left out at random.
     """
 
-    dim: int = knob(300, "dimensions of a vector", POSITIVE_INT)
-    window: int = knob(10, "how many tokens to each side co-occur with a token, at most", POSITIVE_INT)
-    negatives: int = knob(5, "random words that are pushed away for each one that is pulled", POSITIVE_INT)
-    passes: int = knob(5, "how often the text is read", POSITIVE_INT)
-    rate: float | None = knob(None, "learning rate; default: .025 for sgns, .05 for cbow", POSITIVE, optional=True)
-    sample: float = knob(1e-3, "share of the text above which a word is left out at random; 0: never", NOT_NEGATIVE)
-    seed: int = knob(1, "seed of everything random; the same vectors again need one thread, too", NATURAL)
-    min_n: int = knob(3, "fasttext: length of the shortest character n-grams", POSITIVE_INT)
-    max_n: int = knob(6, "fasttext: length of the longest character n-grams", POSITIVE_INT)
-    buckets: int = knob(2_000_000, "fasttext: rows of the table that n-grams are hashed into", POSITIVE_INT)
-    corpus: CorpusConfig = knob(CorpusConfig(), "how text is read", A_CORPUS)  # noqa: RUF009 (it is frozen)
+    dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
+    window: int = config_field(10, "how many tokens to each side co-occur with a token, at most", POSITIVE_INT)
+    negatives: int = config_field(5, "random words that are pushed away for each one that is pulled", POSITIVE_INT)
+    epochs: int = config_field(5, "how often the text is read", POSITIVE_INT)
+    learning_rate: float | None = config_field(
+        None, "learning rate; default: .025 for sgns, .05 for cbow", POSITIVE, optional=True
+    )
+    sample: float = config_field(
+        1e-3, "share of the text above which a word is left out at random; 0: never", NOT_NEGATIVE
+    )
+    seed: int = config_field(1, "seed of everything random; the same vectors again need one thread, too", NATURAL)
+    min_n: int = config_field(3, "fasttext: length of the shortest character n-grams", POSITIVE_INT)
+    max_n: int = config_field(6, "fasttext: length of the longest character n-grams", POSITIVE_INT)
+    buckets: int = config_field(2_000_000, "fasttext: rows of the table that n-grams are hashed into", POSITIVE_INT)
+    corpus: CorpusConfig = config_field(CorpusConfig(), "how text is read", A_CORPUS)  # noqa: RUF009 (it is frozen)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +81,7 @@ def train_word2vec(
     *,
     method: str = "sgns",
     config: BaselineConfig | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Vectors:
     """Train word2vec on texts and return the vectors of a vocabulary's words, in its order.
@@ -109,7 +113,7 @@ def train_word2vec(
     >>> train_word2vec(texts, Vocabulary(["the", "sat", "cat"]), config=config).dim
     4
     """
-    model = train_gensim_model(texts, vocabulary, method=method, config=config, means=means, scratch=scratch)
+    model = train_gensim_model(texts, vocabulary, method=method, config=config, options=options, scratch=scratch)
     return Vectors(VectorTable(vocabulary, vectors_of_words(model, vocabulary)))
 
 
@@ -119,33 +123,33 @@ def train_gensim_model(
     *,
     method: str = "sgns",
     config: BaselineConfig | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Any:
     """Train and return gensim's own model; the parameters are those of `train_word2vec`.
 
     A fastText model has a vector for every word, also for one that is not in the vocabulary: `model.wv["unseen"]`.
     """
-    config, means = config or BaselineConfig(), means or RunOptions()
-    settings = _gensim_settings(method, config, means.thread_count)
+    config, options = config or BaselineConfig(), options or RunOptions()
+    settings = _gensim_settings(method, config, options.thread_count)
     make_model = _find_gensim(method)
 
     with scratch_folder(scratch or Path(tempfile.gettempdir())) as folder:
-        ids = _read_ids(texts, vocabulary, config.corpus, folder, means)
+        ids = _read_ids(texts, vocabulary, config.corpus, folder, options)
         model = make_model(**settings)
         with stop_on_signals() as should_stop, _without_warnings():
-            _train(model, _Units(ids, vocabulary, should_stop), config.passes, f"training {method}", means)
+            _train(model, _Units(ids, vocabulary, should_stop), config.epochs, f"training {method}", options)
     return model
 
 
 def baseline_settings(method: str, config: BaselineConfig) -> dict[str, dict[str, Any]]:
     """Return what vectors depend on, by stage, as a manifest keeps it.
 
-    >>> baseline_settings("cbow", BaselineConfig(dim=100))["baseline"]["rate"]
+    >>> baseline_settings("cbow", BaselineConfig(dim=100))["baseline"]["learning_rate"]
     0.05
     """
     settings = result_settings(config)
-    settings |= {"method": method, "rate": _find_rate(method, config)}
+    settings |= {"method": method, "learning_rate": _find_rate(method, config)}
     if method != "fasttext":
         for name in ("min_n", "max_n", "buckets"):
             del settings[name]
@@ -181,7 +185,7 @@ def _find_gensim(method: str) -> Any:
 def _find_rate(method: str, config: BaselineConfig) -> float:
     if method not in RATES:
         raise ConfigError(f"method must be one of {', '.join(RATES)}, got {method!r}")
-    return config.rate or RATES[method]
+    return config.learning_rate or RATES[method]
 
 
 def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
         "vector_size": config.dim,
         "window": config.window,
         "negative": config.negatives,
-        "epochs": config.passes,
+        "epochs": config.epochs,
         "alpha": _find_rate(method, config),
         "sample": config.sample,
         "seed": config.seed,
@@ -203,12 +207,12 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
 
 
 def _read_ids(
-    texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, means: RunOptions
+    texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, options: RunOptions
 ) -> NDArray[np.uint32]:
     """Return the text as ids of the vocabulary, units apart, mapped from a scratch file."""
-    encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
+    encoded = encode_corpus(texts, config, scratch=scratch, threads=options.thread_count, progress=options.progress)
     file = scratch / "ids.npy"
-    ids = encoded.write_ids(vocabulary, keep_gaps=False, path=file, threads=means.thread_count)
+    ids = encoded.write_ids(vocabulary, keep_gaps=False, path=file, threads=options.thread_count)
     if len(ids) == 0:
         raise VocabularyError(f"none of the {len(vocabulary):,} tokens of the vocabulary is in the text")
     return np.asarray(ids)
@@ -250,10 +254,10 @@ class _Units:
             self.task.advance(tokens)
 
 
-def _train(model: Any, units: _Units, passes: int, job: str, means: RunOptions) -> None:
+def _train(model: Any, units: _Units, epochs: int, job: str, options: RunOptions) -> None:
     model.build_vocab_from_freq(units.counts())
-    with track(means.progress, job, passes * units.token_count, "tokens") as units.task:
-        model.train(units, total_words=units.token_count, epochs=passes)
+    with track(options.progress, job, epochs * units.token_count, "tokens") as units.task:
+        model.train(units, total_words=units.token_count, epochs=epochs)
 
 
 @contextlib.contextmanager

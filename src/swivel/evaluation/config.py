@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, choice, knob, one_of
+from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, choice, config_field, one_of
 from swivel.errors import ConfigError
 from swivel.vectors import Vectors
 from swivel.vectors.vectors import METHODS
@@ -38,10 +38,12 @@ class EvaluationConfig:
         "zero",
         "mean",
     )
-    top: int | None = knob(None, "only the N first, commonest words count as known", POSITIVE_INT, optional=True)
-    lowercase: bool = knob(True, "lower-case the words of the sets", FLAG)
-    half: str | None = knob(None, "only one half of every set", one_of(*HALVES), choices=HALVES, optional=True)
-    draws: int = knob(10_000, "resamplings behind each interval; 0: no intervals", NATURAL)
+    top: int | None = config_field(
+        None, "only the N first, commonest words count as known", POSITIVE_INT, optional=True
+    )
+    lowercase: bool = config_field(True, "lower-case the words of the sets", FLAG)
+    half: str | None = config_field(None, "only one half of every set", one_of(*HALVES), choices=HALVES, optional=True)
+    draws: int = config_field(10_000, "resamplings behind each interval; 0: no intervals", NATURAL)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -186,11 +186,11 @@ def _find_matrix(path: Path) -> Matrix | None:
     from swivel.counts import open_matrix
 
     try:
-        made_from = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
+        provenance = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
         beside = path.parent / "matrix"
-        if made_from is None or not (beside / MANIFEST).exists():
+        if provenance is None or not (beside / MANIFEST).exists():
             return None
         matrix = open_matrix(beside)
     except StorageError:
         return None  # Nobody asked for it: without it there are no counts, and all else works.
-    return matrix if matrix.fingerprint == made_from else None
+    return matrix if matrix.fingerprint == provenance else None

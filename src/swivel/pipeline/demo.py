@@ -43,12 +43,12 @@ QUESTIONS = (
     ("large", "larger", "small"),
 )
 # Half of the sample's cells are observed: sampling its zeros would save nothing. Of the bundled pairs' questions are
-# right, with 20 passes: dim 128 .76, dim 200 .79, dim 300 .79; below 300, some seeds put prince before queen.
+# right, with 20 epochs: dim 128 .76, dim 200 .79, dim 300 .79; below 300, some seeds put prince before queen.
 SETTINGS: dict[str, Any] = {
     "dim": 300,
     "block_size": 256,
-    "passes": 20,
-    "decay": 1e-4,
+    "epochs": 20,
+    "weight_decay": 1e-4,
     "combine": "sum",
     "zeros": "all",
 }
@@ -77,25 +77,29 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
 
 
-def open_sample(out: str | Path | None = None, *, means: RunOptions | None = None) -> Matrix:
+def open_sample(out: str | Path | None = None, *, options: RunOptions | None = None) -> Matrix:
     """Return the bundled matrix, unpacked into the folder `out` or into a temporary one.
 
     >>> matrix = open_sample()
     >>> matrix.rows[0], matrix.shape[0] >= 5000
     ('the', True)
     """
-    means = means or RunOptions()
+    options = options or RunOptions()
     data = files("swivel") / "data"
     packed = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
-    made_from = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
+    provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
     with pipeline.folder_or_temporary(out) as home:
-        if pipeline.is_done(home.path, "matrix", made_from, means):
+        if pipeline.is_done(home.path, "matrix", provenance, options):
             return open_matrix(home.path)
-        means.progress.say(f"unpacking the bundled matrix of {len(words):,} English words")
+        options.progress.say(f"unpacking the bundled matrix of {len(words):,} English words")
         spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
         builder = MatrixBuilder(
-            home.path, spec, memory_bytes=means.memory_bytes, threads=means.thread_count, overwrite=means.overwrite
+            home.path,
+            spec,
+            memory_bytes=options.memory_bytes,
+            threads=options.thread_count,
+            overwrite=options.overwrite,
         )
         with builder:
             rows, columns, counts = unpack_cells(packed, len(words))
@@ -103,7 +107,7 @@ def open_sample(out: str | Path | None = None, *, means: RunOptions | None = Non
             off = rows != columns
             builder.add(rows, columns, units)
             builder.add(columns[off], rows[off], units[off])
-            return home.keep(builder.finish(**made_from))
+            return home.keep(builder.finish(**provenance))
 
 
 def read_pairs() -> dict[str, list[tuple[str, str]]]:
@@ -139,13 +143,13 @@ class Demo:
         return asdict(self)
 
 
-def run_demo(out: str | Path | None, means: RunOptions) -> Demo:
+def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
     """Train the sample and look at it."""
     matrix_path, vectors_path = (None, None) if out is None else (Path(out) / "matrix", Path(out) / "vectors")
     started = time.perf_counter()
-    with contextlib.nullcontext(means) if out is None else pipeline.reported(Path(out), means) as timed:
-        matrix = open_sample(matrix_path, means=timed)
-        vectors = pipeline.train(matrix, vectors_path, recipe="fast", means=timed, **SETTINGS)
+    with contextlib.nullcontext(options) if out is None else pipeline.reported(Path(out), options) as timed:
+        matrix = open_sample(matrix_path, options=timed)
+        vectors = pipeline.train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
     seconds = time.perf_counter() - started
     return Demo(
         len(vectors),

@@ -32,7 +32,7 @@ from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import find_rank, parse_bytes
-from swivel.runtime.signals import deferring
+from swivel.runtime.signals import defer_signals
 from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
     for setting in settings:
         if not any(setting in known for known in names.values()):
             if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-                raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
+                raise ConfigError(f"{setting} is given as options=Means({setting}=...): it does not change the result")
             all_names = sorted(set().union(*names.values()))
             raise ConfigError(f"{setting!r} is not a setting here; known are {', '.join(all_names)}")
     return [
@@ -86,20 +86,20 @@ def folder_or_temporary(out: str | Path | None) -> Iterator[ResultFolder]:
         raise
 
 
-def is_done(path: Path, stage: str, made_from: Mapping[str, Any], means: RunOptions) -> bool:
+def is_done(path: Path, stage: str, provenance: Mapping[str, Any], options: RunOptions) -> bool:
     """Return whether a folder was made from exactly this; raise where it was made from something else."""
-    if means.overwrite or not (path / MANIFEST).exists():
+    if options.overwrite or not (path / MANIFEST).exists():
         return False
     manifest = read_manifest(path)
     if manifest.stage != stage:
         raise FolderExists(f"{path}: holds {manifest.stage} already; choose another folder or pass --overwrite")
-    if {"config": manifest.config, "inputs": manifest.inputs} == made_from:
+    if {"config": manifest.config, "inputs": manifest.inputs} == provenance:
         sweep_folder(path)
-        means.progress.say(f"{path}: finished already, nothing to do")
+        options.progress.say(f"{path}: finished already, nothing to do")
         return True
     differing = [
         f"{stage}.{name}"
-        for stage, values in made_from["config"].items()
+        for stage, values in provenance["config"].items()
         for name, value in values.items()
         if value != manifest.config.get(stage, {}).get(name)
     ]
@@ -113,7 +113,7 @@ def count(
     *,
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
     """Count co-occurrences in text and return the matrix, kept in the folder `out` or in a temporary one.
@@ -136,7 +136,7 @@ def count(
     from swivel.corpus import fingerprint_sources
     from swivel.counts import open_matrix
 
-    means = means or RunOptions()
+    options = options or RunOptions()
     _refuse_ranks()
     corpus_config, vocabulary_config, count_config = split_settings(
         recipe, settings, CorpusConfig, VocabularyConfig, CountConfig
@@ -152,13 +152,13 @@ def count(
         inputs["vocabulary"] = fingerprint(list(listed))
     with folder_or_temporary(out) as home:
         is_repeatable = "iterable" not in inputs and "-" not in inputs
-        if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, means):
+        if is_repeatable and is_done(home.path, "matrix", {"config": configs, "inputs": inputs}, options):
             return open_matrix(home.path)
         with hold_folder(home.path):
-            _refuse_finished(home.path, means)
+            _refuse_finished(home.path, options)
             check_libraries("counting")
-            warn_of_paths(texts, means.progress)
-            return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, means))
+            warn_of_paths(texts, options.progress)
+            return home.keep(_count(texts, home.path, listed, (configs, count_config), inputs, options))
 
 
 def _refuse_ranks() -> None:
@@ -167,9 +167,9 @@ def _refuse_ranks() -> None:
         raise ConfigError("torchrun starts ranks for training alone; count in one process first, then train its matrix")
 
 
-def _refuse_finished(path: Path, means: RunOptions) -> None:
+def _refuse_finished(path: Path, options: RunOptions) -> None:
     """Say at once, not after minutes of reading, that a folder is finished already."""
-    if (path / MANIFEST).exists() and not means.overwrite:
+    if (path / MANIFEST).exists() and not options.overwrite:
         raise FolderExists(
             f"{path}: finished already, and text that is in memory or comes from a pipe cannot be compared with what "
             "it was made from; choose another folder, train from this one, or pass --overwrite"
@@ -182,35 +182,35 @@ def _count(
     listed: tuple[str, ...] | None,
     settings: tuple[Mapping[str, Mapping[str, Any]], CountConfig],
     inputs: Mapping[str, str],
-    means: RunOptions,
+    options: RunOptions,
 ) -> Matrix:
     from swivel.counts.cooccurrence import CountJob, check_device, choose_device, count_tokens, wake_device
 
     configs, count_config = settings
-    if means.ray is not None:
+    if options.ray is not None:
         from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
 
-        return count_on_ray(ClusterCount(texts, path, configs, count_config, inputs, listed), means)
+        return count_on_ray(ClusterCount(texts, path, configs, count_config, inputs, listed), options)
     device_memory = None if count_config.device_memory is None else parse_bytes(count_config.device_memory)
     if count_config.device not in ("auto", "cpu"):
         check_device(count_config.device)  # now, not after the text has been read
     wake_device(count_config.device)
     with scratch_folder(path) as scratch:
-        vocabulary, ids = number_tokens(texts, scratch, listed, configs, means)
+        vocabulary, ids = number_tokens(texts, scratch, listed, configs, options)
         job = CountJob(
             path=path,
-            memory_bytes=means.memory_bytes,
-            threads=means.thread_count,
-            overwrite=means.overwrite,
+            memory_bytes=options.memory_bytes,
+            threads=options.thread_count,
+            overwrite=options.overwrite,
             inputs=inputs,
             settings=configs,
             device=choose_device(count_config.device, len(ids)),
             device_memory=device_memory,
         )
-        return count_tokens(ids, vocabulary, count_config, job, progress=means.progress)
+        return count_tokens(ids, vocabulary, count_config, job, progress=options.progress)
 
 
-def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: RunOptions | None = None) -> Matrix:
+def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None) -> Matrix:
     """Add matrices up, cells of equal labels summed, and return the sum, kept in `out` or in a temporary folder.
 
     Vocabularies may differ: the sum has the labels of all, by falling count. Matrices counted from parts of a text
@@ -236,19 +236,19 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, means: Ru
     from swivel.counts import open_matrix
     from swivel.counts.add import SumTarget, add_matrices, shared_config
 
-    means = means or RunOptions()
+    options = options or RunOptions()
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
     opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
     config = shared_config(opened)
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
     with folder_or_temporary(out) as home:
-        if is_done(home.path, "matrix", {"config": config, "inputs": inputs}, means):
+        if is_done(home.path, "matrix", {"config": config, "inputs": inputs}, options):
             return open_matrix(home.path)
         with hold_folder(home.path):
             for matrix in opened:
                 matrix.verify()
-            return home.keep(add_matrices(opened, SumTarget(home.path, config, inputs), means))
+            return home.keep(add_matrices(opened, SumTarget(home.path, config, inputs), options))
 
 
 def train(
@@ -257,7 +257,7 @@ def train(
     *,
     recipe: str = "default",
     init: Vectors | str | Path | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Train vectors for a matrix and return them, kept in the folder `out` where one is given.
@@ -271,19 +271,19 @@ def train(
         A matrix, or the folder of one.
     init
         Vectors to start from, or the folder that training wrote: words that both have begin at their old rows and
-        columns, new ones join, a third of the passes will do. `dim` is theirs.
+        columns, new ones join, a third of the epochs will do. `dim` is theirs.
     settings
         Fields of TrainConfig and VectorsConfig.
     """
     check_libraries("training")
-    with deferring():
+    with defer_signals():
         from swivel import vectors
         from swivel.counts import open_matrix
         from swivel.pipeline.train_folder import make_job, make_vectors
         from swivel.reports.run_report import leave_report
         from swivel.vectors.formats import open_vectors
 
-    means = means or RunOptions()
+    options = options or RunOptions()
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and settings.get("dim") is None:
@@ -291,14 +291,14 @@ def train(
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that they all see: pass out")
     job = make_job(matrix, *_training_settings(matrix, recipe, settings), init)
-    watch = Stopwatch(means.progress)
+    watch = Stopwatch(options.progress)
     with folder_or_temporary(out) as home:
-        if is_done(home.path, "vectors", job.made_from(), means):
+        if is_done(home.path, "vectors", job.provenance(), options):
             result = vectors.load(home.path)
         else:
-            result = make_vectors(job, home.path, dataclasses.replace(means, progress=watch))
-        if means.report and out is not None:
-            leave_report(home.path, matrix, home.path, watch, means)
+            result = make_vectors(job, home.path, dataclasses.replace(options, progress=watch))
+        if options.report and out is not None:
+            leave_report(home.path, matrix, home.path, watch, options)
         return home.keep(result)
 
 
@@ -320,7 +320,7 @@ def run(
     recipe: str = "default",
     vocabulary: Vocabulary | Iterable[str] | None = None,
     init: Vectors | str | Path | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Go from text to vectors: `out/matrix`, then `out/vectors`; finished stages are not done again.
@@ -340,21 +340,21 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
-    with hold_folder(path), reported(path, means or RunOptions()) as timed:
-        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, means=timed, **to_count)
-        return train(matrix, path / "vectors", recipe=recipe, init=init, means=timed, **to_train)
+    with hold_folder(path), reported(path, options or RunOptions()) as timed:
+        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, options=timed, **to_count)
+        return train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **to_train)
 
 
 @contextmanager
-def reported(path: Path, means: RunOptions) -> Iterator[RunOptions]:
+def reported(path: Path, options: RunOptions) -> Iterator[RunOptions]:
     """Yield means for the stages of a run, whose one report is written into its folder when they are done."""
-    watch = Stopwatch(means.progress)
-    yield dataclasses.replace(means, progress=watch, report=False)
-    if means.report:
+    watch = Stopwatch(options.progress)
+    yield dataclasses.replace(options, progress=watch, report=False)
+    if options.report:
         from swivel.counts import open_matrix
         from swivel.reports.run_report import leave_report
 
-        leave_report(path / "vectors", open_matrix(path / "matrix"), path, watch, means)
+        leave_report(path / "vectors", open_matrix(path / "matrix"), path, watch, options)
 
 
 def _settings_of(settings: Mapping[str, Any], *stages: type[Any]) -> dict[str, Any]:

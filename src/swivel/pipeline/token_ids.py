@@ -49,22 +49,22 @@ def number_tokens(
     scratch: Path,
     listed: tuple[str, ...] | None,
     configs: Mapping[str, Mapping[str, Any]],
-    means: RunOptions,
+    options: RunOptions,
 ) -> tuple[Vocabulary, NDArray[np.uint32]]:
     """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
     from swivel.corpus import encode_corpus
 
     config = CorpusConfig(**configs["corpus"])
-    _forecast_reading(texts, scratch, means.progress)
-    encoded = encode_corpus(texts, config, scratch=scratch, threads=means.thread_count, progress=means.progress)
+    _forecast_reading(texts, scratch, options.progress)
+    encoded = encode_corpus(texts, config, scratch=scratch, threads=options.thread_count, progress=options.progress)
     vocabulary = choose_vocabulary(
         encoded.counts, VocabularyConfig(**configs["vocabulary"]), listed, lowercase=config.lowercase
     )
-    means.progress.say(
+    options.progress.say(
         f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
     )
     keep_gaps = configs["count"]["oov"] == "gap"
-    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=means.thread_count)
+    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=options.thread_count)
     return vocabulary, ids
 
 

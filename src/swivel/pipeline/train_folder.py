@@ -37,7 +37,7 @@ class TrainJob:
     init: Vectors | None = None
     start: WarmStart | None = None
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return settings and inputs, as the manifest keeps them."""
         configs = {"train": result_settings(self.config), "vectors": result_settings(self.vectors_config)}
         inputs = {"matrix": self.matrix.fingerprint}
@@ -49,43 +49,47 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
 
 
-def make_vectors(job: TrainJob, path: Path, means: RunOptions) -> Vectors:
+def make_vectors(job: TrainJob, path: Path, options: RunOptions) -> Vectors:
     """Train, or go on from the last checkpoint, and write the folder."""
-    with contextlib.closing(choose_workers(means)) as workers:
+    with contextlib.closing(choose_workers(options)) as workers:
         if workers.leads:
-            _lead(job, path, means, workers)
+            _lead(job, path, options, workers)
         else:
-            _follow(job, means, workers)
+            _follow(job, options, workers)
         workers.agree(True)  # Whoever follows waits here until all is written.
     return vectors.load(path)
 
 
-def _follow(job: TrainJob, means: RunOptions, workers: Executor) -> None:
+def _follow(job: TrainJob, options: RunOptions, workers: Executor) -> None:
     """Train with a process that leads, and write nothing; that one compares the matrix with its checksums."""
     job.matrix.trust()
     with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
-        train_matrix(job.matrix, job.config, folder=Path(folder), threads=means.thread_count, workers=workers)
+        train_matrix(job.matrix, job.config, folder=Path(folder), threads=options.thread_count, workers=workers)
 
 
-def _lead(job: TrainJob, path: Path, means: RunOptions, workers: Executor) -> None:
-    with create_folder(path, "vectors", overwrite=means.overwrite) as folder:
+def _lead(job: TrainJob, path: Path, options: RunOptions, workers: Executor) -> None:
+    with create_folder(path, "vectors", overwrite=options.overwrite) as folder:
         job.matrix.verify()
-        how: dict[str, Any] = {"threads": means.thread_count, "progress": means.progress, "start": _join(job, means)}
+        how: dict[str, Any] = {
+            "threads": options.thread_count,
+            "progress": options.progress,
+            "start": _join(job, options),
+        }
         with stop_on_signals():  # Asked after the last step: what was trained is written before anyone leaves.
             trained = train_matrix(job.matrix, job.config, folder=path, workers=workers, **how)
             assert trained is not None
             result = _combine(job, trained)
             facts = {**vectors.write_vectors(folder, result), **_training_facts(job.matrix, trained)}
-            folder.finish(**job.made_from(), facts=facts)
+            folder.finish(**job.provenance(), facts=facts)
             remove_checkpoints(path)
 
 
-def _join(job: TrainJob, means: RunOptions) -> WarmStart | None:
+def _join(job: TrainJob, options: RunOptions) -> WarmStart | None:
     if job.start is None:
         return None
     known, rows = len(job.start.rows.places), len(job.matrix.rows)
-    means.progress.say(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
-    return join_words(job.matrix, job.start, job.config, threads=means.thread_count)
+    options.progress.say(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
+    return join_words(job.matrix, job.start, job.config, threads=options.thread_count)
 
 
 def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:

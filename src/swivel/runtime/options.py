@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swivel.config import POSITIVE, POSITIVE_INT, check_fields, knob
+from swivel.config import POSITIVE, POSITIVE_INT, check_fields, config_field
 from swivel.errors import ConfigError
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_bytes
@@ -14,31 +14,31 @@ from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_
 class ClusterConfig:
     """Who trains on a cluster, and how long is waited for whom; none of it changes what is asked for."""
 
-    workers: int | None = knob(
+    workers: int | None = config_field(
         None,
         "with --ray: workers that train, asynchronously; default: as many as the cluster has cores for",
         POSITIVE_INT,
         optional=True,
         changes_result=False,
     )
-    servers: int = knob(1, "with --ray: servers that hold the parameters", POSITIVE_INT, changes_result=False)
-    worker_threads: int = knob(1, "with --ray: cores of a worker", POSITIVE_INT, changes_result=False)
-    worker_gpus: float = knob(
+    servers: int = config_field(1, "with --ray: servers that hold the parameters", POSITIVE_INT, changes_result=False)
+    worker_threads: int = config_field(1, "with --ray: cores of a worker", POSITIVE_INT, changes_result=False)
+    worker_gpus: float = config_field(
         1.0,
         "with --ray and --device cuda: GPUs of a worker; 0.5 lets two workers share one",
         POSITIVE,
         changes_result=False,
     )
-    lease_seconds: float = knob(
+    lease_seconds: float = config_field(
         60.0,
         "with --ray: how long a worker or a server may be silent before another does its work",
         POSITIVE,
         changes_result=False,
     )
-    patience_seconds: float = knob(
+    patience_seconds: float = config_field(
         600.0, "with --ray: how long nothing at all may advance before the run ends", POSITIVE, changes_result=False
     )
-    ahead: int = knob(
+    ahead: int = config_field(
         2,
         "with --ray: strips that a worker has at a time; 1: none is fetched ahead",
         POSITIVE_INT,

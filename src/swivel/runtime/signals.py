@@ -126,7 +126,7 @@ class _Asking:
 
 
 @contextmanager
-def deferring() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Have SIGINT and SIGTERM wait until the block ends: a library may die of an exception while it loads."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -34,8 +34,8 @@ class TensorboardProgress(ForwardingProgress):
     >>> import swivel, tempfile
     >>> matrix = swivel.count(["tea milk", "milk sugar"], min_count=1)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     means = swivel.Means(progress=TensorboardProgress(folder))
-    ...     vectors = swivel.train(matrix, dim=2, passes=2, means=means)
+    ...     options = swivel.RunOptions(progress=TensorboardProgress(folder))
+    ...     vectors = swivel.train(matrix, dim=2, epochs=2, options=options)
     ...     len(list(Path(folder).glob("events.*")))
     1
     """

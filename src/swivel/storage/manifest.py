@@ -77,8 +77,8 @@ def one_line(value: object) -> str:
 def seal(fields: Mapping[str, Any]) -> bytes:
     """Return a JSON object as text whose last field is the checksum of all bytes before it.
 
-    >>> unseal(seal({"passes": 3}))
-    {'passes': 3}
+    >>> unseal(seal({"epochs": 3}))
+    {'epochs': 3}
     """
     body = json.dumps(fields, indent=1).removesuffix("\n}")
     return f'{body}{_SEAL}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()

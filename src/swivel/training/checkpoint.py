@@ -31,9 +31,9 @@ DONE = "done.npy"
 class TrainingState:
     """How far a run is, and the losses so far."""
 
-    passes: int = 0  # complete passes
+    epochs: int = 0  # complete epochs
     saved: int = 0  # how many checkpoints came before
-    loss: Loss = field(default_factory=Loss)  # of the pass that is under way
+    loss: Loss = field(default_factory=Loss)  # of the epoch that is under way
     history: tuple[Loss, ...] = ()  # of each complete pass
     seconds: float = 0.0  # spent training
 
@@ -43,7 +43,7 @@ class Checkpoint:
     """A saved state."""
 
     place: TrainingState
-    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the pass that is under way
+    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the epoch that is under way
     arrays: Mapping[str, NDArray[np.float32]]
     plan: Mapping[str, Any] = field(default_factory=dict)
 
@@ -172,8 +172,8 @@ def place_from(facts: Mapping[str, Any]) -> TrainingState:
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
     place = TrainingState(**fields)
     numbers = [place.seconds, *(value for loss in (place.loss, *place.history) for value in astuple(loss))]
-    if not all(type(count) is int and count >= 0 for count in (place.passes, place.saved)):
-        raise ValueError(f"{place.passes!r} passes after {place.saved!r} checkpoints")
+    if not all(type(count) is int and count >= 0 for count in (place.epochs, place.saved)):
+        raise ValueError(f"{place.epochs!r} epochs after {place.saved!r} checkpoints")
     if not all(type(number) in (int, float) for number in numbers):
         raise ValueError("losses that are no numbers")
     return place

@@ -25,11 +25,11 @@ Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Blocks of a pass that share no parameters."""
+    """Blocks of an epoch that share no parameters."""
 
-    number: int  # of the pass
+    number: int  # of the epoch
     blocks: Sequence[Block]
-    rate: float
+    learning_rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,18 @@ class TrainingJob:
         def load() -> ObservedCells:
             return self.matrix.cells(*block)
 
-        return Step(block, load, round_.rate, (self.config.seed, 2, round_.number, *block))
+        return Step(block, load, round_.learning_rate, (self.config.seed, 2, round_.number, *block))
 
     def create_backend(self, threads: int) -> Backend:
         """Return the backend of the plan."""
         plan, config = self.plan, self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
-        settings = StepSettings(Objective.from_config(config), load.zeros, config.decay)
+        settings = StepSettings(Objective.from_config(config), load.zeros, config.weight_decay)
         memory = config.device_memory
-        means = BackendConfig(plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved)
-        return create_backend(plan.backend, settings, means)
+        backend_config = BackendConfig(
+            plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved
+        )
+        return create_backend(plan.backend, settings, backend_config)
 
     def is_sampled(self) -> bool:
         """Return whether zeros are sampled, where that is wished for."""
@@ -142,7 +144,7 @@ class Executor(Protocol):
     def run(
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Run rounds of one pass and tell what is over, each block once.
+        """Run rounds of one epoch and tell what is over, each block once.
 
         All of them, or, where the loop wishes a pause, some; when the iterator ends nothing is under way. `ahead` are
         the blocks of the rounds that will come after these.

@@ -105,7 +105,7 @@ class _Columns:
     sums: NDArray[np.float64]
     total: float
     objective: Objective
-    decay: float  # of a row's whole loss, not of its mean
+    weight_decay: float  # of a row's whole loss, not of its mean
 
 
 def _hold_columns(columns: ArrayLike, sums: ArrayLike, total: float, config: TrainConfig, device: str) -> _Columns:
@@ -119,9 +119,11 @@ def _hold_columns(columns: ArrayLike, sums: ArrayLike, total: float, config: Tra
     _, place = choose_backend(replace(config, backend="torch", device=device))
     dtype = _choose_dtype(place)
     objective = Objective.from_config(config)
-    decay = max(config.decay, LEAST_DECAY) * len(vectors)
+    weight_decay = max(config.weight_decay, LEAST_DECAY) * len(vectors)
     offsets = torch.from_numpy(column_offsets(sums, objective)).to(place, dtype)
-    return _Columns(torch.tensor(vectors, dtype=dtype, device=place), offsets, sums, float(total), objective, decay)
+    return _Columns(
+        torch.tensor(vectors, dtype=dtype, device=place), offsets, sums, float(total), objective, weight_decay
+    )
 
 
 def _choose_dtype(device: str) -> torch.dtype:
@@ -170,7 +172,7 @@ class _RowBatch:
         distances = products.view(-1)[self.seen] - self.targets
         # Overwriting distinct places is the same every time; adding to shared ones is not, on a GPU.
         cells.view(-1)[self.seen] = 0.5 * self.confidences * distances**2
-        return cells.sum(1) + 0.5 * self.fixed.decay * (vectors**2).sum(1)
+        return cells.sum(1) + 0.5 * self.fixed.weight_decay * (vectors**2).sum(1)
 
     def derivatives(self, vectors: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient with respect to the vectors, and each cell's second derivative."""
@@ -178,7 +180,7 @@ class _RowBatch:
         curvatures = slopes * (1 - slopes)
         slopes.view(-1)[self.seen] = self.confidences * (products.view(-1)[self.seen] - self.targets)
         curvatures.view(-1)[self.seen] = self.confidences
-        return slopes @ self.fixed.vectors + self.fixed.decay * vectors, curvatures
+        return slopes @ self.fixed.vectors + self.fixed.weight_decay * vectors, curvatures
 
     def products(self, vectors: Tensor) -> Tensor:
         """Return w . c of every row with every column."""
@@ -228,8 +230,8 @@ def _needed_precision(length: Tensor, goal: Tensor) -> Tensor:
 
 def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, close: Tensor) -> Tensor:
     """Return -H^-1 gradient of every row, each to within its own `close`, by conjugate gradients."""
-    C, decay = batch.fixed.vectors, batch.fixed.decay
-    diagonal = curvatures @ C**2 + decay  # of H: a row's own preconditioner
+    C, weight_decay = batch.fixed.vectors, batch.fixed.weight_decay
+    diagonal = curvatures @ C**2 + weight_decay  # of H: a row's own preconditioner
     step, residual = torch.zeros_like(gradient), -gradient
     scaled = residual / diagonal
     direction, strength = scaled, (residual * scaled).sum(1)
@@ -237,7 +239,7 @@ def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, close: 
         is_open = residual.norm(dim=1) > close
         if not is_open.any():
             break
-        bent = batch.products(direction).mul_(curvatures) @ C + decay * direction  # H times the direction
+        bent = batch.products(direction).mul_(curvatures) @ C + weight_decay * direction  # H times the direction
         size = torch.where(is_open, strength / (direction * bent).sum(1), 0)[:, None]  # a row that is done stays
         step = step + size * direction
         residual = residual - size * bent

@@ -31,10 +31,10 @@ Array = NDArray[np.float32]
 Ids = NDArray[np.int64]
 ROWS_DRAWN = 4096  # initial vectors that are drawn at a time
 # A training of default length ends with accumulators of about 1e-2: started there, old words hardly move (cosine .99)
-# and a third of the passes does not reach the loss of a training from scratch. With 1e-6, as new words have, it is
+# and a third of the epochs does not reach the loss of a training from scratch. With 1e-6, as new words have, it is
 # reached, and old words keep a cosine of .91. In between (8,000 words, 30 % more text; benchmarks/more_data.py):
 WARM_ACCUMULATOR = 1e-4
-WARM_SHARE = 3  # a warm start takes the third part of the passes
+WARM_SHARE = 3  # a warm start takes the third part of the epochs
 
 
 class Labelled(Protocol):
@@ -155,13 +155,13 @@ def fingerprint_vectors(vectors: Vectors) -> str:
     return digest.hexdigest()[:16]
 
 
-def fewer_passes(passes: int) -> int:
-    """Return how many passes a warm start takes where a training from scratch takes `passes`.
+def fewer_epochs(epochs: int) -> int:
+    """Return how many epochs a warm start takes where a training from scratch takes `epochs`.
 
-    >>> [fewer_passes(passes) for passes in (20, 5, 2)]
+    >>> [fewer_epochs(epochs) for epochs in (20, 5, 2)]
     [6, 1, 1]
     """
-    return max(1, passes // WARM_SHARE)
+    return max(1, epochs // WARM_SHARE)
 
 
 def make_arrays(
@@ -190,11 +190,11 @@ def make_arrays(
     arrays: dict[str, Array] = {}
     for side, name in enumerate(("rows", "columns")):
         vectors = _draw(side, sums[side], config, threads)
-        accumulators = np.full_like(vectors, np.float32(config.accumulator))
+        accumulators = np.full_like(vectors, np.float32(config.initial_accumulator))
         if start is not None:
             known = start.columns if side else start.rows
             vectors[known.places] = known.vectors
-            accumulators[known.places] = np.float32(max(config.accumulator, WARM_ACCUMULATOR))
+            accumulators[known.places] = np.float32(max(config.initial_accumulator, WARM_ACCUMULATOR))
             vectors[sums[side] <= 0] = 0
         vectors, accumulators = vectors[orders[side]], accumulators[orders[side]]
         if Objective.from_config(config).has_biases:

@@ -35,7 +35,7 @@ from swivel.training.executor import (
     Sides,
     TrainingJob,
 )
-from swivel.training.initialization import WarmStart, fewer_passes, make_arrays
+from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.metrics import TrainingMetrics
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.training.plan import BlockedMatrix, TrainingPlan, check_plan, estimate_needs, make_plan, read_plan
@@ -87,8 +87,8 @@ def train_matrix(
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
         parse_bytes(config.device_memory)  # A slip is told whatever the device.
-    made_from = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
-    identity = fingerprint(made_from | ({"init": start.fingerprint} if start else {}))
+    provenance = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
+    identity = fingerprint(provenance | ({"init": start.fingerprint} if start else {}))
     saver = CheckpointStore(folder, identity, config.checkpoint_minutes, progress)
     with (
         scratch_folder(folder) as scratch,
@@ -127,8 +127,8 @@ def _make_plan(
     matrix: BlockedMatrix, config: TrainConfig, start: WarmStart | None, smallest_block: int
 ) -> TrainingPlan:
     plan = make_plan(matrix, config, smallest_block)
-    is_open = config.passes is None and config.end == "passes"
-    return replace(plan, passes=fewer_passes(plan.passes)) if start and is_open else plan
+    is_open = config.epochs is None and config.end == "epochs"
+    return replace(plan, epochs=fewer_epochs(plan.epochs)) if start and is_open else plan
 
 
 class _TrainingRun:
@@ -139,7 +139,7 @@ class _TrainingRun:
         self.matrix, self.config, self.plan = job.matrix, job.config, job.plan
         self.objective = Objective.from_config(job.config)
         self.place = TrainingState()
-        self.done = np.zeros(job.blocks, np.bool_)  # blocks of the pass that is under way
+        self.done = np.zeros(job.blocks, np.bool_)  # blocks of the epoch that is under way
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
@@ -153,15 +153,15 @@ class _TrainingRun:
         if self.job.wants_sample() and not self.job.is_sampled():
             here.progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
         here.progress.say(
-            f"training {rows:,} x {columns:,}, {plan.passes} passes over {plan.row_blocks} x {plan.column_blocks} "
+            f"training {rows:,} x {columns:,}, {plan.epochs} epochs over {plan.row_blocks} x {plan.column_blocks} "
             f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
         )
 
     def train(self, progress: Progress) -> TrainingResult | None:
-        """Run all passes that are left."""
+        """Run all epochs that are left."""
         self.saver.last = time.monotonic()
         self._meter = TrainingMetrics(progress, self.done.size)
-        self._run_passes(progress)
+        self._run_epochs(progress)
         return self._finish()
 
     def _why_not_cuda(self) -> str:
@@ -199,13 +199,13 @@ class _TrainingRun:
         return rows, ParameterBlock(arrays["columns"], arrays["columns_accumulators"], column_offset)
 
     def _all_steps(self) -> int:
-        return self.plan.passes * self.done.size
+        return self.plan.epochs * self.done.size
 
     def _done_steps(self) -> int:
-        return self.place.passes * self.done.size + int(np.count_nonzero(self.done))
+        return self.place.epochs * self.done.size + int(np.count_nonzero(self.done))
 
     def _order(self, number: int) -> list[list[Block]]:
-        """Return the order of a pass."""
+        """Return the order of an epoch."""
         plan, seed = self.plan, (self.config.seed, 1, number)
         if number not in self._orders:
             if plan.ranks > 1:
@@ -214,13 +214,13 @@ class _TrainingRun:
                 order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
             else:
                 order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.place.passes}
+            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.place.epochs}
             self._orders[number] = order
         return self._orders[number]
 
     def _rounds_left(self) -> list[Round]:
-        """Return what is left of the pass that is under way, each round with the rate that falls to it."""
-        number, rounds = self.place.passes, []
+        """Return what is left of the epoch that is under way, each round with the rate that falls to it."""
+        number, rounds = self.place.epochs, []
         before = number * self.done.size
         for blocks in self._order(number):
             left = [block for block in blocks if not self.done[block]]
@@ -230,15 +230,15 @@ class _TrainingRun:
         return rounds
 
     def _rate(self, before: int) -> float:
-        rate = self.config.rate
-        return falling_rate(rate, before, self._all_steps()) if self.config.end == "passes" else rate
+        learning_rate = self.config.learning_rate
+        return falling_rate(learning_rate, before, self._all_steps()) if self.config.end == "epochs" else learning_rate
 
-    def _run_passes(self, progress: Progress) -> None:
+    def _run_epochs(self, progress: Progress) -> None:
         with track(progress, "training", self._all_steps() * self._cells_per_step, "cells") as task:
             task.advance(self._done_steps() * self._cells_per_step)
             self._clock = time.perf_counter()
-            while self.place.passes < self.plan.passes and not self._has_converged():
-                self._run_pass(task)
+            while self.place.epochs < self.plan.epochs and not self._has_converged():
+                self._run_epoch(task)
 
     @property
     def _cells_per_step(self) -> float:
@@ -251,8 +251,8 @@ class _TrainingRun:
         before, now = history[-2].mean, history[-1].mean
         return before - now < self.config.tolerance * before
 
-    def _run_pass(self, task: Task) -> None:
-        number = self.place.passes
+    def _run_epoch(self, task: Task) -> None:
+        number = self.place.epochs
         wishes = PauseRequests(self.should_stop, self.saver.is_due)
         while not self.done.all():
             for done in self.workers.run(self._rounds_left(), self._order(number + 1), wishes):
@@ -263,7 +263,7 @@ class _TrainingRun:
         self._refuse_growth()
         self._refuse_overflow()
         history = (*self.place.history, self.place.loss)
-        self.place = replace(self.place, passes=number + 1, loss=Loss(), history=history)
+        self.place = replace(self.place, epochs=number + 1, loss=Loss(), history=history)
         self.done[:] = False
 
     def _leave_if_asked(self) -> None:
@@ -273,7 +273,7 @@ class _TrainingRun:
             self.should_stop.raise_if_set()
 
     def _refuse_growth(self) -> None:
-        """Raise Diverged where the observed cells of this pass lose far more than under small random vectors."""
+        """Raise Diverged where the observed cells of this epoch lose far more than under small random vectors."""
         loss = self.place.loss
         # A cell loses f(x) / 2 at least under such vectors, and f(x) is b0 at least. Mostly that settles it, and the
         # loss at the start, which takes longer than an epoch on a GPU, need not be computed.
@@ -315,22 +315,26 @@ class _TrainingRun:
         self._clock = now
         task.advance(len(done.blocks) * self._cells_per_step, self._note() + done.note)
         step = self._done_steps()
-        rate = self._rate(step - len(done.blocks))  # that they were taken at
-        self._meter.add(lost, len(done.blocks), self._cells_per_step, rate, step)
+        learning_rate = self._rate(step - len(done.blocks))  # that they were taken at
+        self._meter.add(lost, len(done.blocks), self._cells_per_step, learning_rate, step)
 
     def _diverged(self, what: str) -> Diverged:
         config = self.config
-        advice = "raise --decay" if config.decay <= MOST_DECAY else f"lower --decay (now {config.decay:g})"
+        advice = (
+            "raise --weight-decay"
+            if config.weight_decay <= MOST_DECAY
+            else f"lower --weight-decay (now {config.weight_decay:g})"
+        )
         return Diverged(
-            f"{what} by step {self._done_steps():,} of {self._all_steps():,} (pass {self.place.passes + 1}): "
-            f"the vectors grew without bound; lower --rate (now {config.rate:g}) or {advice}. "
+            f"{what} by step {self._done_steps():,} of {self._all_steps():,} (epoch {self.place.epochs + 1}): "
+            f"the vectors grew without bound; lower --learning-rate (now {config.learning_rate:g}) or {advice}. "
             "The last checkpoint, if any, is untouched"
         )
 
     def _note(self) -> str:
         loss = self.place.loss
         return (
-            f"pass {self.place.passes + 1}/{self.plan.passes}, loss {loss.mean:.4f} "
+            f"epoch {self.place.epochs + 1}/{self.plan.epochs}, loss {loss.mean:.4f} "
             f"(observed {loss.mean_observed:.3f}, unobserved {loss.mean_unobserved:.5f})"
         )
 

@@ -1,4 +1,4 @@
-"""Points of the curves of a training run: loss, rate and speed, some for every pass.
+"""Points of the curves of a training run: loss, rate and speed, some for every epoch.
 
 Receives what steps lost, hands on means over a stretch of them through `Progress.measure`. It draws and writes nothing.
 """
@@ -11,21 +11,23 @@ from collections.abc import Callable
 from swivel.runtime.progress import Progress
 from swivel.training.objective import Loss
 
-POINTS_A_PASS = 20  # enough for a curve; more would cost a GPU's host, whose rounds take milliseconds
+POINTS_PER_EPOCH = 20  # enough for a curve; more would cost a GPU's host, whose rounds take milliseconds
 
 
 class TrainingMetrics:
     """Adds losses up until a stretch of steps is over, and tells their means.
 
-    The stretch is a twentieth of a pass, so that points lie as close in a run of five passes as in one of a hundred.
+    The stretch is a twentieth of an epoch, so that points lie as close in a run of five epochs as in one of a hundred.
     """
 
-    def __init__(self, progress: Progress, steps_a_pass: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, progress: Progress, steps_per_epoch: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._progress, self._clock = progress, clock
-        self._stretch = max(1, steps_a_pass // POINTS_A_PASS)
+        self._stretch = max(1, steps_per_epoch // POINTS_PER_EPOCH)
         self._loss, self._steps, self._since = Loss(), 0, clock()
 
-    def add(self, loss: Loss, steps: int, cells: float, rate: float, step: int) -> None:
+    def add(self, loss: Loss, steps: int, cells: float, learning_rate: float, step: int) -> None:
         """Take the loss of some steps of `cells` cells each, `step` the last of them, made at a learning rate."""
         self._loss, self._steps = self._loss + loss, self._steps + steps
         if self._steps < self._stretch:
@@ -36,7 +38,7 @@ class TrainingMetrics:
             "loss/all": self._loss.mean,
             "loss/observed": self._loss.mean_observed,
             "loss/unobserved": self._loss.mean_unobserved,
-            "learning rate": rate,
+            "learning rate": learning_rate,
             "cells per second": self._steps * cells / seconds,
         }
         self._progress.measure(step, values)

@@ -191,7 +191,7 @@ def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Obje
     return loss, gradient
 
 
-def adagrad(vectors: Array, accumulators: Array, gradient: Array, rate: float) -> None:
+def adagrad(vectors: Array, accumulators: Array, gradient: Array, learning_rate: float) -> None:
     """Update vectors and accumulators in place."""
     accumulators += gradient**2
-    vectors -= rate * gradient / np.sqrt(accumulators)
+    vectors -= learning_rate * gradient / np.sqrt(accumulators)

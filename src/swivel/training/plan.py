@@ -1,4 +1,4 @@
-"""What is chosen for a run, once: blocks, passes, backend, device, dtype, and the order of blocks.
+"""What is chosen for a run, once: blocks, epochs, backend, device, dtype, and the order of blocks.
 
 Receives a matrix and a configuration, hands on a plan, which is written down before the first step so that a resumed
 run never chooses again.
@@ -25,12 +25,12 @@ from swivel.training.schedule import (
     block_starts,
     choose_block_count,
     default_block_size,
-    default_passes,
+    default_epochs,
     is_sorted_enough,
     largest_block,
 )
 
-MOST_PASSES = 100  # with end="converged"
+MOST_EPOCHS = 100  # with end="converged"
 # Share of features whose zeros are all taken, where the configuration leaves it open. A GPU would rather compute
 # more cells in tiles than gather the observed ones between the others one by one.
 COMMON, COMMON_ELSEWHERE = {"cpu": 0.05}, 0.1
@@ -90,7 +90,7 @@ class TrainingPlan:
 
     row_blocks: int
     column_blocks: int
-    passes: int
+    epochs: int
     backend: str
     device: str
     dtype: str
@@ -99,7 +99,7 @@ class TrainingPlan:
 
 
 def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 1) -> TrainingPlan:
-    """Choose block size, passes, backend and dtype, where the configuration leaves them open."""
+    """Choose block size, epochs, backend and dtype, where the configuration leaves them open."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
     if config.block_size is None:
@@ -109,12 +109,12 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:
         row_blocks, column_blocks = math.ceil(rows / config.block_size), math.ceil(columns / config.block_size)
-    most = MOST_PASSES if config.end == "converged" else default_passes(row_blocks, column_blocks)
-    passes = config.passes or most
-    dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * passes)
+    most = MOST_EPOCHS if config.end == "converged" else default_epochs(row_blocks, column_blocks)
+    epochs = config.epochs or most
+    dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * epochs)
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)
     groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
-    return TrainingPlan(row_blocks, column_blocks, passes, backend, device, dtype, groups)
+    return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)
 
 
 def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
@@ -188,9 +188,9 @@ def read_plan(saved: dict[str, Any], folder: Path) -> TrainingPlan:
             row_group, column_group = groups
             groups = int(row_group), int(column_group)
         plan = TrainingPlan(**{**saved, "groups": groups})
-        counts = plan.row_blocks, plan.column_blocks, plan.passes, plan.ranks, *(plan.groups or ())
+        counts = plan.row_blocks, plan.column_blocks, plan.epochs, plan.ranks, *(plan.groups or ())
         if not all(type(count) is int and count > 0 for count in counts):
-            raise ValueError(f"numbers of blocks, passes and ranks: {counts}")
+            raise ValueError(f"numbers of blocks, epochs and ranks: {counts}")
         if not all(isinstance(name, str) for name in (plan.backend, plan.device, plan.dtype)):
             raise ValueError("backend, device and dtype are names")
         return plan

@@ -1,4 +1,4 @@
-"""Pure: the order of blocks, how many passes, how the rate falls.
+"""Pure: the order of blocks, how many epochs, how the rate falls.
 
 Knows numbers only: no arrays of parameters, no devices, no files.
 """
@@ -18,11 +18,11 @@ UPDATES_PER_VECTOR = 480
 SMALLEST_BLOCK = 256
 LARGEST_BLOCK = {"cpu": 1024}
 LARGEST_BLOCK_ELSEWHERE = 4096
-FEWEST_PASSES = 3
+MIN_EPOCHS = 3
 
 
 def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int, ...]) -> list[list[Block]]:
-    """Return one pass in random order: rounds of blocks no two of which share a row block or a column block.
+    """Return one epoch in random order: rounds of blocks no two of which share a row block or a column block.
 
     >>> sorted(block for round in rounds_without_conflict(2, 3, (1,)) for block in round)
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
@@ -43,7 +43,7 @@ def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int
 def rounds_in_groups(
     row_blocks: int, column_blocks: int, row_group: int, column_group: int, seed: tuple[int, ...]
 ) -> list[list[Block]]:
-    """Return one pass in which few blocks change hands: rounds inside one pair of groups, then inside the next.
+    """Return one epoch in which few blocks change hands: rounds inside one pair of groups, then inside the next.
 
     A device that holds one group of row blocks and one of column blocks loads one group for every further pair: pairs
     follow each other as a snake goes, the side with fewer groups on the outside. No order needs fewer loads, since two
@@ -64,11 +64,11 @@ def rounds_in_groups(
 
 
 def rounds_for_ranks(row_blocks: int, column_blocks: int, ranks: int, seed: tuple[int, ...]) -> list[list[Block]]:
-    """Return one pass in which every rank keeps its row blocks and column blocks go round.
+    """Return one epoch in which every rank keeps its row blocks and column blocks go round.
 
     Column blocks are in two chunks for every rank, so that one travels while the other computes: in turn t, rank r
-    trains its rows with chunk 2r + t, which rank r - 1 takes over in turn t + 2. A pass begins with the chunks that the
-    last one ended with, where they are. The last part of `seed` is the number of the pass. A round has blocks of every
+    trains its rows with chunk 2r + t, which rank r - 1 takes over in turn t + 2. An epoch begins with the chunks that the
+    last one ended with, where they are. The last part of `seed` is the number of the epoch. A round has blocks of every
     rank: one process that runs them all does the same.
 
     >>> rounds_for_ranks(2, 4, 2, (1, 0))
@@ -121,7 +121,7 @@ def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
 def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cpu"], smallest: int = 1) -> int:
     """Return the block size for a matrix: `largest`, or less where that would leave it less than some tens of blocks.
 
-    On a CPU a pass costs the same at every block size and smaller blocks need fewer passes, but the smaller they are
+    On a CPU an epoch costs the same at every block size and smaller blocks need fewer epochs, but the smaller they are
     the fewer columns each update sees, and figures sag. A GPU needs large blocks to be busy. Who hands blocks around
     wants none below `smallest`, as long as there are four a side.
 
@@ -152,22 +152,22 @@ def choose_block_count(size: int, block_size: int, stored: int) -> int:
     return stored if 0.75 * wanted <= stored <= 1.34 * wanted else wanted
 
 
-def default_passes(row_blocks: int, column_blocks: int) -> int:
-    """Return how many passes give every vector about 480 updates.
+def default_epochs(row_blocks: int, column_blocks: int) -> int:
+    """Return how many epochs give every vector about 480 updates.
 
-    >>> [default_passes(n, n) for n in (24, 96, 400)]
+    >>> [default_epochs(n, n) for n in (24, 96, 400)]
     [20, 5, 3]
     """
-    return max(FEWEST_PASSES, round(UPDATES_PER_VECTOR / min(row_blocks, column_blocks)))
+    return max(MIN_EPOCHS, round(UPDATES_PER_VECTOR / min(row_blocks, column_blocks)))
 
 
-def falling_rate(rate: float, done: float, total: float) -> float:
+def falling_rate(learning_rate: float, done: float, total: float) -> float:
     """Return the rate after `done` of `total` steps, falling linearly to zero.
 
     >>> falling_rate(0.1, 5, 10)
     0.05
     """
-    return rate * max(0.0, 1.0 - done / total)
+    return learning_rate * max(0.0, 1.0 - done / total)
 
 
 def block_starts(size: int, blocks: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ where they are if their products are held near 0 with a small weight u. That is 
     (sum_j (f_j - u) c_j c_j' + u C'C + n decay I) w = sum_j f_j pmi_j c_j          j: the observed old columns
 
 whose matrix needs the observed cells alone. `folding` finds the true minimum and costs some fifty times as much: more
-than the passes that a warm start saves.
+than the epochs that a warm start saves.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Problem:
         self._counts, self._offsets, self._old_offsets = counts, offsets, old_offsets
         self._objective = Objective.from_config(config)
         self._C = torch.from_numpy(vectors.astype(np.float64))
-        ridge = max(config.decay, LEAST_DECAY) * len(vectors)
+        ridge = max(config.weight_decay, LEAST_DECAY) * len(vectors)
         self._shared = UNSEEN_WEIGHT * self._C.T @ self._C + ridge * torch.eye(config.dim, dtype=torch.float64)
 
     def solve(self, row: int) -> Array:

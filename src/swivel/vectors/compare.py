@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import NATURAL, POSITIVE_INT, check_fields, knob
+from swivel.config import NATURAL, POSITIVE_INT, check_fields, config_field
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
 from swivel.storage import write_file
@@ -43,9 +43,11 @@ _CHUNK = 4_096
 class CompareConfig:
     """Which words are compared."""
 
-    top: int = knob(20_000, "compare the N commonest of the shared words", POSITIVE_INT)
-    min_count: int = knob(20, "leave out words seen fewer times in either text, where counts are known", NATURAL)
-    neighbours: int = knob(10, "neighbours of a word, among the words compared", POSITIVE_INT)
+    top: int = config_field(20_000, "compare the N commonest of the shared words", POSITIVE_INT)
+    min_count: int = config_field(
+        20, "leave out words seen fewer times in either text, where counts are known", NATURAL
+    )
+    neighbours: int = config_field(10, "neighbours of a word, among the words compared", POSITIVE_INT)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -263,13 +263,13 @@ def _count_on_device(
 
     layout = spec.layout()
     survey = survey_corpus(ids, layout.rows, threads=job.threads)
-    means = DeviceCountOptions(
+    options = DeviceCountOptions(
         device=job.device,
         memory_bytes=job.device_memory,
         piece_cells=max(1, job.memory_bytes // _PIECE_BYTES_A_CELL),
         threads=job.threads,
     )
-    counter = DeviceCounter(ids, layout, config, means, longest=survey.longest)
+    counter = DeviceCounter(ids, layout, config, options, longest=survey.longest)
     expected = counter.forecast(sample_cells(ids, layout.rows, config, survey))
     announce_forecast(job.path, expected, progress)
     progress.say(str(counter))

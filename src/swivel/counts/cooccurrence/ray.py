@@ -78,16 +78,16 @@ class ClusterCount:
         return VocabularyConfig(**self.configs["vocabulary"])
 
 
-def count_on_ray(job: ClusterCount, means: RunOptions) -> Matrix:
-    """Count on the cluster at `means.ray` and return the matrix; `means.memory` is the budget of one task.
+def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
+    """Count on the cluster at `options.ray` and return the matrix; `options.memory` is the budget of one task.
 
     Raises ConfigError for text that is in no file, ClusterError where the cluster cannot be reached or stops.
     """
     files = _list_texts(job)
     if job.count.device not in ("auto", "cpu"):
         raise ConfigError(f"counting on Ray runs on CPU cores, got device {job.count.device}; leave it out")
-    with connect(str(means.ray), cores=means.threads) as ray, scratch_folder(job.path.absolute()) as shared:
-        return _Counter(ray, job, means, shared).run(files)
+    with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(job.path.absolute()) as shared:
+        return _Counter(ray, job, options, shared).run(files)
 
 
 def _list_texts(job: ClusterCount) -> list[TextFile]:
@@ -99,16 +99,16 @@ def _list_texts(job: ClusterCount) -> list[TextFile]:
 class _Counter:
     """One count: the cluster, and what is known so far."""
 
-    def __init__(self, ray: Any, job: ClusterCount, means: RunOptions, shared: Path) -> None:
+    def __init__(self, ray: Any, job: ClusterCount, options: RunOptions, shared: Path) -> None:
         self.ray = ray
         self.job = job
-        self.means = means
-        self.progress = means.progress
+        self.options = options
+        self.progress = options.progress
         self.shared = shared
         self.reading = tasks.TextReading(config=job.corpus, shared=shared)
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
-        self.memory_bytes = _task_memory(means, nodes)
+        self.memory_bytes = _task_memory(options, nodes)
         self.merge_bytes = min(self.memory_bytes, _core_share(nodes))
         self.idle_seconds = IDLE_SECONDS
         self.progress.say(
@@ -231,8 +231,8 @@ class _Counter:
             self.job.path,
             spec,
             memory_bytes=self.memory_bytes,
-            threads=self.means.thread_count,
-            overwrite=self.means.overwrite,
+            threads=self.options.thread_count,
+            overwrite=self.options.overwrite,
         )
         with builder:
             with builder.begin_run() as run:
@@ -247,17 +247,17 @@ def _cost_of(piece: tuple[FileRange, ...]) -> int:
     return sum(part.cost for part in piece)
 
 
-def _task_memory(means: RunOptions, nodes: Sequence[Node]) -> int:
+def _task_memory(options: RunOptions, nodes: Sequence[Node]) -> int:
     """Return what a task may take: what was asked for, or half of a core's share of its node."""
     largest = max(node.memory_bytes for node in nodes)
-    if means.memory is None:
+    if options.memory is None:
         return min(max(_core_share(nodes) // 2, LEAST_TASK_MEMORY), largest)
-    if means.memory_bytes > largest:
+    if options.memory_bytes > largest:
         raise MemoryBudgetError(
-            f"a task may take {format_bytes(means.memory_bytes)}, the largest node has {format_bytes(largest)} for "
+            f"a task may take {format_bytes(options.memory_bytes)}, the largest node has {format_bytes(largest)} for "
             "tasks; pass a smaller --memory"
         )
-    return means.memory_bytes
+    return options.memory_bytes
 
 
 def _core_share(nodes: Sequence[Node]) -> int:

@@ -115,10 +115,10 @@ class ImportTarget:
 
 
 def build_matrix(
-    spill: CellSpill | BasketSpill, reading: ImportContext, target: ImportTarget, means: RunOptions
+    spill: CellSpill | BasketSpill, reading: ImportContext, target: ImportTarget, options: RunOptions
 ) -> Matrix:
     """Write the matrix of what was spilled."""
-    rows, columns = rank_sides(spill, reading, threads=means.thread_count)
+    rows, columns = rank_sides(spill, reading, threads=options.thread_count)
     if reading.sides == "mirrored" and isinstance(spill, CellSpill):
         _refuse_one_way(spill, reading, rows.places)
     symmetric = reading.sides in ("mirrored", "undirected")
@@ -130,9 +130,9 @@ def build_matrix(
     )
     memory = max(reading.memory_bytes - reading.used_bytes, _LEAST_BYTES)
     builder = MatrixBuilder(
-        target.path, spec, memory_bytes=memory, threads=means.thread_count, overwrite=means.overwrite
+        target.path, spec, memory_bytes=memory, threads=options.thread_count, overwrite=options.overwrite
     )
-    with builder, track(means.progress, "building", getattr(spill, "length", None), "cells") as task:
+    with builder, track(options.progress, "building", getattr(spill, "length", None), "cells") as task:
         keys = None
         if isinstance(spill, CellSpill) and not symmetric:
             keys = _Keys.fit(builder.layout, spill.largest_units)

@@ -1,11 +1,11 @@
-"""Every knob of importing: its default, its check and its help. Receives values, hands on an `ImportConfig`."""
+"""Every config_field of importing: its default, its check and its help. Receives values, hands on an `ImportConfig`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Any
 
-from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, knob, one_of
+from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, config_field, one_of
 from swivel.errors import ConfigError
 from swivel.storage.manifest import one_line
 
@@ -26,7 +26,7 @@ _TAKEN_BY = {
 
 
 def _optional_choice(help: str, *choices: str) -> Any:
-    return knob(None, help, one_of(*choices), choices=choices, optional=True)
+    return config_field(None, help, one_of(*choices), choices=choices, optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,25 +44,25 @@ class ImportConfig:
         "the format says otherwise",
         *SIDES,
     )
-    fields: str | None = knob(
+    fields: str | None = config_field(
         None,
         "names, or places from 1, of the row, the column and the count in a table, as user,page,visits; two of them: "
         "every count is 1; default: the first three",
         TEXT,
         optional=True,
     )
-    header: bool = knob(False, "the first line of a text is a header", FLAG)
+    header: bool = config_field(False, "the first line of a text is a header", FLAG)
     separator: str | None = _optional_choice("what parts the fields of a line; default: told by the file", *SEPARATORS)
-    comment: str | None = knob(None, "lines of text that begin so are left out, such as #", TEXT, optional=True)
-    window: int | None = knob(
+    comment: str | None = config_field(None, "lines of text that begin so are left out, such as #", TEXT, optional=True)
+    window: int | None = config_field(
         None, "baskets: only items at most so far apart, in order; default: all that are together", POSITIVE_INT,
         optional=True,
     )  # fmt: skip
     weight: str = choice("harmonic", "with --window: weight of an item at distance t: 1/t, or 1", "harmonic", "uniform")
-    largest_basket: int = knob(
+    largest_basket: int = config_field(
         5_000, "baskets without a window: refuse longer ones, of which every pair would count", POSITIVE_INT
     )
-    drop_empty: bool = knob(False, "leave out the rows and columns of a matrix that have no counts", FLAG)
+    drop_empty: bool = config_field(False, "leave out the rows and columns of a matrix that have no counts", FLAG)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -47,7 +47,7 @@ def import_counts(
     *,
     row_labels: Labels = None,
     column_labels: Labels = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
     """Import somebody's counts and return the matrix, kept in the folder `out` or in a temporary one.
@@ -76,7 +76,7 @@ def import_counts(
     >>> matrix.count("tea", "milk"), matrix.shape
     (5.0, (1, 2))
     """
-    means = means or RunOptions()
+    options = options or RunOptions()
     config = _make_config(settings)
     found = find_source(source, config)
     refuse_idle_settings(config, found.format, found.name)
@@ -86,11 +86,11 @@ def import_counts(
         inputs["labels"] = fingerprint([named.rows, named.columns])
     with _folder_or_temporary(out) as path:
         target = ImportTarget(path, {"import": result_settings(config)}, inputs)
-        if out is not None and _is_done(target, means):
+        if out is not None and _is_done(target, options):
             return open_matrix(path)
         with hold_folder(path):
             check_libraries("importing")
-            matrix = _import(found, config, named, target, means)
+            matrix = _import(found, config, named, target, options)
     if out is None:
         weakref.finalize(matrix, remove_tree, path)
     return matrix
@@ -106,7 +106,7 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
     names = [field.name for field in dataclasses.fields(ImportConfig)]
     for setting in settings:
         if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-            raise ConfigError(f"{setting} is given as means=Means({setting}=...): it does not change the result")
+            raise ConfigError(f"{setting} is given as options=Means({setting}=...): it does not change the result")
         if setting not in names:
             raise ConfigError(f"{setting!r} is not a setting of importing; known are {', '.join(names)}")
     return ImportConfig(**settings)
@@ -136,9 +136,9 @@ def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
         raise
 
 
-def _is_done(target: ImportTarget, means: RunOptions) -> bool:
+def _is_done(target: ImportTarget, options: RunOptions) -> bool:
     """Return whether the folder was made from exactly this; raise where it was made from something else."""
-    if means.overwrite or not (target.path / MANIFEST).exists():
+    if options.overwrite or not (target.path / MANIFEST).exists():
         return False
     manifest = read_manifest(target.path)
     is_same = manifest.stage == "matrix" and (manifest.config, manifest.inputs) == (target.config, target.inputs)
@@ -148,12 +148,12 @@ def _is_done(target: ImportTarget, means: RunOptions) -> bool:
             "choose another folder or pass --overwrite"
         )
     sweep_folder(target.path)
-    means.progress.say(f"{target.path}: finished already, nothing to do")
+    options.progress.say(f"{target.path}: finished already, nothing to do")
     return True
 
 
 def _import(
-    found: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, means: RunOptions
+    found: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, options: RunOptions
 ) -> Matrix:
     sides = config.sides or found.default_sides
     if found.is_baskets:
@@ -162,33 +162,33 @@ def _import(
         config = dataclasses.replace(config, comment="#")
     if found.files and found.size:
         disk = int(found.size * SCRATCH_PER_BYTE)
-        memory = min(means.memory_bytes, _MEMORY_PER_BYTE * disk)
-        ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(target.path, means.progress)
+        memory = min(options.memory_bytes, _MEMORY_PER_BYTE * disk)
+        ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(target.path, options.progress)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder(target.path))
         spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
         stack.callback(spill.close_files)
-        reading = _read(found, spill, config, sides, named, means)
+        reading = _read(found, spill, config, sides, named, options)
         spill.close(found.name)
         cells = getattr(spill, "length", 0)
         reading.settle(cells)
-        disk, memory = building_bytes(cells, means.memory_bytes)
+        disk, memory = building_bytes(cells, options.memory_bytes)
         ResourceEstimate("building", disk, memory, disk, _ADVICE).check(target.path)
         try:
-            return build_matrix(spill, reading, target, means)
+            return build_matrix(spill, reading, target, options)
         except CountsError as error:
             raise CountsError(f"{found.name}: {error}") from error
 
 
 def _read(
-    found: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, means: RunOptions
+    found: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, options: RunOptions
 ) -> ImportContext:
     """Read the whole source into the spill."""
     with (
         clear_errors("the source"),
-        track(means.progress, "reading", found.size, "bytes" if found.files else "rows") as task,
+        track(options.progress, "reading", found.size, "bytes" if found.files else "rows") as task,
     ):
-        reading = ImportContext(config, sides, means.memory_bytes, task, named.rows, named.columns)
+        reading = ImportContext(config, sides, options.memory_bytes, task, named.rows, named.columns)
         for chunk in found.read(reading):
             spill.add(chunk)
     return reading

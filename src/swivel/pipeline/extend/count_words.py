@@ -54,19 +54,19 @@ class NewText:
     listed: tuple[str, ...] | None
 
 
-def count_words(trained: TrainedModel, reading: NewText, scratch: Path, means: RunOptions) -> WordCounts:
+def count_words(trained: TrainedModel, reading: NewText, scratch: Path, options: RunOptions) -> WordCounts:
     """Count the text over old and new words together; return the cells of a new one with a trained one."""
-    counting, threads, known = reading.counting, means.thread_count, trained.vectors.vocabulary
-    encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=means.progress)
+    counting, threads, known = reading.counting, options.thread_count, trained.vectors.vocabulary
+    encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=options.progress)
     seen = encoded.counts()
-    words = _choose_words(seen, known, reading, means.progress)
-    means.progress.say(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+    words = _choose_words(seen, known, reading, options.progress)
+    options.progress.say(f"{encoded.token_count:,} tokens, {len(words):,} new words")
     joint = from_list([*known.tokens, *words.tokens], seen)
     keep_gaps = counting.count.oov == "gap"
     ids = encoded.write_ids(joint, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=threads)
     device = choose_device(counting.count.device, len(ids))
-    job = CountJob(path=scratch / "matrix", memory_bytes=means.memory_bytes, threads=threads, device=device)
-    matrix = count_tokens(ids, joint, counting.count, job, progress=means.progress)
+    job = CountJob(path=scratch / "matrix", memory_bytes=options.memory_bytes, threads=threads, device=device)
+    matrix = count_tokens(ids, joint, counting.count, job, progress=options.progress)
     return _select_cells(matrix, known.tokens[: trained.words], words)
 
 

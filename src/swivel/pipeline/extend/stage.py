@@ -35,7 +35,7 @@ def extend(
     out: str | Path | None = None,
     *,
     vocabulary: Iterable[str] | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
     """Give vectors to the words of new text that `vectors` lack, without training; kept in the folder `out`.
@@ -73,21 +73,21 @@ def extend(
     from swivel.corpus import fingerprint_sources
     from swivel.pipeline.extend.count_words import NewText
 
-    means = means or RunOptions()
+    options = options or RunOptions()
     trained = open_trained(vectors)
-    counting = choose_counting(trained, settings, means.progress)
+    counting = choose_counting(trained, settings, options.progress)
     listed = _list_words(vocabulary)
     inputs = {"vectors": trained.fingerprint, **fingerprint_sources(texts, counting.corpus)}
     if listed is not None:
         inputs["vocabulary"] = fingerprint(list(listed))
-    made_from = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
+    provenance = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
     with folder_or_temporary(out) as home:
         if home.path.resolve() == trained.path.resolve():
             raise ConfigError(f"{home.path}: the folder that is extended; choose another one for the result")
         is_repeatable = "iterable" not in inputs and "-" not in inputs
-        if is_repeatable and is_done(home.path, STAGE, made_from, means):
+        if is_repeatable and is_done(home.path, STAGE, provenance, options):
             return load(home.path)
-        return home.keep(_extend(trained, NewText(texts, counting, listed), home.path, made_from, means))
+        return home.keep(_extend(trained, NewText(texts, counting, listed), home.path, provenance, options))
 
 
 def _list_words(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -97,27 +97,27 @@ def _list_words(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _extend(
-    trained: TrainedModel, reading: NewText, path: Path, made_from: Mapping[str, Any], means: RunOptions
+    trained: TrainedModel, reading: NewText, path: Path, provenance: Mapping[str, Any], options: RunOptions
 ) -> Vectors:
     from swivel.pipeline.extend.count_words import count_words
 
-    with create_folder(path, STAGE, overwrite=means.overwrite) as folder:
+    with create_folder(path, STAGE, overwrite=options.overwrite) as folder:
         with scratch_folder(path) as scratch:
-            counts = count_words(trained, reading, scratch, means)
-        result = _add_words(trained, counts, reading.counting, means)
+            counts = count_words(trained, reading, scratch, options)
+        result = _add_words(trained, counts, reading.counting, options)
         facts = {
             **trained.manifest.facts,
             **write_vectors(folder, result),
             "trained_rows": trained.words,
             "counted_with": {name: reading.counting.to_dict()[name] for name in ("corpus", "count")},
         }
-        folder.finish(config=made_from["config"], inputs=made_from["inputs"], facts=facts)
+        folder.finish(config=provenance["config"], inputs=provenance["inputs"], facts=facts)
     return load(path)
 
 
-def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, means: RunOptions) -> Vectors:
+def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
     """Return the vectors with the new words after those that were there."""
-    with track(means.progress, "folding in", sum(counts.rows.shape[:1] + counts.columns.shape[:1]), "rows") as task:
+    with track(options.progress, "folding in", sum(counts.rows.shape[:1] + counts.columns.shape[:1]), "rows") as task:
         new_rows, new_columns = _fold_words(trained, counts, counting.count.device, task)
     old, config = trained.vectors, trained.vectors_config
     rows = VectorTable(

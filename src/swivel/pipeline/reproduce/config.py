@@ -20,7 +20,7 @@ from swivel.config import (
     Rule,
     VocabularyConfig,
     check_fields,
-    knob,
+    config_field,
     one_of,
     result_settings,
 )
@@ -60,18 +60,20 @@ def _is_free(name: str) -> bool:
 class ReproduceConfig:
     """What to compare, and how."""
 
-    methods: tuple[str, ...] = knob(USUAL, "the methods to compare; the first is compared with the others", _ALL_KNOWN)
-    dim: int = knob(300, "dimensions of a vector, of every method", POSITIVE_INT)
-    tokens: int | None = knob(
+    methods: tuple[str, ...] = config_field(
+        USUAL, "the methods to compare; the first is compared with the others", _ALL_KNOWN
+    )
+    dim: int = config_field(300, "dimensions of a vector, of every method", POSITIVE_INT)
+    tokens: int | None = config_field(
         None, "only the first so many tokens of the text, in whole lines", POSITIVE_INT, optional=True
     )
-    seeds: int = knob(1, "how often Swivel's recipes are trained, each time with another seed", POSITIVE_INT)
-    seed: int = knob(1, "the first seed", NATURAL)
-    data: Path | None = knob(  # noqa: RUF009 (a field, as the others are)
+    seeds: int = config_field(1, "how often Swivel's recipes are trained, each time with another seed", POSITIVE_INT)
+    seed: int = config_field(1, "the first seed", NATURAL)
+    data: Path | None = config_field(  # noqa: RUF009 (a field, as the others are)
         None, "folder of test sets; default: the paper's, from the cache", _PATH, optional=True
     )
-    vectors: tuple[tuple[str, Path], ...] = knob((), "vectors of other tools that join the table", _NAMED)
-    half: str | None = knob(None, "only one half of every test set", one_of(*HALVES), optional=True)
+    vectors: tuple[tuple[str, Path], ...] = config_field((), "vectors of other tools that join the table", _NAMED)
+    half: str | None = config_field(None, "only one half of every test set", one_of(*HALVES), optional=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

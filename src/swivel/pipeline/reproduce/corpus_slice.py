@@ -35,21 +35,21 @@ class SliceJob:
     tokens: int
     config: CorpusConfig
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return what the slice depends on."""
         config = {"corpus": {"tokens": self.tokens, "tokenizer": self.config.tokenizer}}
         return {"config": config, "inputs": fingerprint_sources(list(self.texts), self.config)}
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Write the slice, unless it is there: written again it would pass for another text."""
-        if is_done(self.out, STAGE, self.made_from(), means):
+        if is_done(self.out, STAGE, self.provenance(), options):
             return
-        with create_folder(self.out, STAGE, overwrite=means.overwrite) as folder, scratch_folder(self.out) as scratch:
-            with track(means.progress, "taking the first tokens", self.tokens, "tokens") as task:
+        with create_folder(self.out, STAGE, overwrite=options.overwrite) as folder, scratch_folder(self.out) as scratch:
+            with track(options.progress, "taking the first tokens", self.tokens, "tokens") as task:
                 taken = _Slice(self.tokens, self.config, scratch, task)
                 taken.fill(_read_pieces(self.texts, self.config))
             folder.write_bytes(TEXT, b"".join(taken.kept))
-            folder.finish(**self.made_from(), facts={"tokens": taken.tokens, "bytes": sum(map(len, taken.kept))})
+            folder.finish(**self.provenance(), facts={"tokens": taken.tokens, "bytes": sum(map(len, taken.kept))})
 
 
 def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]:

@@ -48,29 +48,29 @@ class EvaluateJob:
     sets: tuple[TestSet, ...]
     rules: EvaluationConfig
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return what the figures depend on."""
         inputs = {"vectors": fingerprint_of(self.vectors), "sets": fingerprint([repr(each) for each in self.sets])}
         return {"config": asdict(self.rules), "inputs": inputs}
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Score every set, unless that is done: the record of it may not have been written any more."""
-        if not means.overwrite and self._is_done():
+        if not options.overwrite and self._is_done():
             return
         vectors = open_vectors(self.vectors)
-        results = score_sets(vectors, self.sets, self.rules, progress=means.progress)
+        results = score_sets(vectors, self.sets, self.rules, progress=options.progress)
         with create_folder(self.out, STAGE, overwrite=True) as folder:
             folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in results], indent=1)])
             for result in results:
                 folder.write_array(f"{result.name}.npy", _items_of(result))
-            folder.finish(**self.made_from(), facts={"words": len(vectors), "dim": vectors.dim})
+            folder.finish(**self.provenance(), facts={"words": len(vectors), "dim": vectors.dim})
 
     def _is_done(self) -> bool:
         try:
             manifest = open_folder(self.out, STAGE).manifest
         except StorageError:
             return False  # not there, or damaged: it is made again
-        return fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(self.made_from())
+        return fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(self.provenance())
 
 
 def is_known(test_set: TestSet, vocabulary: Vocabulary) -> bool:

@@ -31,14 +31,14 @@ class CountStage:
     recipe: str
     settings: Mapping[str, Any]
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return what the counts depend on."""
         configs = count_settings(self.recipe, self.settings)
         return {"configs": configs, "texts": fingerprint_sources(list(self.texts), CorpusConfig(**configs["corpus"]))}
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Count."""
-        pipeline.count(list(self.texts), self.out, recipe=self.recipe, means=means, **self.settings)
+        pipeline.count(list(self.texts), self.out, recipe=self.recipe, options=options, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class TrainStage:
     recipe: str
     settings: Mapping[str, Any]
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return what the vectors depend on."""
         configs = pipeline.split_settings(self.recipe, self.settings, TrainConfig, VectorsConfig)
         return {"configs": [result_settings(config) for config in configs], "matrix": fingerprint_of(self.matrix)}
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Train, or go on from the last checkpoint."""
-        pipeline.train(self.matrix, self.out, recipe=self.recipe, means=means, **self.settings)
+        pipeline.train(self.matrix, self.out, recipe=self.recipe, options=options, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Word2vecJob:
     method: str
     settings: Mapping[str, Any]
 
-    def made_from(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Return what the vectors depend on."""
         words = fingerprint(list(open_matrix(self.matrix).rows))
         inputs = {**fingerprint_sources(list(self.texts), self._config().corpus), "vocabulary": words}
@@ -85,20 +85,20 @@ class Word2vecJob:
         corpus = CorpusConfig(**count_settings("default", counting)["corpus"])
         return BaselineConfig(dim=self.settings["dim"], seed=self.settings["seed"], corpus=corpus)
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Train, unless that was done already."""
-        made_from = self.made_from()
-        if pipeline.is_done(self.out, "vectors", made_from, means):
+        provenance = self.provenance()
+        if pipeline.is_done(self.out, "vectors", provenance, options):
             return
         vectors = train_word2vec(
             list(self.texts),
             open_matrix(self.matrix).rows,
             method=self.method,
             config=self._config(),
-            means=means,
+            options=options,
             scratch=self.out,
         )
-        keep_vectors(vectors, self.out, **made_from, overwrite=means.overwrite)
+        keep_vectors(vectors, self.out, **provenance, overwrite=options.overwrite)
 
 
 def fingerprint_of(path: Path) -> str:

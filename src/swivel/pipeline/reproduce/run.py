@@ -36,7 +36,7 @@ def reproduce(
     out: str | Path,
     *,
     config: ReproduceConfig | None = None,
-    means: RunOptions | None = None,
+    options: RunOptions | None = None,
     runner: Runner = run_in_process,
     **settings: Any,
 ) -> Results:
@@ -53,11 +53,11 @@ def reproduce(
     settings
         Fields of CorpusConfig and VocabularyConfig; a recipe's own where none are given.
     """
-    config, means = config or ReproduceConfig(), means or RunOptions()
+    config, options = config or ReproduceConfig(), options or RunOptions()
     split_settings("default", settings, CorpusConfig, VocabularyConfig)  # A slip is told now.
     files = _list_texts(texts)
     with hold_folder(out):
-        experiment = _Experiment(Path(out), config, means, dict(settings), Stages(Path(out), means, runner))
+        experiment = _Experiment(Path(out), config, options, dict(settings), Stages(Path(out), options, runner))
         return experiment.run(files)
 
 
@@ -75,7 +75,7 @@ class _Experiment:
 
     out: Path
     config: ReproduceConfig
-    means: RunOptions
+    options: RunOptions
     settings: dict[str, Any]
     stages: Stages
     texts: tuple[Path, ...] = ()
@@ -96,7 +96,7 @@ class _Experiment:
     def run(self, texts: tuple[Path, ...]) -> Results:
         self._check_libraries()
         rules = EvaluationConfig(half=self.config.half, lowercase=self.reading.lowercase)
-        sets = read_sets(self.config.data, rules, progress=self.means.progress).sets
+        sets = read_sets(self.config.data, rules, progress=self.options.progress).sets
         brought = [Made(name, None, find_vectors(path)) for name, path in self.config.vectors]
         for each in brought:  # What cannot be read, or knows nothing, is told now, not after an hour.
             _check_words(sets, open_vectors(each.path).vocabulary, str(each.path))
@@ -107,7 +107,7 @@ class _Experiment:
         for each in made:
             job = EvaluateJob(each.path, self.out / "evaluation" / each.name, sets, rules)
             self.stages.do(f"evaluation {each.name}", job)
-        ground = Ground(self.out, self.config, texts, self.matrices, self.stages.records, self.means.threads)
+        ground = Ground(self.out, self.config, texts, self.matrices, self.stages.records, self.options.threads)
         results = gather_results(ground, made, sets)
         write_report(self.out, results, self.matrices.get("paper", self.words_of))
         return results

@@ -29,7 +29,7 @@ class StageJob(SubprocessJob, Protocol):
     def out(self) -> Path:
         """The folder."""
 
-    def made_from(self) -> Mapping[str, Any]:
+    def provenance(self) -> Mapping[str, Any]:
         """Return what the result depends on."""
 
 
@@ -59,7 +59,7 @@ class Stages:
     """Does stages in the folder of an experiment."""
 
     path: Path
-    means: RunOptions
+    options: RunOptions
     runner: Runner
     records: dict[str, Record] = field(default_factory=dict)
 
@@ -69,18 +69,18 @@ class Stages:
     def do(self, name: str, job: StageJob) -> Path:
         """Do a stage unless it is done, and return its folder."""
         before, found = self.records.get(name), _stamp(job.out)
-        record = Record(fingerprint(job.made_from()))
-        if before is not None and before.identity == record.identity and not self.means.overwrite:
+        record = Record(fingerprint(job.provenance()))
+        if before is not None and before.identity == record.identity and not self.options.overwrite:
             if before.is_finished and found:
                 return job.out
             record = before if job.resumes and not before.is_finished else record
-        self.means.progress.say(f"{name}: " + ("going on" if record.attempts else "beginning"))
+        self.options.progress.say(f"{name}: " + ("going on" if record.attempts else "beginning"))
         record = replace(record, attempts=record.attempts + 1)
         if not found:  # What is there may be refused, and its record must not be lost then.
             self._keep(name, record)
         started = time.perf_counter()
         try:
-            measure = self.runner(job, self.means)
+            measure = self.runner(job, self.options)
         except BaseException:  # also when interrupted: the time was spent
             left = _stamp(job.out)
             if left is None or left != found:

@@ -32,7 +32,7 @@ _KILLED = -9  # by the system, as a rule because memory ran out
 class SubprocessJob(Protocol):
     """Something to be done that takes long."""
 
-    def run(self, means: RunOptions) -> None:
+    def run(self, options: RunOptions) -> None:
         """Do it."""
 
 
@@ -47,14 +47,14 @@ class Measure:
 Runner = Callable[[SubprocessJob, RunOptions], Measure]
 
 
-def run_here(job: SubprocessJob, means: RunOptions) -> Measure:
+def run_here(job: SubprocessJob, options: RunOptions) -> Measure:
     """Run a job in this process, whose memory is not the job's own."""
     started = time.perf_counter()
-    job.run(means)
+    job.run(options)
     return Measure(time.perf_counter() - started)
 
 
-def run_in_process(job: SubprocessJob, means: RunOptions) -> Measure:
+def run_in_process(job: SubprocessJob, options: RunOptions) -> Measure:
     """Run a job in a new process and return what it took.
 
     Raises what the job raised, TrainingError where its process was ended from outside, and KeyboardInterrupt or
@@ -62,14 +62,14 @@ def run_in_process(job: SubprocessJob, means: RunOptions) -> Measure:
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    allowed = {"threads": means.threads, "memory": means.memory, "overwrite": means.overwrite}
+    allowed = {"threads": options.threads, "memory": options.memory, "overwrite": options.overwrite}
     process = context.Process(target=_work, args=(theirs, job, allowed))
     with stop_on_signals() as should_stop:
         with _deaf_children():
             process.start()
         theirs.close()
         try:
-            measure = _Relay(ours, process, means.progress).listen(should_stop)
+            measure = _Relay(ours, process, options.progress).listen(should_stop)
         finally:
             if process.is_alive() and not _ends_soon(process):
                 process.kill()

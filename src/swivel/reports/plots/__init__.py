@@ -10,7 +10,7 @@ from swivel.reports.plots.frequency import Curve, Point, plot_differences, plot_
 from swivel.reports.plots.loss_function import plot_losses
 from swivel.reports.plots.rare_words import PAPER_WORDS, RareWords, choose_rare_words, find_rare_neighbours
 from swivel.reports.plots.style import FORMATS, draw_figure, save_figure
-from swivel.reports.plots.training_run import FitBucket, NormBucket, Norms, PassLoss, plot_fit, plot_norms, plot_passes
+from swivel.reports.plots.training_run import EpochLoss, FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
 
 __all__ = [
     "FORMATS",
@@ -19,7 +19,7 @@ __all__ = [
     "FitBucket",
     "NormBucket",
     "Norms",
-    "PassLoss",
+    "EpochLoss",
     "Point",
     "RareWords",
     "choose_rare_words",
@@ -31,6 +31,6 @@ __all__ = [
     "plot_frequency",
     "plot_losses",
     "plot_norms",
-    "plot_passes",
+    "plot_epochs",
     "save_figure",
 ]

@@ -23,8 +23,8 @@ WORDS_OF_X = "frequency of the word (log scale)"
 
 
 @dataclass(frozen=True, slots=True)
-class PassLoss:
-    """Mean losses of a pass: of all cells, of the observed, of the unobserved."""
+class EpochLoss:
+    """Mean losses of an epoch: of all cells, of the observed, of the unobserved."""
 
     mean: float
     observed: float
@@ -70,18 +70,18 @@ class FitBucket:
 
 
 @in_style
-def plot_passes(passes: Sequence[PassLoss]) -> Figure:
+def plot_epochs(epochs: Sequence[EpochLoss]) -> Figure:
     """Draw the mean loss of all cells, of the observed and of the unobserved ones, pass by pass.
 
-    >>> len(plot_passes([PassLoss(0.3, 2.0, 0.2), PassLoss(0.2, 1.0, 0.1)]).axes)
+    >>> len(plot_epochs([EpochLoss(0.3, 2.0, 0.2), EpochLoss(0.2, 1.0, 0.1)]).axes)
     3
     """
-    if not passes:
+    if not epochs:
         raise ConfigError("the vectors' manifest has no losses: only what training wrote has a curve")
-    panels = [("all cells", BLUE, [each.mean for each in passes])]
-    if any(each.unobserved for each in passes):
-        panels.append(("observed", GREEN, [each.observed for each in passes]))
-        panels.append(("unobserved", ORANGE, [each.unobserved for each in passes]))
+    panels = [("all cells", BLUE, [each.mean for each in epochs])]
+    if any(each.unobserved for each in epochs):
+        panels.append(("observed", GREEN, [each.observed for each in epochs]))
+        panels.append(("unobserved", ORANGE, [each.unobserved for each in epochs]))
     figure, axes = new_figure(1.2 + 2.5 * len(panels), 2.6, ncols=len(panels), squeeze=False)
     for place, (title, colour, values) in zip(axes[0], panels, strict=True):
         numbers = range(1, len(values) + 1)

@@ -5,7 +5,7 @@ Receives the folder of vectors that training wrote and their matrix; hands on wh
 finished.
 """
 
-from swivel.reports.run_report.collect import RunSummary, find_fit, find_norms, find_passes, look_at_run
+from swivel.reports.run_report.collect import RunSummary, find_epochs, find_fit, find_norms, look_at_run
 from swivel.reports.run_report.compose import compose_run
 from swivel.reports.run_report.write import REPORT, leave_report, write_report
 
@@ -15,7 +15,7 @@ __all__ = [
     "compose_run",
     "find_fit",
     "find_norms",
-    "find_passes",
+    "find_epochs",
     "leave_report",
     "look_at_run",
     "write_report",

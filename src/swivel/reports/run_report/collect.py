@@ -19,7 +19,7 @@ from swivel import vectors as vectors_room
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
-from swivel.reports.plots import FitBucket, NormBucket, Norms, PassLoss
+from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbour, Vectors, VectorTable
@@ -54,7 +54,7 @@ class RunSummary:
     total: float
     dim: int
     manifest: Manifest
-    passes: tuple[PassLoss, ...]
+    epochs: tuple[EpochLoss, ...]
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
     asked: tuple[Asked, ...]
@@ -77,7 +77,7 @@ def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | Non
         total=matrix.total,
         dim=vectors.dim,
         manifest=manifest,
-        passes=find_passes(manifest),
+        epochs=find_epochs(manifest),
         norms=find_norms(vectors),
         fit=find_fit(vectors, matrix, read_objective(manifest)),
         asked=ask_words(vectors),
@@ -85,10 +85,10 @@ def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | Non
     )
 
 
-def find_passes(manifest: Manifest) -> tuple[PassLoss, ...]:
-    """Return the mean losses of each pass, as training wrote them down."""
+def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
+    """Return the mean losses of each epoch, as training wrote them down."""
     losses: list[dict[str, float]] = manifest.facts.get("losses", [])
-    return tuple(PassLoss(loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses)
+    return tuple(EpochLoss(loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses)
 
 
 def read_objective(manifest: Manifest) -> Objective:

@@ -51,10 +51,10 @@ def compose_run(run: RunSummary, svgs: Svgs) -> Document:
 def _describe(run: RunSummary) -> str:
     rows, columns = run.shape
     text = f"{rows:,} rows × {columns:,} columns, {run.cells:,} cells observed; vectors of {run.dim} dimensions"
-    if not run.passes:
+    if not run.epochs:
         return text + "."
-    passes = "1 pass" if len(run.passes) == 1 else f"{len(run.passes)} passes"
-    return f"{text}, trained in {format_seconds(run.training_seconds)} ({passes})."
+    epochs = "1 pass" if len(run.epochs) == 1 else f"{len(run.epochs)} epochs"
+    return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
 
 
 def _shown(svgs: Svgs, name: str, caption: str, table: Table) -> Iterator[Block]:
@@ -68,20 +68,20 @@ def _shown(svgs: Svgs, name: str, caption: str, table: Table) -> Iterator[Block]
 
 
 def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
-    if not run.passes:
+    if not run.epochs:
         return
     yield Heading("Losses")
-    first, last = run.passes[0], run.passes[-1]
-    if len(run.passes) > 1:
+    first, last = run.epochs[0], run.epochs[-1]
+    if len(run.epochs) > 1:
         yield Paragraph(
-            f"From the first pass to the last: all cells {first.mean:.4f} to {last.mean:.4f}, observed "
+            f"From the first epoch to the last: all cells {first.mean:.4f} to {last.mean:.4f}, observed "
             f"{first.observed:.3f} to {last.observed:.3f}, unobserved {first.unobserved:.4f} to {last.unobserved:.4f}."
         )
     rows = [
         (Cell(str(number)), Cell(f"{loss.mean:.5f}"), Cell(f"{loss.observed:.4f}"), Cell(f"{loss.unobserved:.5f}"))
-        for number, loss in enumerate(run.passes, 1)
+        for number, loss in enumerate(run.epochs, 1)
     ]
-    yield from _shown(svgs, "passes", LOSSES, Table(("pass", "all cells", "observed", "unobserved"), tuple(rows)))
+    yield from _shown(svgs, "epochs", LOSSES, Table(("pass", "all cells", "observed", "unobserved"), tuple(rows)))
 
 
 def _write_neighbours(run: RunSummary) -> Iterator[Block]:
@@ -149,7 +149,7 @@ def _bucket_name(low: float, high: float) -> str:
 def _write_times(run: RunSummary) -> Iterator[Block]:
     yield Heading("Time")
     stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
-    if run.passes:
+    if run.epochs:
         stages.append(("training", run.training_seconds, _speed(run)))
     rows = [(Cell(name), Cell(format_seconds(seconds)), Cell(note)) for name, seconds, note in stages]
     if "total" in run.seconds:
@@ -163,7 +163,7 @@ def _write_times(run: RunSummary) -> Iterator[Block]:
 
 def _speed(run: RunSummary) -> str:
     rows, columns = run.shape
-    speed = float(rows) * columns * len(run.passes) / max(run.training_seconds, 1e-9)
+    speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
     plan = run.manifest.facts.get("plan", {})
     names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
     return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"

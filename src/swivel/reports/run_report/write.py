@@ -9,7 +9,7 @@ from typing import Any
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra
 from swivel.reports.document import write_html
-from swivel.reports.plots import draw_figure, plot_fit, plot_norms, plot_passes
+from swivel.reports.plots import draw_figure, plot_epochs, plot_fit, plot_norms
 from swivel.reports.run_report.collect import RunSummary, look_at_run
 from swivel.reports.run_report.compose import compose_run
 from swivel.runtime.options import RunOptions
@@ -41,9 +41,9 @@ def write_report(
     >>> import swivel, tempfile
     >>> matrix = swivel.count(["tea milk", "milk sugar", "tea sugar"], min_count=1)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     vectors = swivel.train(matrix, Path(folder) / "vectors", dim=2, passes=2)
+    ...     vectors = swivel.train(matrix, Path(folder) / "vectors", dim=2, epochs=2)
     ...     run = write_report(Path(folder) / "vectors", matrix, Path(folder) / "report.html")
-    >>> len(run.passes), run.shape[0]
+    >>> len(run.epochs), run.shape[0]
     (2, 3)
     """
     run = look_at_run(Path(vectors), matrix, seconds)
@@ -54,7 +54,7 @@ def write_report(
 def draw_run(run: RunSummary) -> dict[str, bytes]:
     """Return the figures of a run as SVG by name; none without matplotlib."""
     drawers: dict[str, tuple[Callable[[Any], Any], Sequence[Any]]] = {
-        "passes": (plot_passes, run.passes),
+        "epochs": (plot_epochs, run.epochs),
         "norms": (plot_norms, run.norms),
         "fit": (plot_fit, run.fit),
     }
@@ -64,10 +64,10 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
         return {}
 
 
-def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, means: RunOptions) -> None:
+def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
     """Write `out/report.html` where it is wanted, and fresh or missing; what goes wrong is said, not raised."""
     rank = find_rank()
-    if not means.report or (rank is not None and rank[0] != 0):
+    if not options.report or (rank is not None and rank[0] != 0):
         return
     was_trained = "training" in watch.seconds
     if not was_trained and (out / REPORT).exists():
@@ -75,6 +75,6 @@ def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, mean
     try:
         write_report(folder, matrix, out / REPORT, {**watch.seconds, "total": watch.total} if was_trained else None)
     except Exception as error:  # Vectors are finished: a page about them is no reason to fail.
-        means.progress.say(f"no report: {type(error).__name__}: {error}")
+        options.progress.say(f"no report: {type(error).__name__}: {error}")
         return
-    means.progress.say(f"the report: {out / REPORT}")
+    options.progress.say(f"the report: {out / REPORT}")

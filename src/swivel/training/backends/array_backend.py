@@ -34,7 +34,7 @@ class ArrayBackend(HeldParameters):
         """Return the loss of a block and its gradients, summed over the cells, without weight decay."""
         raise NotImplementedError
 
-    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Take an Adagrad step."""
         raise NotImplementedError
 
@@ -57,8 +57,8 @@ class ArrayBackend(HeldParameters):
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)
         loss, row_gradient, column_gradient = self._mean_gradients(cells, rows, columns, step.seed)
-        self.update(rows, row_gradient, step.rate)
-        self.update(columns, column_gradient, step.rate)
+        self.update(rows, row_gradient, step.learning_rate)
+        self.update(columns, column_gradient, step.learning_rate)
         return loss
 
     def _mean_gradients(
@@ -66,7 +66,7 @@ class ArrayBackend(HeldParameters):
     ) -> tuple[Loss, Any, Any]:
         """Return the loss and the gradients that vectors are moved by: a mean over the other side, with decay."""
         loss, row_sums, column_sums = self.compute(cells, rows, columns, seed)
-        decay = self.settings.decay
-        row_gradient = row_sums / len(columns.vectors) + decay * rows.vectors
-        column_gradient = column_sums / len(rows.vectors) + decay * columns.vectors
+        weight_decay = self.settings.weight_decay
+        row_gradient = row_sums / len(columns.vectors) + weight_decay * rows.vectors
+        column_gradient = column_sums / len(rows.vectors) + weight_decay * columns.vectors
         return loss, row_gradient, column_gradient

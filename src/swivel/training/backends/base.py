@@ -93,7 +93,7 @@ class Step:
 
     block: tuple[int, int]
     load: Callable[[], ObservedCells]
-    rate: float
+    learning_rate: float
     seed: tuple[int, ...]
 
 
@@ -333,7 +333,7 @@ class StepSettings:
 
     objective: Objective
     zeros: ZeroSampling
-    decay: float
+    weight_decay: float
 
 
 class Backend(Protocol):

@@ -144,16 +144,18 @@ class CpuBackend(HeldParameters):
         sides = (columns, rows) if cells.mirrored else (rows, columns)
         loss, gradients = self._add_up(cells, sides, step.seed)
         for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
-            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.decay)
+            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.weight_decay)
         return Gradients(loss, *(reversed(gradients) if cells.mirrored else gradients))
 
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)
         height, width = len(rows.vectors), len(columns.vectors)
         loss, gradients = self._add_up(cells, (rows, columns), step.seed)
-        decay = self.settings.decay
-        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], 1 / width, decay, step.rate)
-        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], 1 / height, decay, step.rate)
+        weight_decay = self.settings.weight_decay
+        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], 1 / width, weight_decay, step.learning_rate)
+        kernels.adagrad(
+            columns.vectors, columns.accumulators, gradients[1], 1 / height, weight_decay, step.learning_rate
+        )
         return loss
 
     def _add_up(

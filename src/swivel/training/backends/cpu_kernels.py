@@ -266,9 +266,11 @@ def add_rows(target: Any, which: Any, source: Any) -> None:
 
 
 @_kernel
-def adagrad(vectors: Any, accumulators: Any, gradient: Any, scale: float, decay: float, rate: float) -> None:
+def adagrad(
+    vectors: Any, accumulators: Any, gradient: Any, scale: float, weight_decay: float, learning_rate: float
+) -> None:
     """Update a block of vectors in place with the gradient times `scale`, plus weight decay."""
-    factor, shrink, speed = F(scale), F(decay), F(rate)
+    factor, shrink, speed = F(scale), F(weight_decay), F(learning_rate)
     for i in range(vectors.shape[0]):
         w, a, g = vectors[i], accumulators[i], gradient[i]
         for t in range(len(w)):
@@ -278,9 +280,9 @@ def adagrad(vectors: Any, accumulators: Any, gradient: Any, scale: float, decay:
 
 
 @_kernel
-def finish_gradient(gradient: Any, vectors: Any, scale: float, decay: float) -> None:
+def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
     """Scale a gradient and add weight decay, as `adagrad` does on its way."""
-    factor, shrink = F(scale), F(decay)
+    factor, shrink = F(scale), F(weight_decay)
     for i in range(vectors.shape[0]):
         w, g = vectors[i], gradient[i]
         for t in range(len(w)):

@@ -42,9 +42,9 @@ class ReferenceBackend(ArrayBackend):
         """Return the loss of a block and its gradients, by the oracle."""
         return block_gradients(cells, rows, columns, self.settings, seed)
 
-    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Take an Adagrad step, by the oracle."""
-        adagrad(side.vectors, side.accumulators, gradient, rate)
+        adagrad(side.vectors, side.accumulators, gradient, learning_rate)
 
 
 def block_gradients(

@@ -148,16 +148,16 @@ class BackendConfig:
         return None if self.memory is None else parse_bytes(self.memory)
 
 
-def choose_groups(name: str, load: DeviceLoad, means: BackendConfig) -> tuple[int, int] | None:
+def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[int, int] | None:
     """Return how many row blocks and column blocks the order of blocks keeps together; None: all fit the device."""
     if name != "triton":
         return None
     from swivel.training.backends.triton import backend
 
-    return backend.choose_groups(load, device=means.device, dtype=means.dtype, memory=means.memory_bytes)
+    return backend.choose_groups(load, device=config.device, dtype=config.dtype, memory=config.memory_bytes)
 
 
-def create_backend(name: str, settings: StepSettings, means: BackendConfig) -> Backend:
+def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> Backend:
     """Return the backend of that name."""
     if name == "reference":
         from swivel.training.backends.reference import ReferenceBackend
@@ -166,12 +166,12 @@ def create_backend(name: str, settings: StepSettings, means: BackendConfig) -> B
     if name == "cpu":
         from swivel.training.backends.cpu import CpuBackend
 
-        return CpuBackend(settings, threads=means.threads, dtype=means.dtype)
+        return CpuBackend(settings, threads=config.threads, dtype=config.dtype)
     if name == "triton":
         from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
 
-        place = DeviceOptions(means.memory_bytes, means.groups, means.cells, means.is_halved)
-        return TritonBackend(settings, device=means.device, dtype=means.dtype, means=place)
+        place = DeviceOptions(config.memory_bytes, config.groups, config.cells, config.is_halved)
+        return TritonBackend(settings, device=config.device, dtype=config.dtype, options=place)
     from swivel.training.backends.torch import TorchBackend
 
-    return TorchBackend(settings, device=means.device, dtype=means.dtype, threads=means.threads)
+    return TorchBackend(settings, device=config.device, dtype=config.dtype, threads=config.threads)

@@ -67,10 +67,10 @@ class TorchBackend(ArrayBackend):
             loss += self._run_band(band, observed, (rows, columns), (dW, dC))
         return loss, dW, dC
 
-    def update(self, side: ParameterBlock, gradient: Any, rate: float) -> None:
+    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Take an Adagrad step, in place."""
         side.accumulators.addcmul_(gradient, gradient)
-        side.vectors.sub_(rate * gradient * side.accumulators.rsqrt())
+        side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
 
     def _put_cells(self, cells: ObservedCells) -> tuple[Tensor, Tensor, Tensor]:
         positions = cells.positions.astype(np.int64)

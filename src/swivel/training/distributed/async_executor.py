@@ -1,8 +1,8 @@
 """Asynchronous workers around parameter servers, on Ray: `Workers` of the one training loop.
 
 Receives rounds from the loop, hands on what they lost. The command leases strips of blocks to workers; a worker
-fetches, computes and pushes, and waits for nobody. Every block is trained once a pass whatever dies: leases run out,
-servers apply each change once, and what a restored server has not got is leased again before the pass ends. Nothing
+fetches, computes and pushes, and waits for nobody. Every block is trained once an epoch whatever dies: leases run out,
+servers apply each change once, and what a restored server has not got is leased again before the epoch ends. Nothing
 here waits without a limit.
 """
 
@@ -75,7 +75,7 @@ class AsyncExecutor:
         cores = None if config.workers is None else config.workers * config.worker_threads
         # Here and not in `begin`: Ray takes SIGTERM for itself, which the loop then turns into a request.
         self._ray = self._resources.enter_context(connect(address, cores=cores))
-        self._epoch = 0
+        self._run_id = 0
         self._failure = ""
 
     def share(self, text: str) -> str:
@@ -129,8 +129,8 @@ class AsyncExecutor:
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
     ) -> Iterator[CompletedSteps]:
         """Lease rounds as strips until all are done; what a lost server had is done again before the end."""
-        self._epoch += 1
-        self._bank.begin(self._epoch)
+        self._run_id += 1
+        self._bank.begin(self._run_id)
         strips = compose_strips(rounds, len(self._crew))
         table = Leases(strips)
         self._advanced = now()
@@ -138,7 +138,7 @@ class AsyncExecutor:
             while not table.is_over:
                 if not table.is_pausing and wishes.pause():
                     table.is_pausing = True
-                    self._crew.rest(self._epoch)
+                    self._crew.rest(self._run_id)
                 yield from self._turn(table, strips)
             # The servers say what was applied: what one has lost, or what came from one that is no longer there, is
             # found here and leased again.
@@ -164,7 +164,7 @@ class AsyncExecutor:
             if strip is None:
                 break
             handles = self._bank.handles
-            self._crew.lend(worker_, strip, self._epoch, handles, is_last=table.is_pausing)
+            self._crew.lend(worker_, strip, self._run_id, handles, is_last=table.is_pausing)
         for heard in self._listen():
             done = self._hear(heard, table, strips)
             if done is not None:
@@ -208,7 +208,7 @@ class AsyncExecutor:
             self._failure = heard.reason or self._failure
             table.lose(heard.worker)
         result = heard.result
-        if result is None or result.epoch != self._epoch:
+        if result is None or result.run_id != self._run_id:
             return None
         strip = strips[result.number]
         self.tally.add(result, len(strip.blocks))

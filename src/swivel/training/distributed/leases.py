@@ -1,6 +1,6 @@
-"""Pure: what of a pass is to do, who has it, until when, and what is done.
+"""Pure: what of an epoch is to do, who has it, until when, and what is done.
 
-Receives the rounds of a pass, hands out strips of them to workers and takes them back when a worker is lost, late or
+Receives the rounds of an epoch, hands out strips of them to workers and takes them back when a worker is lost, late or
 has failed. It knows no Ray, no clock and no array: who calls it says what time it is.
 """
 
@@ -21,10 +21,10 @@ Part = tuple[int, int]  # of the parameters: rows (0) or columns (1), and which 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Blocks of a pass that one worker takes together: they share a row block or a column block, which travels once."""
+    """Blocks of an epoch that one worker takes together: they share a row block or a column block, which travels once."""
 
     number: int  # among the strips of a call
-    turn: int  # the pass
+    turn: int  # the epoch
     blocks: tuple[Block, ...]
     rates: tuple[float, ...]
     shared: int | None = None  # the side that they share; None: there is but one block
@@ -37,7 +37,7 @@ class Strip:
 
 
 def compose_strips(rounds: Sequence[Round], workers: int) -> list[Strip]:
-    """Return the rounds of a pass as strips, long ones first, so that nobody waits long for the last.
+    """Return the rounds of an epoch as strips, long ones first, so that nobody waits long for the last.
 
     Rounds are diagonals: of the blocks of m rounds, m share a row block (or a column block, where there are fewer).
 
@@ -57,17 +57,17 @@ def compose_strips(rounds: Sequence[Round], workers: int) -> list[Strip]:
 
 
 def _compose_group(rounds: Sequence[Round], first: int) -> list[Strip]:
-    entries = [(block, round_.rate) for round_ in rounds for block in round_.blocks]
+    entries = [(block, round_.learning_rate) for round_ in rounds for block in round_.blocks]
     side = min((0, 1), key=lambda side: len({block[side] for block, _ in entries}))
     found: dict[object, list[tuple[Block, float]]] = {}
-    for block, rate in entries:
-        found.setdefault(block if len(rounds) == 1 else block[side], []).append((block, rate))
+    for block, learning_rate in entries:
+        found.setdefault(block if len(rounds) == 1 else block[side], []).append((block, learning_rate))
     return [
         Strip(
             first + number,
             rounds[0].number,
             tuple(block for block, _ in members),
-            tuple(rate for _, rate in members),
+            tuple(learning_rate for _, learning_rate in members),
             side if len(members) > 1 else None,
         )
         for number, members in enumerate(found.values())
@@ -84,7 +84,7 @@ class _State:
 
 
 class Leases:
-    """Who has which strip of a pass."""
+    """Who has which strip of an epoch."""
 
     def __init__(self, strips: Sequence[Strip]) -> None:
         self._states = {strip.number: _State(strip) for strip in strips}

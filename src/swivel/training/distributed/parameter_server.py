@@ -32,18 +32,18 @@ class Fetched(NamedTuple):
 class Push(NamedTuple):
     """A change of a block of parameters.
 
-    `others` are the blocks of the other side that it was trained with; `epoch` is the call it belongs to; `version` is
+    `others` are the blocks of the other side that it was trained with; `run_id` is the call it belongs to; `version` is
     that of the vectors it was computed from. A gradient has a rate, and the server makes the step; a difference has
     none, and is added, that of the accumulators too.
     """
 
-    epoch: int
+    run_id: int
     part: Part
     others: tuple[int, ...]
     version: int
     values: Array
     accumulators: Array | None = None
-    rate: float | None = None
+    learning_rate: float | None = None
 
 
 class ServedState(NamedTuple):
@@ -58,11 +58,11 @@ class ServedState(NamedTuple):
 class _ServedBlock:
     vectors: Array
     accumulators: Array
-    applied: set[int] = field(default_factory=set)  # blocks of the other side, in this epoch
+    applied: set[int] = field(default_factory=set)  # blocks of the other side, in this run_id
     version: int = 0
 
 
-REFUSED = -1  # the answer to a push that was applied before, or is of another epoch
+REFUSED = -1  # the answer to a push that was applied before, or is of another run_id
 
 
 def server_of(part: Part, servers: int) -> int:
@@ -78,15 +78,15 @@ class Server:
     """Some blocks of the parameters.
 
     >>> server = Server()
-    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones((2, 4), np.float32), (), epoch=1)
-    >>> push = Push(1, (0, 3), (5,), 0, np.ones((2, 4), np.float32), rate=0.5)
+    >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones((2, 4), np.float32), (), run_id=1)
+    >>> push = Push(1, (0, 3), (5,), 0, np.ones((2, 4), np.float32), learning_rate=0.5)
     >>> server.push(push), server.push(push)
     (0, -1)
     """
 
     def __init__(self) -> None:
         self._blocks: dict[Part, _ServedBlock] = {}
-        self._epoch = 0
+        self._run_id = 0
         self._warm()
 
     def _warm(self) -> None:
@@ -96,16 +96,16 @@ class Server:
         gradient.flags.writeable = False
         adagrad(values, values.copy(), gradient, 1.0, 0.0, 0.1)
 
-    def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, epoch: int) -> None:
-        """Take a block on, with what was applied to it in the epoch."""
-        self._epoch = epoch
+    def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, run_id: int) -> None:
+        """Take a block on, with what was applied to it in the run_id."""
+        self._run_id = run_id
         self._blocks[part] = _ServedBlock(
             np.array(vectors, np.float32), np.array(accumulators, np.float32), set(applied)
         )
 
-    def begin(self, epoch: int) -> None:
-        """Take changes of this epoch from now on, and of no other."""
-        self._epoch = epoch
+    def begin(self, run_id: int) -> None:
+        """Take changes of this run_id from now on, and of no other."""
+        self._run_id = run_id
         for block in self._blocks.values():
             block.applied.clear()
 
@@ -121,10 +121,10 @@ class Server:
     def push(self, push: Push) -> int:
         """Apply a change; return how many others came since it was fetched, or REFUSED."""
         block = self._find(push.part)
-        if push.epoch != self._epoch or not block.applied.isdisjoint(push.others):
+        if push.run_id != self._run_id or not block.applied.isdisjoint(push.others):
             return REFUSED
-        if push.rate is not None:
-            adagrad(block.vectors, block.accumulators, push.values, 1.0, 0.0, push.rate)
+        if push.learning_rate is not None:
+            adagrad(block.vectors, block.accumulators, push.values, 1.0, 0.0, push.learning_rate)
         else:
             block.vectors += push.values
             block.accumulators += 0 if push.accumulators is None else push.accumulators
@@ -134,7 +134,7 @@ class Server:
         return staleness
 
     def read(self, part: Part) -> ServedState:
-        """Return a block and what was applied to it in this epoch."""
+        """Return a block and what was applied to it in this run_id."""
         block = self._find(part)
         return ServedState(block.vectors, block.accumulators, frozenset(block.applied))
 

@@ -159,7 +159,7 @@ class RingExecutor:
         moves = self._plan_moves([*order, *ahead], len(order))
         before = self.moved
         self._start(moves[0])
-        self.moved = before  # Handing blocks out is no part of a pass.
+        self.moved = before  # Handing blocks out is no part of an epoch.
         for number, round_ in enumerate(rounds):
             mine = replace(round_, blocks=[block for block in round_.blocks if self._is_mine(block)])
             self._receive({column for _, column in mine.blocks})

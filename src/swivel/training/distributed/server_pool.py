@@ -51,7 +51,7 @@ class ServerPool:
         self._applied: dict[Part, frozenset[int]] = {
             (side, block): frozenset() for side, edges in enumerate(starts) for block in range(len(edges) - 1)
         }
-        self._epoch = 0
+        self._run_id = 0
         self.restored = 0  # servers so far
 
     def _create(self) -> Any:
@@ -74,11 +74,11 @@ class ServerPool:
         self._applied = dict.fromkeys(self._applied, frozenset())
         self._retry(lambda number: self._send(number))
 
-    def begin(self, epoch: int) -> None:
-        """Have the servers take the changes of an epoch, and no others'."""
-        self._epoch = epoch
+    def begin(self, run_id: int) -> None:
+        """Have the servers take the changes of an run_id, and no others'."""
+        self._run_id = run_id
         self._applied = dict.fromkeys(self._applied, frozenset())
-        self._retry(lambda number: self._get(self._seats[number].handle.begin.remote(epoch)))
+        self._retry(lambda number: self._get(self._seats[number].handle.begin.remote(run_id)))
 
     def _retry(self, job: Callable[[int], Any]) -> None:
         """Do something with every server; with a new one, which then has all it needs, where one is lost."""
@@ -106,7 +106,7 @@ class ServerPool:
         def send(part: Part) -> Any:
             side, span = self._sides[part[0]], self._span(part)
             values = side.vectors[span], side.accumulators[span]
-            return handle.hold.remote(part, *values, self._applied[part], epoch=self._epoch)
+            return handle.hold.remote(part, *values, self._applied[part], run_id=self._run_id)
 
         self._in_turn(self._parts(number), send, lambda part, answer: None)
 

@@ -77,7 +77,7 @@ class Result(NamedTuple):
     """What became of a strip."""
 
     number: int
-    epoch: int
+    run_id: int
     losses: tuple[Loss, ...]
     moved: int = 0  # bytes, also those of a strip that failed
     staleness: tuple[int, ...] = ()  # of each push that was taken: changes by others since the block was fetched
@@ -154,7 +154,7 @@ class Worker:
     def __init__(self, wait_seconds: float) -> None:
         self._seconds = wait_seconds
         self._fetching, self._computing = threading.Lock(), threading.Lock()
-        self._resting = 0  # the epoch whose strips are left where they are not begun
+        self._resting = 0  # the run_id whose strips are left where they are not begun
         self._resources = ExitStack()
         self._stepper: Stepper | None = None
 
@@ -168,31 +168,31 @@ class Worker:
         """Answer, with the number of the process."""
         return os.getpid()
 
-    def rest(self, epoch: int) -> None:
-        """Leave the strips of an epoch that are not begun."""
-        self._resting = epoch
+    def rest(self, run_id: int) -> None:
+        """Leave the strips of an run_id that are not begun."""
+        self._resting = run_id
 
     def close(self) -> None:
         """Close the backend."""
         self._resources.close()
 
-    def train(self, strip: Strip, epoch: int, links: Links, is_last: bool = False) -> Result:
+    def train(self, strip: Strip, run_id: int, links: Links, is_last: bool = False) -> Result:
         """Train a strip, where `is_last` also while resting; a server's silence is told, not raised."""
         assert self._stepper is not None
-        run = _StripRun(strip, epoch, links, self._stepper)
+        run = _StripRun(strip, run_id, links, self._stepper)
         try:
             with ExitStack() as gate:
                 # The next strip's first blocks are fetched while this one's last block computes, not earlier: they age.
                 gate.enter_context(self._lock(self._fetching))
-                if self._resting >= epoch and not is_last:
-                    return Result(strip.number, epoch, (), failure="resting", is_untouched=True)
+                if self._resting >= run_id and not is_last:
+                    return Result(strip.number, run_id, (), failure="resting", is_untouched=True)
                 run.ask_first()
                 with self._lock(self._computing):
                     run.compute(gate.close)
             return run.finish()
         except Unanswered as error:
             return Result(
-                strip.number, epoch, (), run.moved, failure=str(error) or "no answer", is_untouched=run.is_untouched
+                strip.number, run_id, (), run.moved, failure=str(error) or "no answer", is_untouched=run.is_untouched
             )
 
     @contextmanager
@@ -209,8 +209,8 @@ class Worker:
 class _StripRun:
     """One strip on its way through a worker."""
 
-    def __init__(self, strip: Strip, epoch: int, links: Links, stepper: Stepper) -> None:
-        self.strip, self._epoch, self._links, self._stepper = strip, epoch, links, stepper
+    def __init__(self, strip: Strip, run_id: int, links: Links, stepper: Stepper) -> None:
+        self.strip, self._run_id, self._links, self._stepper = strip, run_id, links, stepper
         self._asked: dict[tuple[int, int], Any] = {}  # by place in the strip and side
         self._pushed: list[Any] = []
         self._losses: list[Loss] = []
@@ -252,20 +252,20 @@ class _StripRun:
             side, shared = self.strip.shared, self._shared
             others = tuple(block[1 - side] for block in self.strip.blocks)
             part = side, self.strip.blocks[0][side]
-            self._push(Push(self._epoch, part, others, shared.version, *shared.changes()))
+            self._push(Push(self._run_id, part, others, shared.version, *shared.changes()))
         self._seconds = time.perf_counter() - started
 
     def _step(self, place: int, block: Block) -> None:
         rows, columns = (self._open(place, side) for side in (0, 1))
         found = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
         self._losses.append(found.loss)
-        rate = self.strip.rates[place]
+        learning_rate = self.strip.rates[place]
         for side, (held, gradient) in enumerate(((rows, found.rows), (columns, found.columns))):
             if isinstance(held, _Shared):
-                held.step(gradient, rate)
+                held.step(gradient, learning_rate)
             else:
                 part, others = (side, block[side]), (block[1 - side],)
-                self._push(Push(self._epoch, part, others, held.version, gradient, None, rate))
+                self._push(Push(self._run_id, part, others, held.version, gradient, None, learning_rate))
 
     def _open(self, place: int, side: int) -> Fetched | _Shared:
         """Return a block as it was fetched, or the worker's own copy of the one that is shared."""
@@ -284,7 +284,7 @@ class _StripRun:
         answers = [self._links.take(pushed) for pushed in self._pushed]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
-        return Result(self.strip.number, self._epoch, losses, self.moved, staleness, self._seconds)
+        return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
 
 
 class _Shared:
@@ -295,9 +295,9 @@ class _Shared:
         self._before, self.version = fetched, fetched.version
         self.vectors, self._accumulators = np.array(fetched.vectors), np.array(fetched.accumulators)
 
-    def step(self, gradient: Array, rate: float) -> None:
+    def step(self, gradient: Array, learning_rate: float) -> None:
         """Make a step of Adagrad."""
-        adagrad(self.vectors, self._accumulators, gradient, 1.0, 0.0, rate)
+        adagrad(self.vectors, self._accumulators, gradient, 1.0, 0.0, learning_rate)
 
     def changes(self) -> tuple[Array, Array]:
         """Return how vectors and accumulators changed since they were fetched."""

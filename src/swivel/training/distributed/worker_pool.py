@@ -183,11 +183,11 @@ class WorkerPool:
         ]
         return min(able)[1] if able else None
 
-    def lend(self, number: int, strip: Strip, epoch: int, handles: Sequence[Any], *, is_last: bool) -> None:
+    def lend(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
         """Hand a strip to a worker; `is_last`: also to one that rests."""
         links = RayLinks(handles, self._order.wait_seconds)
         member = self._members[number]
-        reference = member.handle.train.remote(strip, epoch, links, is_last)
+        reference = member.handle.train.remote(strip, run_id, links, is_last)
         member.leases[reference] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
@@ -197,11 +197,11 @@ class WorkerPool:
             if member.leases and member.late_since is None:
                 member.late_since = now
 
-    def rest(self, epoch: int) -> None:
-        """Have workers leave the strips of an epoch that they have not begun."""
+    def rest(self, run_id: int) -> None:
+        """Have workers leave the strips of an run_id that they have not begun."""
         for member in self._members:
             if member.handle is not None:
-                member.handle.rest.remote(epoch)
+                member.handle.rest.remote(run_id)
 
     def silent(self) -> list[int]:
         """Return the workers that are late, or not there."""

@@ -100,21 +100,21 @@ class DeviceCounter:
         ids: NDArray[np.uint32],
         layout: Layout,
         config: CountConfig,
-        means: DeviceCountOptions,
+        options: DeviceCountOptions,
         *,
         longest: int | None = None,
     ) -> None:
         """Look at nothing yet; `longest` is that of the units, in places, where it is known."""
         self.ids = ids
-        self.means = means
-        self.device = open_device(means.device)
-        self.memory_bytes = free_device_memory(self.device) if means.memory_bytes is None else means.memory_bytes
+        self.options = options
+        self.device = open_device(options.device)
+        self.memory_bytes = free_device_memory(self.device) if options.memory_bytes is None else options.memory_bytes
         self.rules = make_rules(layout, config, longest=ids.size if longest is None else longest)
         self.share = share_memory(self.memory_bytes, ids.size, self.rules)
-        self.writer = choose_writer(means.writer, self.device)
+        self.writer = choose_writer(options.writer, self.device)
         self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)
         self.groups = 0
-        self._fetcher = Fetcher(self.device, self.rules, most_cells=means.piece_cells)
+        self._fetcher = Fetcher(self.device, self.rules, most_cells=options.piece_cells)
 
     def __str__(self) -> str:
         return f"counting on {self.device}, pairs by {self.writer}, in {format_bytes(self.memory_bytes)} of its memory"
@@ -124,7 +124,7 @@ class DeviceCounter:
         rules, chunks = self.rules, len(self.chunks())
         stored = cells * (1 + 1 / rules.blocks) / 2 if rules.symmetric else cells
         pairs = self.ids.size * rules.reach * (1 if rules.symmetric else 2)
-        memory = 8 * self.share.staged_places + 32 * min(self.means.piece_cells, int(stored))
+        memory = 8 * self.share.staged_places + 32 * min(self.options.piece_cells, int(stored))
         disk = 8 * stored * (1 if chunks <= 1 else 1 + min(chunks, 3))
         return Forecast(cells, int(disk), memory, pairs / _PAIRS_A_SECOND)
 
@@ -258,11 +258,11 @@ def upload_slots(counter: DeviceCounter, first: int, last: int) -> torch.Tensor:
     is_cuda = counter.device.type == "cuda"
     buffers = [_Staging(min(staged, slots.numel()), pin=is_cuda) for _ in range(2)]
     stop = min(last + reach, ids.size)
-    with ThreadPoolExecutor(counter.means.threads) as pool:
+    with ThreadPoolExecutor(counter.options.threads) as pool:
         for number, start in enumerate(range(first, stop, staged)):
             piece = ids[start : min(start + staged, stop)]
             target = slots[start - first : start - first + piece.size]
-            buffers[number % 2].send(piece, target, pool, counter.means.threads)
+            buffers[number % 2].send(piece, target, pool, counter.options.threads)
             target.copy_(_to_slots(target, counter.rules.blocks))
     if is_cuda:
         torch.cuda.synchronize(counter.device)

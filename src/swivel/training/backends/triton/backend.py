@@ -104,11 +104,13 @@ class TritonBackend:
     name = "triton"
     lays_out = True
 
-    def __init__(self, settings: StepSettings, *, device: str, dtype: str, means: DeviceOptions | None = None) -> None:
+    def __init__(
+        self, settings: StepSettings, *, device: str, dtype: str, options: DeviceOptions | None = None
+    ) -> None:
         self.settings = settings
         self.device = torch.device(device)
         self.dtype = dtype
-        self.means = means or DeviceOptions()
+        self.options = options or DeviceOptions()
         self._kind = getattr(torch, dtype)
 
     def describe(self) -> str:
@@ -154,12 +156,12 @@ class TritonBackend:
             self._hold(rows, columns, starts)
 
     def _hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
-        means, dim = self.means, rows.vectors.shape[1]
-        self._memory = free_memory(self.device, USED_SHARE) if means.memory is None else means.memory
-        load = DeviceLoad(starts, dim, self.settings.zeros, means.cells, means.is_halved)
+        options, dim = self.options, rows.vectors.shape[1]
+        self._memory = free_memory(self.device, USED_SHARE) if options.memory is None else options.memory
+        load = DeviceLoad(starts, dim, self.settings.zeros, options.cells, options.is_halved)
         self._needs = measure_needs(load, self.device, self._kind)
-        banks = arrange(self._needs, means.groups, self._memory)
-        self._most = self._needs.most(means.groups)
+        banks = arrange(self._needs, options.groups, self._memory)
+        self._most = self._needs.most(options.groups)
         self._places = SlotLayout(starts, dim, sum(side.slots for side in banks))
         self._shapes = Shapes(self.settings.zeros, choose_tile(self._kind))
         self._host = HostMemory(self.device)
@@ -292,7 +294,7 @@ class TritonBackend:
     def _may_join(self, found: list[Any], entry: Any) -> bool:
         step, _, shape, _ = entry
         last_step, _, last_shape, _ = found[-1]
-        return len(found) < self._most and shape == last_shape and step.rate == last_step.rate
+        return len(found) < self._most and shape == last_shape and step.learning_rate == last_step.learning_rate
 
     def _send(self, found: Tensor, counts: NDArray[np.float64]) -> LaunchedSteps:
         if self.device.type != "cuda":

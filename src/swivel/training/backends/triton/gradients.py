@@ -31,7 +31,7 @@ def recover_gradients(backend: Backend, step: Step, rows: ParameterBlock, column
         backend.put_block(
             number, step.block[number], ParameterBlock(np.array(side.vectors, np.float32), start, side.offsets)
         )
-    (loss,) = backend.run([replace(step, rate=1.0)], lambda: False).losses()
+    (loss,) = backend.run([replace(step, learning_rate=1.0)], lambda: False).losses()
     found = [_read_gradient(backend.lend_block(number, step.block[number]), sides[number]) for number in (0, 1)]
     return Gradients(loss, *found)
 

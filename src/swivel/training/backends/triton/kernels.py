@@ -220,12 +220,14 @@ def gather(
 
 
 @triton.jit
-def _adagrad(gradient, vectors, accumulators, mirror, at, mirror_at, mask, decay, rate, MIRROR: tl.constexpr):
+def _adagrad(
+    gradient, vectors, accumulators, mirror, at, mirror_at, mask, weight_decay, learning_rate, MIRROR: tl.constexpr
+):
     w = tl.load(vectors + at, mask=mask, other=0.0)
     a = tl.load(accumulators + at, mask=mask, other=1.0)
-    g = gradient + decay * w
+    g = gradient + weight_decay * w
     a += g * g
-    w -= rate * g * tl.rsqrt(a)
+    w -= learning_rate * g * tl.rsqrt(a)
     tl.store(vectors + at, w, mask=mask)
     tl.store(accumulators + at, a, mask=mask)
     if MIRROR:
@@ -234,7 +236,7 @@ def _adagrad(gradient, vectors, accumulators, mirror, at, mirror_at, mask, decay
 
 @triton.jit
 def update(
-    vectors, accumulators, V, gradients, table, side, pitch, rows_apart, decay, rate,
+    vectors, accumulators, V, gradients, table, side, pitch, rows_apart, weight_decay, learning_rate,
     D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Adagrad on one side of every shard, all zeros computed: elements one after the other, D to a row."""
@@ -248,7 +250,7 @@ def update(
     k = element - row * D
     g = tl.load(gradients + shard * rows_apart * pitch + (row * pitch + k), mask=mask, other=0.0).to(tl.float32)
     vectors, accumulators, V = vectors + row0 * D, accumulators + row0 * D, V + row0 * P
-    _adagrad(g * share, vectors, accumulators, V, element, row * P + k, mask, decay, rate, True)
+    _adagrad(g * share, vectors, accumulators, V, element, row * P + k, mask, weight_decay, learning_rate, True)
 
 
 @triton.jit
@@ -324,7 +326,7 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
-    decay, rate, unseen, base, scale, power,
+    weight_decay, learning_rate, unseen, base, scale, power,
     SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
     P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr,
@@ -377,7 +379,7 @@ def update_sampled(
         start += CHUNK
     # Columns come second and read the rows' old vectors: theirs are copied to the mirror afterwards.
     vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
-    _adagrad(g1 / others, vectors, accumulators, V, k1, k1, k1 < D, decay, rate, SIDE == 1)
-    _adagrad(g2 / others, vectors, accumulators, V, k2, k2, k2 < D, decay, rate, SIDE == 1)
+    _adagrad(g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, SIDE == 1)
+    _adagrad(g2 / others, vectors, accumulators, V, k2, k2, k2 < D, weight_decay, learning_rate, SIDE == 1)
     if SIDE == 0:
         _store_three(losses + (shard * pitch + row) * 3, observed, zeros, weight)

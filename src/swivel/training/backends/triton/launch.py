@@ -221,7 +221,7 @@ class StepLauncher:
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
         kernels.update[grid](
             p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
-            self.settings.decay, batch.steps[0].rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
+            self.settings.weight_decay, batch.steps[0].learning_rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
     def _run_sampled(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, found: Tensor) -> None:
@@ -291,7 +291,7 @@ class StepLauncher:
             table[0, run.steps], *three, *(part.shape[1] for part in three),
             cells.starts, cells.positions, cells.counts, losses[run.steps], run.first[side] * pitch,
             run.first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
-            self.settings.decay, batch.steps[0].rate, *self._objective,
+            self.settings.weight_decay, batch.steps[0].learning_rate, *self._objective,
             SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
             CHUNK=RARE_CHUNK, **self._flags, **({"num_warps": 1} if self.device.type == "cuda" else {}),
         )  # fmt: skip

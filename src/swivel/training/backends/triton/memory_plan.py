@@ -216,7 +216,7 @@ def _sizes(blocks: int) -> list[int]:
 
 
 def _time_of_pass(banks: tuple[Banks, Banks], most: int) -> float:
-    """Return about how long a pass takes, in steps."""
+    """Return about how long an epoch takes, in steps."""
     outer, inner = sorted(banks, key=lambda side: side.groups)
     steps = outer.starts[-1] * inner.starts[-1]
     moved = 0.0 if outer.is_whole else float(outer.starts[-1])
