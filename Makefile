@@ -14,7 +14,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
-GPU_TESTS ?= $(addprefix tests/test_,backends_gpu.py backends_triton.py backends_triton_cells.py counting_gpu.py training_triton.py streaming.py cluster_servers.py)
+GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
 .PHONY: run test test-all test-variants versions crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 

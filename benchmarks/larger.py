@@ -144,7 +144,7 @@ def run_epochs(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float
     last: PendingSteps | None = None
     started = time.perf_counter()
     for number, order in enumerate(orders[:-1]):
-        backend.expect([*order, *orders[number + 1]])
+        backend.announce([*order, *orders[number + 1]])
         for blocks in order:
             begun = backend.run([Step(block, load, 0.05, (1, number, *block)) for block in blocks], lambda: False)
             if last is not None:

@@ -77,7 +77,7 @@ def products_round(sides: list[Operands], threads: int, pool: ThreadPoolExecutor
 
 def make_operands(steps: list[Step], backend: CpuBackend, dtype: torch.dtype) -> list[Operands]:
     """Return the row and column vectors of every step in the dtype of the products."""
-    blocks = [(backend.lend_block(0, step.block[0]), backend.lend_block(1, step.block[1])) for step in steps]
+    blocks = [(backend.get_block(0, step.block[0]), backend.get_block(1, step.block[1])) for step in steps]
     return [(torch.from_numpy(w.vectors).to(dtype), torch.from_numpy(c.vectors).to(dtype)) for w, c in blocks]
 
 

@@ -35,7 +35,7 @@ pytest.register_assert_rewrite("step_contract", "device_counts", "tolerances")
 
 def find_groups() -> dict[str, str]:
     """Return the group of each file of tests that says one."""
-    said = ((file.name, re.search(r'xdist_group\("(\w+)"\)', file.read_text())) for file in TESTS.glob("test_*.py"))
+    said = ((file.name, re.search(r'xdist_group\("(\w+)"\)', file.read_text())) for file in TESTS.rglob("test_*.py"))
     return {name: found[1] for name, found in said if found}
 
 

@@ -58,7 +58,7 @@ class Watching(SilentProgress):
             self.notes.append(note)
             self.call(self.done)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.said.append(text)
 
 

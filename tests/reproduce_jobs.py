@@ -25,7 +25,9 @@ class TellingJob:
     megabytes: int = 0
 
     def run(self, options: RunOptions) -> None:
-        options.progress.say(f"{options.threads} threads, {options.memory} of memory, overwrite {options.overwrite}")
+        options.progress.message(
+            f"{options.threads} threads, {options.memory} of memory, overwrite {options.overwrite}"
+        )
         with track(options.progress, "counting", 3, "sheep") as task:
             task.advance(2, "two")
             task.advance()
@@ -61,7 +63,7 @@ class InterruptedJob:
 
     def run(self, options: RunOptions) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        options.progress.say("went on")
+        options.progress.message("went on")
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class WaitingJob:
 
     def run(self, options: RunOptions) -> None:
         with stop_on_signals() as should_stop:
-            options.progress.say("waiting")
+            options.progress.message("waiting")
             until = time.monotonic() + 30
             while not should_stop() and time.monotonic() < until:
                 time.sleep(0.02)

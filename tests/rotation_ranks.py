@@ -36,14 +36,14 @@ class Stopping(SilentProgress):
 
 def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     workers = RingExecutor()
-    home = folder if workers.leads else folder / str(workers.rank)
+    home = folder if workers.is_leader else folder / str(workers.rank)
     home.mkdir(parents=True, exist_ok=True)
     progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()
     matrix, config = open_matrix(job["matrix"]), TrainConfig(**job["config"])
     try:
         trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, workers=workers)
     except (KeyboardInterrupt, Diverged) as error:
-        return {"ended": type(error).__name__} if workers.leads else None
+        return {"ended": type(error).__name__} if workers.is_leader else None
     if trained is None:
         return None
     bits = trained.rows.tobytes() + trained.columns.tobytes()

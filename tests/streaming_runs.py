@@ -122,7 +122,7 @@ def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epoch
     orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(epochs)]
     losses: list[Loss] = []
     for number, order in enumerate(orders):
-        backend.expect([round for later in orders[number:] for round in later])
+        backend.announce([round for later in orders[number:] for round in later])
         for round in order:
             steps = [Step(block, nothing, 0.1, (number, *block)) for block in round]
             losses += backend.run(steps, lambda: False).losses()

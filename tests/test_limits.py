@@ -42,7 +42,7 @@ class Heard(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.lines.append(text)
 
 

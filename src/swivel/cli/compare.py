@@ -56,7 +56,7 @@ def compare(before: str, after: str, yardstick: str | None, output: str | None, 
         found.write(output)
     show(found.to_dict(count), as_json, lambda: draw_drift(found, count))
     for remark in remarks(models):
-        options.progress.say(remark)
+        options.progress.message(remark)
 
 
 def draw_drift(found: Drift, count: int) -> None:

@@ -61,7 +61,7 @@ def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
-    options.progress.say(f"next: swivel train {output} -o vectors")
+    options.progress.message(f"next: swivel train {output} -o vectors")
 
 
 @cli.command(cls=Command, short_help="Matrices to one: counts of equal labels summed.")
@@ -86,4 +86,4 @@ def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
-    options.progress.say(f"next: swivel train {output} --init VECTORS -o vectors")
+    options.progress.message(f"next: swivel train {output} --init VECTORS -o vectors")

@@ -39,9 +39,11 @@ def explore(vectors: str, other: str | None, port: int, host: str, no_browser: b
         names = " and ".join(each.name for each in exploration.sets)
         show({"url": url}, as_json, lambda: click.echo(f"{names}: {url}"))
         if not explorer.Hosts(host).is_loopback:
-            options.progress.say(f"warning: everyone who can reach {host} can read these vectors; there is no password")
+            options.progress.message(
+                f"warning: everyone who can reach {host} can read these vectors; there is no password"
+            )
         if no_browser or not webbrowser.open(url):
-            options.progress.say("open the address in a browser")
-        options.progress.say("Ctrl-C ends it")
+            options.progress.message("open the address in a browser")
+        options.progress.message("Ctrl-C ends it")
         explorer.serve(exploration, listener, host)
-    options.progress.say("stopped")
+    options.progress.message("stopped")

@@ -167,7 +167,7 @@ def demo(output: str | None, **rest: Any) -> None:
     result = sample.run_demo(output, options)
     show(result.to_dict(), as_json, lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
-    options.progress.say(next_look(Path(output) / "vectors", "music") if output else keep)
+    options.progress.message(next_look(Path(output) / "vectors", "music") if output else keep)
 
 
 @cli.command(cls=Command, short_help="Word similarity and analogies.")
@@ -349,7 +349,7 @@ def report_vectors(vectors: Vectors, path: Path, options: RunOptions, as_json: b
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # not too common to have a meaning
-    options.progress.say(next_command("nearest", path, word))
+    options.progress.message(next_command("nearest", path, word))
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ class BarProgress:
             self._display.stop()
             self._display = None
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a remark, above the bars where there are any."""
         if self._display is not None:
             self._display.console.print(text, markup=False, highlight=False)

@@ -153,7 +153,7 @@ def reproduce(texts: tuple[str, ...], output: str, methods: str, vectors: tuple[
     results = room.reproduce(texts, output, config=config, options=options, **settings)
     header, rows = results.table()
     show(results.to_dict(), as_json, lambda: draw_table(header, rows))
-    options.progress.say(f"the report: {Path(output) / 'report.html'}")
+    options.progress.message(f"the report: {Path(output) / 'report.html'}")
 
 
 def _named_path(text: str) -> tuple[str, Path]:

@@ -144,7 +144,7 @@ def fetch_sets(
     shelf = _open_cache(sources, host)
     missing = [source for source in sources if not _is_there(shelf, source)]
     if missing:
-        progress.say(f"fetching {', '.join(source.file for source in missing)} into {shelf.abspath}")
+        progress.message(f"fetching {', '.join(source.file for source in missing)} into {shelf.abspath}")
     with _quiet_pooch():
         for place, source in enumerate(missing):
             _fetch(shelf, source, missing[place:])

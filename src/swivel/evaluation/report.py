@@ -143,7 +143,7 @@ def read_sets(
     """Return the sets that `evaluate` would score, each the half of it that the rules ask for."""
     found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
     for path in found.left_out:
-        progress.say(f"{path.name}: left out, not a test set")
+        progress.message(f"{path.name}: left out, not a test set")
     if rules.half is None:
         return found
     return FoundSets(tuple(split_set(each, rules.half) for each in found.sets), found.left_out)
@@ -176,7 +176,7 @@ def _say_what_is_unknown(results: tuple[Result, ...], progress: Progress) -> Non
     if len(strange) == len(results):
         raise nothing_known(strange)
     for name in strange:
-        progress.say(f"{name}: none of its items is in the vocabulary")
+        progress.message(f"{name}: none of its items is in the vocabulary")
 
 
 def nothing_known(names: Iterable[str], where: str = "the vocabulary") -> EvaluationError:

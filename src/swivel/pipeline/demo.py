@@ -92,7 +92,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     with pipeline.folder_or_temporary(out) as home:
         if pipeline.is_done(home.path, "matrix", provenance, options):
             return open_matrix(home.path)
-        options.progress.say(f"unpacking the bundled matrix of {len(words):,} English words")
+        options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
         spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
         builder = MatrixBuilder(
             home.path,

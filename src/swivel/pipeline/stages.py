@@ -95,7 +95,7 @@ def is_done(path: Path, stage: str, provenance: Mapping[str, Any], options: RunO
         raise FolderExists(f"{path}: holds {manifest.stage} already; choose another folder or pass --overwrite")
     if {"config": manifest.config, "inputs": manifest.inputs} == provenance:
         sweep_folder(path)
-        options.progress.say(f"{path}: finished already, nothing to do")
+        options.progress.message(f"{path}: finished already, nothing to do")
         return True
     differing = [
         f"{stage}.{name}"

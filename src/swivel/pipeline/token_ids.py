@@ -41,7 +41,9 @@ def warn_of_paths(texts: Texts, progress: Progress) -> None:
     if not isinstance(texts, (list, tuple)) or not texts:
         return
     if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
-        progress.say(f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files")
+        progress.message(
+            f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files"
+        )
 
 
 def number_tokens(
@@ -60,7 +62,7 @@ def number_tokens(
     vocabulary = choose_vocabulary(
         encoded.counts, VocabularyConfig(**configs["vocabulary"]), listed, lowercase=config.lowercase
     )
-    options.progress.say(
+    options.progress.message(
         f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
     )
     keep_gaps = configs["count"]["oov"] == "gap"
@@ -77,7 +79,7 @@ def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
     files = list_files(texts)  # type: ignore[arg-type]
     size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)
-    progress.say(
+    progress.message(
         f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(scratch.parent)

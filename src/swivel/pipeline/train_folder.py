@@ -52,11 +52,11 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
 def make_vectors(job: TrainJob, path: Path, options: RunOptions) -> Vectors:
     """Train, or go on from the last checkpoint, and write the folder."""
     with contextlib.closing(choose_workers(options)) as workers:
-        if workers.leads:
+        if workers.is_leader:
             _lead(job, path, options, workers)
         else:
             _follow(job, options, workers)
-        workers.agree(True)  # Whoever follows waits here until all is written.
+        workers.any_rank(True)  # Whoever follows waits here until all is written.
     return vectors.load(path)
 
 
@@ -88,7 +88,7 @@ def _join(job: TrainJob, options: RunOptions) -> WarmStart | None:
     if job.start is None:
         return None
     known, rows = len(job.start.rows.places), len(job.matrix.rows)
-    options.progress.say(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
+    options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
     return join_words(job.matrix, job.start, job.config, threads=options.thread_count)
 
 

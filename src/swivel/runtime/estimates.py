@@ -34,7 +34,7 @@ class ResourceEstimate:
 
     def announce(self, path: Path, progress: Progress) -> None:
         """Say what is needed; raise StorageError or MemoryBudgetError where there is clearly no room for it."""
-        progress.say(f"{self} for {self.what}")
+        progress.message(f"{self} for {self.what}")
         self.check(path)
 
     def check(self, path: Path) -> None:

@@ -28,7 +28,7 @@ class Progress(Protocol):
     def end(self, task: Task) -> None:
         """The task is over, done or not."""
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """One line that a person should see: a forecast, a choice that was made, a warning."""
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
@@ -50,7 +50,7 @@ class SilentProgress:
     def end(self, task: Task) -> None:
         """Do nothing."""
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Do nothing."""
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
@@ -74,9 +74,9 @@ class ForwardingProgress:
         """Hand it on."""
         self.progress.end(task)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Hand it on."""
-        self.progress.say(text)
+        self.progress.message(text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Hand it on."""

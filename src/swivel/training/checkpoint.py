@@ -213,7 +213,7 @@ class CheckpointStore:
             plan = _find_plan(self.folder, self.identity)
         if damage:
             taken = "that of a checkpoint is taken" if plan else "there is no checkpoint either, all begins again"
-            self.progress.say(f"{damage}: {taken}")
+            self.progress.message(f"{damage}: {taken}")
         return plan or None
 
     def keep_plan(self, plan: Mapping[str, Any]) -> None:
@@ -234,5 +234,5 @@ class CheckpointStore:
         """Return the newest whole checkpoint of so many blocks, and say which that is where one was passed over."""
         found = find_checkpoint(self.folder, self.identity, blocks)
         if found.passed_over:
-            self.progress.say(found.describe())
+            self.progress.message(found.describe())
         return found.checkpoint

@@ -105,7 +105,7 @@ class TrainingJob:
         """Return the job with its matrix in the plan's blocks."""
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
-            here.progress.say(
+            here.progress.message(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
                 f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
             )
@@ -125,11 +125,11 @@ class LocalResources:
 class Executor(Protocol):
     """Who runs the steps of a run."""
 
-    leads: bool  # whether this process writes what is trained; of several that run the same loop one does
+    is_leader: bool  # whether this process writes what is trained; of several that run the same loop one does
     ranks: int  # how many run the same loop
-    smallest_block: int  # that it should be given, where the size is open: smaller ones cost more to hand around
+    min_block_size: int  # that it should be given, where the size is open: smaller ones cost more to hand around
 
-    def share(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Return the leading process's text, to all that run the same loop."""
 
     def begin(self, job: TrainingJob, here: LocalResources) -> None:
@@ -150,7 +150,7 @@ class Executor(Protocol):
         the blocks of the rounds that will come after these.
         """
 
-    def agree(self, is_so: bool) -> bool:
+    def any_rank(self, is_so: bool) -> bool:
         """Return whether it is so for any process that runs the same loop."""
 
     def is_finite(self) -> bool:
@@ -166,26 +166,26 @@ class Executor(Protocol):
 class LocalExecutor:
     """One process, one backend."""
 
-    leads, ranks, smallest_block = True, 1, 1
+    is_leader, ranks, min_block_size = True, 1, 1
 
-    def share(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Return the text itself."""
         return text
 
-    def agree(self, is_so: bool) -> bool:
+    def any_rank(self, is_so: bool) -> bool:
         """Return what was said."""
         return is_so
 
     def begin(self, job: TrainingJob, here: LocalResources) -> None:
         """Create the backend, and lay the blocks out where it does not."""
         self._backend = job.create_backend(here.threads)
-        self._job = job if self._backend.lays_out else job.laid_out(here)
+        self._job = job if self._backend.builds_layout else job.laid_out(here)
 
     def hold(self, sides: Sides | None) -> None:
         """Give the backend the parameters, and all cells where it lays blocks out itself."""
         assert sides is not None
         self._backend.hold(*sides, self._job.starts)
-        if self._backend.lays_out:
+        if self._backend.builds_layout:
             self._backend.take(self._job.matrix.stored)
 
     def describe(self) -> str:
@@ -196,7 +196,7 @@ class LocalExecutor:
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
     ) -> Iterator[CompletedSteps]:
         """Run rounds one after the other; one runs while the next is being made ready."""
-        self._backend.expect([*(round_.blocks for round_ in rounds), *ahead])
+        self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
         before: tuple[Round, PendingSteps] | None = None
         for round_ in rounds:
             begun = self._backend.run(self._job.steps(round_), wishes.should_stop)

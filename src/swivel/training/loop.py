@@ -97,11 +97,11 @@ def train_matrix(
     ):
         # Nothing is trained yet; of several processes none leaves alone, while others wait for it.
         with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
-            plan = _lead_plan(matrix, config, saver, team, start) if team.leads else None
+            plan = _lead_plan(matrix, config, saver, team, start) if team.is_leader else None
             if plan is not None:
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 saver.keep_plan(asdict(plan))
-            plan = read_plan(json.loads(team.share(json.dumps(asdict(plan) if plan else {}))), folder)
+            plan = read_plan(json.loads(team.broadcast(json.dumps(asdict(plan) if plan else {}))), folder)
             run = _TrainingRun(TrainingJob(matrix, config, plan), team, saver, should_stop)
             run.prepare(LocalResources(scratch, threads, progress), start)
         return run.train(progress)
@@ -113,7 +113,7 @@ def _lead_plan(
     """Return the plan that was written down, or make one."""
     saved = saver.find_plan()
     if saved is None:
-        plan = _make_plan(matrix, config, start, team.smallest_block)
+        plan = _make_plan(matrix, config, start, team.min_block_size)
         plan = replace(plan, ranks=config.ranks or team.ranks)
     else:
         plan = read_plan(saved, saver.folder)
@@ -124,9 +124,9 @@ def _lead_plan(
 
 
 def _make_plan(
-    matrix: BlockedMatrix, config: TrainConfig, start: WarmStart | None, smallest_block: int
+    matrix: BlockedMatrix, config: TrainConfig, start: WarmStart | None, min_block_size: int
 ) -> TrainingPlan:
-    plan = make_plan(matrix, config, smallest_block)
+    plan = make_plan(matrix, config, min_block_size)
     is_open = config.epochs is None and config.end == "epochs"
     return replace(plan, epochs=fewer_epochs(plan.epochs)) if start and is_open else plan
 
@@ -151,8 +151,8 @@ class _TrainingRun:
         self.workers.begin(self.job, here)
         self.workers.hold(self._agree_on_start(here, start))
         if self.job.wants_sample() and not self.job.is_sampled():
-            here.progress.say("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
-        here.progress.say(
+            here.progress.message("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
+        here.progress.message(
             f"training {rows:,} x {columns:,}, {plan.epochs} epochs over {plan.row_blocks} x {plan.column_blocks} "
             f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
         )
@@ -170,13 +170,13 @@ class _TrainingRun:
 
     def _agree_on_start(self, here: LocalResources, start: WarmStart | None) -> Sides | None:
         """Return the parameters to begin with, and have all processes of this loop begin at the same place."""
-        arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.leads else None
+        arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.is_leader else None
         told = json.dumps([asdict(self.place), np.flatnonzero(self.done).tolist()])
-        place, done = json.loads(self.workers.share(told))
+        place, done = json.loads(self.workers.broadcast(told))
         self.place = place_from(place)
         self.done.flat[done] = True
         if self._done_steps():
-            here.progress.say(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
+            here.progress.message(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
         return None if arrays is None else self._sides(arrays)
 
     def _initial_arrays(self, start: WarmStart | None, threads: int) -> dict[str, Array]:
@@ -257,22 +257,22 @@ class _TrainingRun:
         while not self.done.all():
             for done in self.workers.run(self._rounds_left(), self._order(number + 1), wishes):
                 self._collect(done, task)
-            if self.workers.agree(wishes.pause()):
+            if self.workers.any_rank(wishes.pause()):
                 self._save()
                 self._leave_if_asked()
-        self._refuse_growth()
-        self._refuse_overflow()
+        self._check_growth()
+        self._check_overflow()
         history = (*self.place.history, self.place.loss)
         self.place = replace(self.place, epochs=number + 1, loss=Loss(), history=history)
         self.done[:] = False
 
     def _leave_if_asked(self) -> None:
-        if self.workers.agree(self.should_stop()):
+        if self.workers.any_rank(self.should_stop()):
             if not self.should_stop():
                 self.should_stop.set()  # Another process was asked.
             self.should_stop.raise_if_set()
 
-    def _refuse_growth(self) -> None:
+    def _check_growth(self) -> None:
         """Raise Diverged where the observed cells of this epoch lose far more than under small random vectors."""
         loss = self.place.loss
         # A cell loses f(x) / 2 at least under such vectors, and f(x) is b0 at least. Mostly that settles it, and the
@@ -284,7 +284,7 @@ class _TrainingRun:
         if loss.observed > MOST_GROWTH * self._whole_start.observed:  # A few huge counts may lie outside the sample.
             raise self._diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its start")
 
-    def _refuse_overflow(self) -> None:
+    def _check_overflow(self) -> None:
         """Raise Diverged where a parameter is not finite, computed where the parameters are.
 
         The loss does not show it: it is that of the step before, and an accumulator that overflows holds its vector
@@ -340,7 +340,7 @@ class _TrainingRun:
 
     def _fetch(self) -> dict[str, Array] | None:
         """Return all parameters as host arrays, or None where this process does not lead."""
-        self._refuse_overflow()
+        self._check_overflow()
         sides = self.workers.fetch()
         if sides is None:
             return None
@@ -353,7 +353,7 @@ class _TrainingRun:
         }
 
     def _save(self) -> None:
-        self._refuse_growth()  # before it takes the place of a better one
+        self._check_growth()  # before it takes the place of a better one
         arrays = self._fetch()
         if arrays is not None:
             self.place = self.saver.save(Checkpoint(self.place, self.done, arrays, asdict(self.plan)))

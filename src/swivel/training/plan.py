@@ -98,13 +98,13 @@ class TrainingPlan:
     ranks: int = 1  # processes between which the order lets column blocks rotate
 
 
-def make_plan(matrix: BlockedMatrix, config: TrainConfig, smallest_block: int = 1) -> TrainingPlan:
+def make_plan(matrix: BlockedMatrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
     """Choose block size, epochs, backend and dtype, where the configuration leaves them open."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
     if config.block_size is None:
         largest = config.largest_block or largest_block(device)
-        size = default_block_size(rows, columns, largest, smallest_block)
+        size = default_block_size(rows, columns, largest, min_block_size)
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:

@@ -272,7 +272,7 @@ def _count_on_device(
     counter = DeviceCounter(ids, layout, config, options, longest=survey.longest)
     expected = counter.forecast(sample_cells(ids, layout.rows, config, survey))
     announce_forecast(job.path, expected, progress)
-    progress.say(str(counter))
+    progress.message(str(counter))
     with track(progress, "counting", survey.tokens, "tokens") as task:
         return count_with_device(counter, spec, config, job, tokens=survey.tokens, task=task)
 

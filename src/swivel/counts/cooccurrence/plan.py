@@ -216,7 +216,7 @@ def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: i
 
 def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:
     """Say what counting will take; raise StorageError or MemoryBudgetError where there is clearly no room."""
-    progress.say(str(forecast))
+    progress.message(str(forecast))
     advice = "choose a smaller vocabulary (--max-size, --min-count)"
     # Runs are mapped while they are merged, and the matrix in the end.
     ResourceEstimate("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)

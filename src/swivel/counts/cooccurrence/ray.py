@@ -111,7 +111,7 @@ class _Counter:
         self.memory_bytes = _task_memory(options, nodes)
         self.merge_bytes = min(self.memory_bytes, _core_share(nodes))
         self.idle_seconds = IDLE_SECONDS
-        self.progress.say(
+        self.progress.message(
             f"counting on {self.cores} cores of {len(nodes)} nodes; {format_bytes(self.memory_bytes)} a task"
             if len(nodes) > 1
             else f"counting on {self.cores} cores of one node; {format_bytes(self.memory_bytes)} a task"
@@ -132,7 +132,7 @@ class _Counter:
         pieces = group_ranges(cut_files(files, self.job.corpus, piece_bytes), piece_bytes)
         # A compressed file is one piece, however large: who waits for it waits longer.
         self.idle_seconds += max(map(_cost_of, pieces)) / SLOWEST_BYTES
-        self.progress.say(f"reading {len(files):,} files: {format_bytes(size)} of text in {len(pieces):,} pieces")
+        self.progress.message(f"reading {len(files):,} files: {format_bytes(size)} of text in {len(pieces):,} pieces")
         return pieces
 
     def _remote(self, function: Callable[..., Any], **options: Any) -> Any:
@@ -159,7 +159,7 @@ class _Counter:
             self._await([size for size, _ in results], note)
         vocabulary = self._choose_words([types for _, types in results])
         unit = self.job.corpus.unit
-        self.progress.say(f"{sizes.tokens:,} tokens in {sizes.units:,} {unit}s; vocabulary of {len(vocabulary):,}")
+        self.progress.message(f"{sizes.tokens:,} tokens in {sizes.units:,} {unit}s; vocabulary of {len(vocabulary):,}")
         return vocabulary
 
     def _choose_words(self, tables: list[Any]) -> Vocabulary:

@@ -148,7 +148,7 @@ def _is_done(target: ImportTarget, options: RunOptions) -> bool:
             "choose another folder or pass --overwrite"
         )
     sweep_folder(target.path)
-    options.progress.say(f"{target.path}: finished already, nothing to do")
+    options.progress.message(f"{target.path}: finished already, nothing to do")
     return True
 
 

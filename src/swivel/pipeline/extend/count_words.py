@@ -60,7 +60,7 @@ def count_words(trained: TrainedModel, reading: NewText, scratch: Path, options:
     encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=options.progress)
     seen = encoded.counts()
     words = _choose_words(seen, known, reading, options.progress)
-    options.progress.say(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+    options.progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
     joint = from_list([*known.tokens, *words.tokens], seen)
     keep_gaps = counting.count.oov == "gap"
     ids = encoded.write_ids(joint, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=threads)
@@ -94,7 +94,7 @@ def _choose_listed(
     if not wanted:
         raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
     if absent:
-        progress.say(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
+        progress.message(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
     return from_list(wanted, new)
 
 

@@ -110,7 +110,7 @@ def choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress
     corpus = CorpusConfig(**{**recorded.get("corpus", {}), **_pick(asked, CorpusConfig)})
     if "count" not in recorded:
         chosen = TextCounting(corpus, checked[1], _guess_counting(trained, to_count))
-        progress.say(_describe_guess(trained.path, chosen))
+        progress.message(_describe_guess(trained.path, chosen))
         return chosen
     count = CountConfig(**{**recorded["count"], **to_count})
     for name in to_count.keys() & recorded["count"].keys():

@@ -74,7 +74,7 @@ class Stages:
             if before.is_finished and found:
                 return job.out
             record = before if job.resumes and not before.is_finished else record
-        self.options.progress.say(f"{name}: " + ("going on" if record.attempts else "beginning"))
+        self.options.progress.message(f"{name}: " + ("going on" if record.attempts else "beginning"))
         record = replace(record, attempts=record.attempts + 1)
         if not found:  # What is there may be refused, and its record must not be lost then.
             self._keep(name, record)

@@ -135,7 +135,7 @@ class _Relay:
 
     def _tell(self, kind: str, *values: Any) -> None:
         if kind == "say":
-            self.progress.say(*values)
+            self.progress.message(*values)
         elif kind == "begin":
             self._tasks[values[0]] = self.progress.begin(*values[1:])
         elif kind == "advance":
@@ -162,7 +162,7 @@ class _Reports:
     def end(self, task: Any) -> None:
         self.send("end", task.number)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.send("say", text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:

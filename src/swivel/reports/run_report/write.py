@@ -75,6 +75,6 @@ def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, opti
     try:
         write_report(folder, matrix, out / REPORT, {**watch.seconds, "total": watch.total} if was_trained else None)
     except Exception as error:  # Vectors are finished: a page about them is no reason to fail.
-        options.progress.say(f"no report: {type(error).__name__}: {error}")
+        options.progress.message(f"no report: {type(error).__name__}: {error}")
         return
-    options.progress.say(f"the report: {out / REPORT}")
+    options.progress.message(f"the report: {out / REPORT}")

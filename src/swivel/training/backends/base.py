@@ -138,13 +138,13 @@ class FinishedSteps:
 class HeldParameters:
     """Parameters block by block, each in arrays of its own."""
 
-    lays_out = False
+    builds_layout = False
     _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
 
     def take(self, cells: StoredCells) -> None:
         """Need nothing: every step loads its own cells."""
 
-    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Need not know: everything is at hand."""
 
     def put(self, array: NDArray[Any]) -> Any:
@@ -181,11 +181,11 @@ class HeldParameters:
         blocks = [block for side in self._blocks for block in side]
         return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
 
-    def lend_block(self, side: int, block: int) -> ParameterBlock:
+    def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return a block's own arrays, of the rows (0) or the columns (1)."""
         return self._blocks[side][block]
 
-    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
+    def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Take a block on, instead of the one that is held."""
         self._blocks[side][block] = self._put_side(values)
 
@@ -195,7 +195,7 @@ class HeldParameters:
         A mirrored block is trained with the sides swapped, which is the same step: the loss does not know rows
         from columns.
         """
-        rows, columns = (self.lend_block(side, block) for side, block in enumerate(step.block))
+        rows, columns = (self.get_block(side, block) for side, block in enumerate(step.block))
         cells = step.load()
         return (cells, columns, rows) if cells.mirrored else (cells, rows, columns)
 
@@ -340,7 +340,7 @@ class Backend(Protocol):
     """What computes steps."""
 
     name: str
-    lays_out: bool  # whether it takes stored cells and lays blocks out itself; if not, every step loads its own
+    builds_layout: bool  # whether it takes stored cells and lays blocks out itself; if not, every step loads its own
 
     def describe(self) -> str:
         """Say in a few words what runs, for people."""
@@ -351,7 +351,7 @@ class Backend(Protocol):
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Take parameters on, in the order of blocks; `starts` says where each block of a side begins, and the end."""
 
-    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Hear which blocks will come next, in their order, so that they can be fetched ahead; a hint, no promise."""
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
@@ -367,10 +367,10 @@ class Backend(Protocol):
     def is_finite(self) -> bool:
         """Return whether all parameters are finite after all steps so far; computed where the parameters are."""
 
-    def lend_block(self, side: int, block: int) -> ParameterBlock:
+    def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return the arrays of a block of rows (0) or columns (1) after all steps so far, of the backend's own kind."""
 
-    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
+    def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Take a block on, instead of the one that is held; its arrays may be host arrays or torch's."""
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:

@@ -65,8 +65,8 @@ class RunStatistics:
 class AsyncExecutor:
     """Workers and servers on Ray; the process that runs the loop leases work to them."""
 
-    leads, ranks = True, 1
-    smallest_block = 1024  # some 60 shards a second can be leased (docs/cluster.md)
+    is_leader, ranks = True, 1
+    min_block_size = 1024  # some 60 shards a second can be leased (docs/cluster.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
@@ -78,11 +78,11 @@ class AsyncExecutor:
         self._run_id = 0
         self._failure = ""
 
-    def share(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Return the text itself: one process runs the loop."""
         return text
 
-    def agree(self, is_so: bool) -> bool:
+    def any_rank(self, is_so: bool) -> bool:
         """Return what was said."""
         return is_so
 

@@ -67,28 +67,28 @@ class _ReportedRound:
 class RingExecutor:
     """One rank of several."""
 
-    smallest_block = 1
+    min_block_size = 1
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
             _find_each_other(patience)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.leads = self.rank == 0
+        self.is_leader = self.rank == 0
         self.moved = 0  # bytes that this rank sent, between rounds
         self._under_way: list[tuple[_BlockMove, torch.Tensor, Any]] = []
         self._told: deque[_ReportedRound] = deque()
 
-    def share(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Return the leading rank's text."""
         data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         size = torch.tensor([len(data)])
         dist.broadcast(size, 0)
-        if not self.leads:
+        if not self.is_leader:
             data = torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(data, 0)
         return data.numpy().tobytes().decode()
 
-    def agree(self, is_so: bool) -> bool:
+    def any_rank(self, is_so: bool) -> bool:
         """Return whether it is so for any rank."""
         said = torch.tensor([float(is_so)])
         dist.all_reduce(said, dist.ReduceOp.MAX)
@@ -99,7 +99,7 @@ class RingExecutor:
         if job.plan.device == "cuda":
             job = replace(job, plan=replace(job.plan, device=_take_device()))
         self._backend = job.create_backend(here.threads)
-        self._job = job if self._backend.lays_out else job.laid_out(here)
+        self._job = job if self._backend.builds_layout else job.laid_out(here)
         rows, columns = job.blocks
         self._keepers = [
             rank_of_row(rows, job.plan.ranks, block) * self.ranks // job.plan.ranks for block in range(rows)
@@ -110,9 +110,9 @@ class RingExecutor:
 
     def hold(self, sides: Sides | None) -> None:
         """Take from the leading rank what this one begins with: its row blocks. Column blocks come when needed."""
-        self._dim = int(self.share(str(sides[0].vectors.shape[1] if sides else "")))
+        self._dim = int(self.broadcast(str(sides[0].vectors.shape[1] if sides else "")))
         self._offsets = [self._share_offsets(sides[side].offsets if sides else None, side) for side in (0, 1)]
-        if self._backend.lays_out:  # It has a place for every block, whoever holds it.
+        if self._backend.builds_layout:  # It has a place for every block, whoever holds it.
             rows, columns = sides or (self._room(self._offsets[0]), self._room(self._offsets[1]))
             self._backend.hold(rows, columns, self._job.starts)
             self._backend.take(self._job.matrix.stored)
@@ -137,8 +137,8 @@ class RingExecutor:
                     self._drop(side, block)
 
     def _drop(self, side: int, block: int) -> None:
-        if not self._backend.lays_out:
-            self._backend.put_block(side, block, self._room(self._offsets[0][:0]))
+        if not self._backend.builds_layout:
+            self._backend.set_block(side, block, self._room(self._offsets[0][:0]))
 
     def _share_offsets(self, offsets: NDArray[np.float32] | None, side: int) -> NDArray[np.float32]:
         size = int(self._job.starts[side][-1])
@@ -229,7 +229,7 @@ class RingExecutor:
         return slice(int(starts[block]), int(starts[block + 1]))
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
-        mine = self._backend.lend_block(side, block)
+        mine = self._backend.get_block(side, block)
         return torch.stack([torch.as_tensor(mine.vectors), torch.as_tensor(mine.accumulators)])
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
@@ -238,7 +238,7 @@ class RingExecutor:
 
     def _unpack(self, side: int, block: int, values: torch.Tensor) -> None:
         offsets = self._offsets[side][self._span(side, block)]
-        self._backend.put_block(side, block, ParameterBlock(values[0], values[1], offsets))
+        self._backend.set_block(side, block, ParameterBlock(values[0], values[1], offsets))
 
     def _tell(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _ReportedRound:
         values = torch.zeros(len(round_.blocks) + 1, FIELDS, dtype=torch.float64)
@@ -251,7 +251,7 @@ class RingExecutor:
     def is_finite(self) -> bool:
         """Return whether the parameters of all ranks are finite; blocks on their way are waited for."""
         self._finish(list(self._under_way))
-        return not self.agree(not self._backend.is_finite())
+        return not self.any_rank(not self._backend.is_finite())
 
     def fetch(self) -> Sides | None:
         """Gather all parameters at the leading rank."""
@@ -260,7 +260,7 @@ class RingExecutor:
             self._move_now(0, _BlockMove(block, keeper, 0))
         for block, holder in enumerate(self._holders):
             self._move_now(1, _BlockMove(block, holder, 0))
-        if not self.leads:
+        if not self.is_leader:
             return None
         gathered = self._backend.fetch()
         self._forget_others()

@@ -100,12 +100,12 @@ class Stepper:
 
     def _make_room(self) -> None:
         """Hold blocks of no rows, one of which a step fills; a backend that lays blocks out has room for all."""
-        sizes = [len(side) if self._backend.lays_out else 0 for side in self._offsets]
+        sizes = [len(side) if self._backend.builds_layout else 0 for side in self._offsets]
         nothing = [np.zeros((size, self._dim), np.float32) for size in sizes]
         rows, columns = (ParameterBlock(room, room, np.zeros(len(room), np.float32)) for room in nothing)
-        starts = self._job.starts if self._backend.lays_out else [[0] * (count + 1) for count in self._job.blocks]
+        starts = self._job.starts if self._backend.builds_layout else [[0] * (count + 1) for count in self._job.blocks]
         self._backend.hold(rows, columns, (starts[0], starts[1]))
-        if self._backend.lays_out:
+        if self._backend.builds_layout:
             self._backend.take(self._job.matrix.stored)
 
     def describe(self) -> str:

@@ -102,7 +102,7 @@ class TritonBackend:
     """Computes rounds of blocks on a CUDA device, with operands of the products in `dtype`."""
 
     name = "triton"
-    lays_out = True
+    builds_layout = True
 
     def __init__(
         self, settings: StepSettings, *, device: str, dtype: str, options: DeviceOptions | None = None
@@ -207,10 +207,10 @@ class TritonBackend:
         left = (cells.room.lasting - cells.index_bytes) // (BUFFERS * ENTRY_BYTES)
         return CellFeed(cells, self.device, room=max(1, min(left, self._most * cells.largest)))
 
-    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Hear which blocks will come next."""
         if self.is_swapping:
-            self._store.expect(rounds)
+            self._store.announce(rounds)
 
     def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
         """Return the parameters as host arrays."""
@@ -222,11 +222,11 @@ class TritonBackend:
         with self._on_device():
             return self._store.is_finite()
 
-    def lend_block(self, side: int, block: int) -> ParameterBlock:
+    def get_block(self, side: int, block: int) -> ParameterBlock:
         """Return a block's own tensors; only where all parameters are on the device."""
         return self._store.lend(side, block)
 
-    def put_block(self, side: int, block: int, values: ParameterBlock) -> None:
+    def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Overwrite a block."""
         with self._on_device():
             self._store.overwrite(side, block, values)

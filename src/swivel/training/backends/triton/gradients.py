@@ -28,11 +28,11 @@ def recover_gradients(backend: Backend, step: Step, rows: ParameterBlock, column
     for number, side in enumerate(sides):
         start = np.full(side.vectors.shape, TINY, np.float32)
         # A copy: vectors that came from elsewhere may not be written to, which torch warns of.
-        backend.put_block(
+        backend.set_block(
             number, step.block[number], ParameterBlock(np.array(side.vectors, np.float32), start, side.offsets)
         )
     (loss,) = backend.run([replace(step, learning_rate=1.0)], lambda: False).losses()
-    found = [_read_gradient(backend.lend_block(number, step.block[number]), sides[number]) for number in (0, 1)]
+    found = [_read_gradient(backend.get_block(number, step.block[number]), sides[number]) for number in (0, 1)]
     return Gradients(loss, *found)
 
 

@@ -75,7 +75,7 @@ def _locate(item, items_m, tiles_n, SPLIT: gl.constexpr):
 @gluon.jit
 def _fetch(source, at, ring, barrier, slot, CHUNKS: gl.constexpr):
     """Ask for 128 vectors; `at` is where they begin."""
-    mbarrier.expect(barrier, CHUNKS * 128 * 64 * 2)
+    mbarrier.announce(barrier, CHUNKS * 128 * 64 * 2)
     for k in gl.static_range(CHUNKS):
         place = ring.index(slot * CHUNKS + k)._reinterpret(source.dtype, source.block_shape, source.layout)
         tma.async_copy_global_to_shared(source, at + [k * 64], barrier, place)  # noqa: RUF005

@@ -154,7 +154,7 @@ class ParameterStore:
             if saved_side == side:
                 wait_for(mark)
 
-    def expect(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Hear which blocks will come."""
         pairs = (self.pair_of(block) for blocks in rounds for block in blocks)
         self._coming = [pair for pair, _ in groupby(pairs)]

@@ -1,0 +1,246 @@
+"""The compiled tokeniser against the oracle, whatever the threads, the pieces and the source."""
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swivel.config import CorpusConfig, VocabularyConfig
+from swivel.corpus import BREAK, GAP, split_units
+from swivel.corpus.character_classes import ABBREVIATIONS, MAX_TOKEN_BYTES, build_rules, kind_of
+from swivel.corpus.encode import EncodedCorpus, encode_corpus
+from swivel.corpus.sources import Texts
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens
+from swivel.runtime.progress import SilentProgress, Task
+
+NASTY = [
+    *"\r\n\0\x0b\x1c\x1f\x85\u00a0\u2028\u2029\u3000\t  ",
+    *"'’-‐‑–\u00ad\u200d\u200c\ufeff",
+    *"aBZzJİẞΣςSK\u212aéßŁłⱥȺ\u0301\u0307\u0e31\ufe0f中かक्\U0001f600\U00010400\U00020000",
+    *'09½²_.!?…。！？,"”’)]»«“',
+    *["\r\n", "\n\n", "\r\r", ". A", ". a", "mr. X", "J. B", "no.) Y", "etc... Z", "e.g. ", "? ", "don't", "x-y"],
+]
+# A few of them at a time, so that each meets the others often.
+nasty_texts = st.lists(st.sampled_from(NASTY), min_size=1, max_size=7, unique=True).flatmap(
+    lambda few: st.lists(st.sampled_from(few), max_size=60).map("".join)
+)
+# What few random texts would hold.
+HARD = [
+    "a--b a'-b x-’y a\u00ad-b a-\u00ad\u0301b -\u0301b c-\u00ad d",
+    "He left.' Then \"No.\" 'Yes!' ”X?” Y",
+    "He left.' then. \u00ad A. \u00adB. -C. 'D. \u0301E. 5. 。F",
+    "one\n two\r three\r\n\r\nfour\r \nfive\r\0\r\nsix\r\x0b\nseven\u2028\u00ad\neight\r\u00ad\nnine",
+    "J. B. mr. X Mr. Y MRS.. Z no.) Q vols. W 7. E İ. R n\u212a. T st-. P etc\u00ad. A",
+    "a.b c.! d!. E .. f ?! G . H\t! i…\u3000J",
+]
+free_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+CONFIGS = [
+    CorpusConfig(tokenizer=tokenizer, unit=unit, lowercase=lowercase)
+    for tokenizer, unit, lowercase in itertools.product(
+        ("words", "whitespace"), ("line", "sentence", "document"), (True, False)
+    )
+]
+many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def encode(
+    texts: Texts, config: CorpusConfig, folder: Path, *, threads: int = 1, piece_bytes: int = 1 << 20
+) -> EncodedCorpus:
+    return encode_corpus(texts, config, scratch=folder, threads=threads, piece_bytes=piece_bytes)
+
+
+def read_units(
+    encoded: EncodedCorpus, folder: Path, vocabulary: Vocabulary | None = None, keep_gaps: bool = False
+) -> list[list[str | None]]:
+    """Return units as lists of tokens (None for a gap), checking that breaks are where they belong."""
+    vocabulary = vocabulary or Vocabulary(sorted(encoded.counts()))
+    ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=folder / "out.npy", threads=2)
+    assert ids.dtype == np.uint32
+    if not len(ids):
+        return []
+    breaks = np.flatnonzero(ids == BREAK)
+    assert not {0, len(ids) - 1} & set(breaks.tolist())
+    assert (np.diff(breaks) > 1).all()
+    names = {**dict(enumerate(vocabulary.tokens)), int(GAP): None}
+    return [[names[int(i)] for i in unit if i != BREAK] for unit in np.split(ids, breaks)]
+
+
+@pytest.mark.parametrize(
+    "config", CONFIGS, ids=lambda c: f"{c.tokenizer}-{c.unit}-{'lower' if c.lowercase else 'case'}"
+)
+@many
+@given(text=nasty_texts | free_texts, piece_bytes=st.integers(1, 64), threads=st.integers(1, 3))
+def test_a_file_encodes_to_what_the_oracle_says(
+    folder: Path, config: CorpusConfig, text: str, piece_bytes: int, threads: int
+) -> None:
+    file = folder / "text.txt"
+    text = text.lstrip("\ufeff")  # which a file begins with, and is not text
+    file.write_bytes(text.encode())
+    encoded = encode(file, config, folder, threads=threads, piece_bytes=piece_bytes)
+    expected = split_units(text, config)
+    assert read_units(encoded, folder) == expected
+    assert encoded.counts() == Counter(token for unit in expected for token in unit)
+    assert encoded.token_count == sum(map(len, expected))
+    assert encoded.unit_count == len(expected)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_hard_cases_encode_to_what_the_oracle_says(folder: Path, config: CorpusConfig) -> None:
+    for text in [*HARD, "\n\n".join(HARD), " ".join(HARD)]:
+        (folder / "hard.txt").write_bytes(text.encode())
+        for piece_bytes in (1, 7, 1 << 20):
+            encoded = encode(folder / "hard.txt", config, folder, threads=2, piece_bytes=piece_bytes)
+            assert read_units(encoded, folder) == split_units(text, config)
+
+
+@many
+@given(
+    texts=st.lists(nasty_texts, max_size=8),
+    config=st.sampled_from(CONFIGS),
+    piece_bytes=st.integers(1, 64),
+    threads=st.integers(1, 3),
+)
+def test_each_string_of_an_iterable_is_a_document_of_its_own(
+    folder: Path, texts: list[str], config: CorpusConfig, piece_bytes: int, threads: int
+) -> None:
+    encoded = encode(iter(texts), config, folder, threads=threads, piece_bytes=piece_bytes)
+    expected = [unit for text in texts for unit in split_units(text, config)]
+    assert read_units(encoded, folder) == expected
+    assert encoded.unit_count == len(expected)
+
+
+@many
+@given(
+    units=st.lists(st.lists(nasty_texts | st.just("\ufdd0"), max_size=5), max_size=5),
+    config=st.sampled_from(CONFIGS),
+    piece_bytes=st.integers(1, 64),
+)
+def test_lists_of_tokens_are_taken_as_they_are_but_for_case(
+    folder: Path, units: list[list[str]], config: CorpusConfig, piece_bytes: int
+) -> None:
+    encoded = encode(units, config, folder, threads=2, piece_bytes=piece_bytes)
+    lower = (lambda token: "".join(map(str.lower, token))) if config.lowercase else str
+    expected = [[lower(token) for token in unit if token] for unit in units]
+    assert read_units(encoded, folder) == [unit for unit in expected if unit]
+
+
+@many
+@given(texts=st.lists(nasty_texts, min_size=1, max_size=4), config=st.sampled_from(CONFIGS), threads=st.integers(1, 3))
+def test_units_never_cross_files_and_files_keep_their_order(
+    folder: Path, texts: list[str], config: CorpusConfig, threads: int
+) -> None:
+    files = [folder / f"part-{number}.txt" for number in range(len(texts))]
+    texts = [text.lstrip("\ufeff") for text in texts]
+    for file, text in zip(files, texts, strict=True):
+        file.write_bytes(text.encode())
+    encoded = encode(files, config, folder, threads=threads, piece_bytes=32)
+    assert read_units(encoded, folder) == [unit for text in texts for unit in split_units(text, config)]
+
+
+@many
+@given(data=st.lists(st.sampled_from([b"a ", b"B", b"\n", b"\xff", b"\xe2\x82", b"\x80", b"\xf0\x9f\x98", b"\xc3\xa9",
+                                      b"\xed\xa0\x80", b"\xc0\x80", b". ", b"\xf4\x90\x80\x80"]), max_size=12),
+       config=st.sampled_from(CONFIGS), piece_bytes=st.integers(1, 64))  # fmt: skip
+def test_bad_utf8_separates_when_asked_to_be_replaced(
+    folder: Path, data: list[bytes], config: CorpusConfig, piece_bytes: int
+) -> None:
+    file, joined = folder / "bad.txt", b"".join(data)
+    file.write_bytes(joined)
+    config = CorpusConfig(tokenizer=config.tokenizer, unit=config.unit, lowercase=config.lowercase, errors="replace")
+    encoded = encode(file, config, folder, threads=2, piece_bytes=piece_bytes)
+    assert read_units(encoded, folder) == split_units(joined.decode("utf-8", "swivel.separator"), config)
+
+
+@many
+@given(text=nasty_texts, vocabulary=st.sets(st.sampled_from(["a", "b", "absent", "don't", "j", "z", "中"]), min_size=1))
+def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(
+    folder: Path, text: str, vocabulary: set[str]
+) -> None:
+    config = CorpusConfig()
+    encoded = encode([text, text], config, folder, threads=2, piece_bytes=16)
+    expected = split_units(text, config) * 2
+    chosen = Vocabulary(sorted(vocabulary))
+    kept = [[token for token in unit if token in vocabulary] for unit in expected]
+    assert read_units(encoded, folder, chosen) == [unit for unit in kept if unit]
+    gaps = [[token if token in vocabulary else None for token in unit] for unit in expected]
+    assert read_units(encoded, folder, chosen, keep_gaps=True) == gaps
+
+
+def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder: Path) -> None:
+    text = "é" * 50_000 + "x" * 100_000 + "-İ" * 40_000 + " end"
+    (folder / "long.txt").write_text(text, encoding="utf-8")
+    for config in (CorpusConfig(), CorpusConfig(tokenizer="whitespace", lowercase=False)):
+        for piece_bytes in (1000, 1 << 20):
+            encoded = encode(folder / "long.txt", config, folder, threads=2, piece_bytes=piece_bytes)
+            assert read_units(encoded, folder) == split_units(text, config)
+            assert max(len(token.encode()) for token in encoded.counts()) <= MAX_TOKEN_BYTES
+
+
+def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    text = " ".join(f"w{number:x}" for number in rng.zipf(1.3, 200_000) % 100_000)
+    (folder / "line.txt").write_text(text)
+    expected = Counter(text.split())
+    results = []
+    for threads, piece_bytes in [(1, 1 << 22), (2, 50_001), (3, 77_777)]:
+        encoded = encode(folder / "line.txt", CorpusConfig(), folder, threads=threads, piece_bytes=piece_bytes)
+        assert encoded.counts() == expected
+        assert encoded.type_count == len(expected)
+        assert encoded.unit_count == 1
+        vocabulary = choose_tokens(encoded.counts(2), VocabularyConfig(min_count=2, max_size=500))
+        ids = encoded.write_ids(vocabulary, keep_gaps=True, path=folder / f"{threads}.npy", threads=threads)
+        results.append(ids.tobytes())
+    assert len(set(results)) == 1
+
+
+def test_counts_are_only_those_of_the_least_count_or_more(folder: Path) -> None:
+    encoded = encode(["a b a c", "c a"], CorpusConfig(), folder)
+    assert encoded.counts() == {"a": 3, "b": 1, "c": 2}
+    assert encoded.counts(min_count=2) == {"a": 3, "c": 2}
+
+
+def test_the_tables_say_what_the_oracle_says_of_every_character() -> None:
+    kinds = build_rules(CorpusConfig(unit="sentence")).kinds
+    assert kinds.tolist() == [kind_of(chr(point)) for point in range(0x110000)]
+
+
+def test_no_abbreviation_is_too_long_for_the_compiled_tokeniser() -> None:
+    assert all(word.isascii() and word.islower() and 1 < len(word) <= 7 and "k" not in word for word in ABBREVIATIONS)
+
+
+class Recorder(SilentProgress):
+    """A progress that adds up what it is told."""
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        self.total, self.unit, self.done, self.ended = total, unit, 0.0, False
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.done += amount
+
+    def end(self, task: Task) -> None:
+        self.ended = True
+
+    def message(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_progress_counts_the_bytes_of_the_files(folder: Path) -> None:
+    (folder / "p.txt").write_bytes(b"some words\n" * 100)
+    recorder = Recorder()
+    encode_corpus([folder / "p.txt"] * 2, CorpusConfig(), scratch=folder, threads=2, progress=recorder, piece_bytes=64)
+    assert (recorder.total, recorder.done, recorder.unit, recorder.ended) == (2200, 2200, "bytes", True)
+    encode_corpus(["abc"], CorpusConfig(), scratch=folder, threads=1, progress=recorder)
+    assert recorder.total is None

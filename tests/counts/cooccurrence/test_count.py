@@ -1,0 +1,367 @@
+"""Counting against the definition, in every mode; and the same bytes whatever memory and threads."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike
+
+from count_strategies import configs, corpora
+from swivel import storage
+from swivel.config import CountConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
+from swivel.counts import layout as matrix_layout
+from swivel.counts.cooccurrence import (
+    BREAK,
+    GAP,
+    CountJob,
+    column_vocabulary,
+    count_tokens,
+    forecast,
+    part_names,
+    window_weights,
+)
+from swivel.counts.cooccurrence import count as counting
+from swivel.counts.cooccurrence import plan as planning
+from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
+from swivel.runtime.progress import SILENT, SilentProgress, Task
+
+WORDS = 7
+
+
+def make_vocabulary(size: int = WORDS) -> Vocabulary:
+    return Vocabulary([f"w{number}" for number in range(size)], range(size, 0, -1))
+
+
+def weigh(config: CountConfig, distance: int, side: int) -> Fraction:
+    if config.weight == "harmonic":
+        return Fraction(1, distance)
+    return Fraction(side + 1 - distance, side) if config.weight == "linear" else Fraction(1)
+
+
+def name_part(config: CountConfig, offset: int) -> str:
+    side = ("left" if offset < 0 else "right") if config.is_directional else ""
+    longest = max(config.window_left, config.window_right)
+    bands = (1, config.near), (config.near + 1, longest)
+    first, last = bands[abs(offset) > config.near]
+    band = (str(first) if first == last else f"{first}-{last}") if config.has_bands else ""
+    return f"{side} {band}".strip()
+
+
+def count_by_definition(ids: list[int], vocabulary: Vocabulary, config: CountConfig) -> dict[tuple[str, str], Fraction]:
+    """The window as the definition says it, with exact fractions."""
+    counts: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    units: list[list[int]] = [[]]
+    for number in ids:
+        units[-1].append(number) if number != BREAK else units.append([])
+    for unit in units:
+        for place, word in enumerate(unit):
+            for offset in range(-config.window_left, config.window_right + 1):
+                there = place + offset
+                if offset == 0 or not 0 <= there < len(unit) or word == GAP or unit[there] == GAP:
+                    continue
+                side = config.window_left if offset < 0 else config.window_right
+                name = name_part(config, offset)
+                label = f"{name}:{vocabulary[unit[there]]}" if name else vocabulary[unit[there]]
+                counts[vocabulary[word], label] += weigh(config, abs(offset), side)
+    return counts
+
+
+def read_counts(matrix: Matrix) -> dict[tuple[str, str], Fraction]:
+    """All cells as exact fractions, through the public blocks."""
+    found = {}
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            positions, units = matrix.units(i, j)
+            mirrored = matrix.cells(i, j).mirrored
+            for position, amount in zip(positions.tolist(), units.tolist(), strict=True):
+                row, column = (position & 0xFFFF, position >> 16) if mirrored else (position >> 16, position & 0xFFFF)
+                label = matrix.columns[column * matrix.column_blocks + j]
+                found[matrix.rows[row * matrix.row_blocks + i], label] = Fraction(amount, matrix.unit)
+    return found
+
+
+def digest(path: Path) -> dict[str, str]:
+    files = sorted(file for file in Path(path).iterdir() if file.suffix != ".json")
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def count(
+    path: Path,
+    ids: ArrayLike,
+    config: CountConfig,
+    *,
+    chunk: int = 10**6,
+    threads: int = 1,
+    block_cells: int = 1,
+    words: int = WORDS,
+) -> Matrix:
+    """Count in chunks of so many places, with little room for cells."""
+    ids = np.array(ids, np.uint32)
+    spec = counting.make_spec(make_vocabulary(words), config)
+    prepared = counting._prepare(ids, spec.layout(), config, threads=threads, memory_bytes=1 << 26)
+    plan = dataclasses.replace(prepared.plan, chunk_places=chunk, block_cells=block_cells)
+    job = CountJob(path=path, threads=threads, memory_bytes=1 << 20)
+    return counting.count_with_plan(ids, spec, config, job, plan=plan, task=SILENT.begin("", None, ""))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "flush", lambda path: None)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
+
+
+fixture_is_stateless = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@fixture_is_stateless
+@given(ids=corpora(WORDS, 2), config=configs(), chunk=st.integers(1, 70), threads=st.integers(1, 3))
+def test_counts_are_those_of_the_definition(
+    small_blocks: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    ids: list[int],
+    config: CountConfig,
+    chunk: int,
+    threads: int,
+) -> None:
+    expected = count_by_definition(ids, make_vocabulary(), config)
+    path = tmp_path_factory.mktemp("counts") / "matrix"
+    if not expected:
+        with pytest.raises(CountsError, match="no counts at all"):
+            count(path, ids, config, chunk=chunk, threads=threads)
+        return
+    matrix = count(path, ids, config, chunk=chunk, threads=threads)
+    assert read_counts(matrix) == expected
+    assert matrix.cell_count == len(expected)
+    assert matrix.total == pytest.approx(float(sum(expected.values())), rel=1e-15)
+    for row, token in enumerate(matrix.rows):
+        sums = sum(value for (word, _), value in expected.items() if word == token)
+        assert Fraction(int(matrix.row_sums_units[row]), matrix.unit) == sums
+    for column, token in enumerate(matrix.columns):
+        sums = sum(value for (_, label), value in expected.items() if label == token)
+        assert Fraction(int(matrix.column_sums_units[column]), matrix.unit) == sums
+
+
+@pytest.mark.parametrize("columns", ["symmetric", "directional"])
+def test_files_are_the_same_whatever_chunks_threads_and_room(tmp_path: Path, small_blocks: None, columns: str) -> None:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, WORDS, 400).tolist()
+    ids[50::60] = [BREAK] * len(ids[50::60])
+    config = CountConfig(window=4, columns=columns)
+    digests = [
+        digest(count(tmp_path / f"{number}", ids, config, chunk=chunk, threads=threads, block_cells=cells).path)
+        for number, (chunk, threads, cells) in enumerate([(10**6, 1, 1), (100, 2, 500), (7, 3, 1), (1, 1, 10)])
+    ]
+    assert all(other == digests[0] for other in digests[1:])
+
+
+@pytest.mark.parametrize("chunk", [10**6, 700])
+def test_counts_past_32_bits_are_exact(tmp_path: Path, chunk: int) -> None:
+    config = CountConfig(window=20)
+    weights = window_weights(config)
+    length = 2_000
+    matrix = count(tmp_path / "m", [0] * length, config, chunk=chunk, words=2)
+    expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights.left, 1))
+    assert expected > 1 << 32
+    assert matrix.units(0, 0)[1].tolist() == [expected]
+    assert matrix.row_sums_units.tolist() == [expected, 0]
+
+
+def test_a_word_that_recurs_sees_itself_twice_and_never_at_distance_0(tmp_path: Path) -> None:
+    matrix = count(tmp_path / "m", [0, 1, 0, int(BREAK), 2], CountConfig(window=5))
+    assert matrix.count("w0", "w0") == 1.0
+    assert matrix.count("w0", "w1") == matrix.count("w1", "w0") == 2.0
+    assert matrix.count("w2", "w2") == 0.0
+    assert matrix.row_sums[2] == 0.0
+
+
+def test_a_gap_counts_for_the_distance_and_is_nobody(tmp_path: Path) -> None:
+    matrix = count(tmp_path / "m", [0, int(GAP), 1], CountConfig(window=2))
+    assert matrix.count("w0", "w1") == 0.5
+    assert matrix.total == 1.0
+
+
+def test_whole_job_inside_a_small_budget_gives_the_same_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    ids = np.minimum(rng.zipf(1.3, 200_000) - 1, 2_999).astype(np.uint32)
+    ids[rng.random(ids.size) < 0.02] = BREAK
+    vocabulary, config = make_vocabulary(3_000), CountConfig(window=5)
+    said: list[str] = []
+
+    class Listener(SilentProgress):
+        done = 0.0
+
+        def begin(self, job: str, total: float | None, unit: str) -> Task:
+            assert (job, total, unit) == ("counting", int((ids < GAP).sum()), "tokens")
+            return self
+
+        def advance(self, amount: float = 1, note: str = "") -> None:
+            self.done += amount
+
+        def end(self, task: Task) -> None:
+            assert self.done == int((ids < GAP).sum())
+
+        def message(self, text: str) -> None:
+            said.append(text)
+
+    roomy = count_tokens(ids, vocabulary, config, CountJob(path=tmp_path / "a", memory_bytes=1 << 30, threads=2))
+    little = CountJob(path=tmp_path / "b", memory_bytes=18 << 20, threads=2)
+    tight = count_tokens(ids, vocabulary, config, little, progress=Listener())
+    assert digest(roomy.path) == digest(tight.path)
+    assert roomy.fingerprint == tight.fingerprint
+    assert len(said) == 1 and said[0].startswith("about ")
+
+
+def test_the_forecast_is_near_the_truth() -> None:
+    rng = np.random.default_rng(3)
+    ids = np.minimum(rng.zipf(1.3, 300_000) - 1, 2_999).astype(np.uint32)
+    config = CountConfig(window=3, columns="directional")
+    expected = forecast(ids, make_vocabulary(3_000), config, memory_bytes=1 << 30)
+    cells = set()
+    for distance in (1, 2, 3):
+        cells.update((ids[:-distance].astype(np.int64) * 3_000 + ids[distance:]).tolist())
+    assert expected.cells == pytest.approx(2 * len(cells), rel=0.35)
+    assert 0 < expected.memory_bytes < 1 << 30
+    assert expected.disk_bytes == 8 * expected.cells
+    assert "cells:" in str(expected)
+
+
+def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> None:
+    ids = np.zeros(10_000, np.uint32)
+    with pytest.raises(MemoryBudgetError, match=r"needs [\d.]+ MiB of memory or more, got 0\.1 MiB"):
+        count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m", memory_bytes=100_000))
+    assert not (tmp_path / "m").exists()
+
+
+def plan_for(places: int, *, memory: int, threads: int = 1) -> planning.CountPlan:
+    survey = planning.Survey(places, places, 0, places, np.empty(0, np.int64), np.empty(0, np.int64), 1.0)
+    layout = counting.make_spec(make_vocabulary(), CountConfig()).layout()
+    return planning.make_plan(layout, CountConfig(), survey, 49, threads=threads, memory=memory)
+
+
+def least_memory(places: int, threads: int) -> int:
+    """Return the fewest KiB in which a plan keeps all threads."""
+
+    def is_enough(kib: int) -> bool:
+        try:
+            return plan_for(places, memory=kib << 10, threads=threads).threads == threads
+        except MemoryBudgetError:
+            return False
+
+    return bisect.bisect_left(range(1 << 20), True, key=is_enough)
+
+
+def test_a_corpus_makes_no_more_runs_than_can_be_merged() -> None:
+    places = 65_000_000
+    least = least_memory(places, 1)
+    assert 254 <= places / plan_for(places, memory=least << 10).chunk_places <= 256
+    with pytest.raises(MemoryBudgetError) as caught:
+        plan_for(places, memory=(least - 1) << 10)
+    said = re.search(r"needs ([\d.]+) MiB", str(caught.value))
+    assert said and float(said[1]) == pytest.approx(least / 1024, abs=0.1)
+    huge = plan_for(10**13, memory=1 << 40)  # Places have 32 bits: then there are more runs, whatever the memory.
+    assert huge.chunk_places < 1 << 32
+
+
+def test_threads_are_halved_where_memory_is_short() -> None:
+    places = 65_000_000
+    for threads, fewer in ((16, 8), (8, 4), (3, 1), (2, 1)):
+        memory = (least_memory(places, threads) - 1) << 10
+        assert plan_for(places, memory=memory, threads=threads).threads == fewer
+
+
+def test_a_disk_that_is_too_small_is_told_before_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
+    ids = np.zeros(10_000, np.uint32)
+    with pytest.raises(StorageError, match=r"counting needs about \d+ B of disk, 1 B are free; choose another disk"):
+        count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
+
+
+def test_wrong_ids_are_refused(tmp_path: Path) -> None:
+    job = CountJob(path=tmp_path / "m", threads=2)
+    with pytest.raises(CountsError, match="id 7 at place 3 of the corpus: the vocabulary has 7 words"):
+        count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), CountConfig(), job)
+    with pytest.raises(CountsError, match="ids must be a list of uint32, got int64"):
+        count_tokens(np.array([0, 1, 2]), make_vocabulary(), CountConfig(), job)
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CountsError, match="no counts at all"):
+        count_tokens(np.empty(0, np.uint32), make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
+
+
+def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    ids = np.array([0, 1], np.uint32)
+    count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
+    with pytest.raises(FolderExists):
+        count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
+    count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m", overwrite=True))
+    assert open_matrix(tmp_path / "m").config["window"] == 10
+
+
+@pytest.mark.parametrize(
+    ("config", "unit", "left"),
+    [
+        (CountConfig(window=10), 2_520, [2520, 1260, 840, 630, 504, 420, 360, 315, 280, 252]),
+        (CountConfig(window=3, weight="linear"), 3, [3, 2, 1]),
+        (CountConfig(left=2, right=3, weight="linear"), 6, [6, 3]),
+        (CountConfig(window=3, weight="uniform"), 1, [1, 1, 1]),
+        (CountConfig(left=0, right=2), 2, []),
+    ],
+)
+def test_weights_are_whole_numbers_of_the_unit(config: CountConfig, unit: int, left: list[int]) -> None:
+    weights = window_weights(config)
+    assert (weights.unit, weights.left.tolist()) == (unit, left)
+
+
+def test_a_window_without_a_small_common_unit_gets_a_binary_one() -> None:
+    weights = window_weights(CountConfig(window=40))
+    assert weights.unit == 1 << 20
+    assert weights.right.tolist() == [round((1 << 20) / distance) for distance in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ("symmetric", ()),
+        ("directional", ("left", "right")),
+        ("bands", ("1", "2-10")),
+        ("directional-bands", ("left 1", "left 2-10", "right 1", "right 2-10")),
+    ],
+)
+def test_columns_are_named_after_their_parts(columns: str, names: tuple[str, ...]) -> None:
+    config = CountConfig(columns=columns)
+    assert part_names(config) == names
+    labels = column_vocabulary(Vocabulary(["the", "of"], [5, 3]), config)
+    if names:
+        assert labels is not None
+        assert labels.tokens[: len(names)] == tuple(f"{name}:the" for name in names)
+        assert labels.counts.tolist() == [5] * len(names) + [3] * len(names)
+    else:
+        assert labels is None
+
+
+def test_importing_counting_does_not_load_numba() -> None:
+    code = "import sys, swivel.counts.cooccurrence, swivel.counts; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

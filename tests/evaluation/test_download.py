@@ -1,0 +1,211 @@
+"""The paper's eight sets: fetched from a server, kept, checked, and read as their publisher has them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import EvaluationError, MissingExtra
+from swivel.evaluation import PAPER_ORDER, AnalogySet, SimilaritySet, evaluate, fetch_sets, find_sets, read_set
+from swivel.evaluation.download import SOURCES, SetSource
+from swivel.runtime.progress import SilentProgress
+from swivel.vectors import Vectors, VectorTable
+
+REAL_SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval"
+CLOSED = "http://127.0.0.1:9"
+# How the published files part their columns and end their lines.
+SHAPES = {source.name: ("\t", "\r\n") for source in SOURCES}
+SHAPES |= {"men": (" ", "\n"), "simlex999": (" ", "\r\n")}
+SHAPES |= dict.fromkeys(["ws353_similarity", "ws353_relatedness"], ("\t", "\n"))
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files and says nothing; counts what it was asked for."""
+
+    asked: list[str] = []
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        self.asked.append(self.path)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An address, and the folder that is served there."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    QuietHandler.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as http:
+        thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}", folder
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWIVEL_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def publish(folder: Path, name: str, path: str, text: str) -> SetSource:
+    source = SetSource(name, path, hashlib.sha256(text.encode()).hexdigest(), "someone/sets", "abc123")
+    file = folder / "someone/sets/abc123" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode())
+    return source
+
+
+class Heard(SilentProgress):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_sets_are_fetched_once_and_then_come_from_the_cache(server: tuple[str, Path], cache: Path) -> None:
+    host, folder = server
+    sources = [
+        publish(folder, "men", "sim/bruni_men.txt", "sun moon 9\nsun pear 1\n"),
+        publish(folder, "google_analogies", "ana/google.txt", "a\tb\tc\td\r\n"),
+    ]
+    heard = Heard()
+    files = fetch_sets(sources, host=host, progress=heard)
+    assert files == (cache / "bruni_men.txt", cache / "google.txt")
+    assert heard.lines == [f"fetching bruni_men.txt, google.txt into {cache}"]
+    assert [each.name for each in find_sets(files).sets] == ["men", "google_analogies"]
+    assert fetch_sets(sources, host=CLOSED, progress=heard) == files
+    assert (len(heard.lines), len(QuietHandler.asked)) == (1, 2)
+
+
+def test_a_damaged_file_of_the_cache_is_fetched_again(server: tuple[str, Path], cache: Path) -> None:
+    host, folder = server
+    source = publish(folder, "men", "bruni_men.txt", "sun moon 9\n")
+    cache.mkdir()
+    (cache / "bruni_men.txt").write_text("sun mo")
+    assert fetch_sets([source], host=host)[0].read_text() == "sun moon 9\n"
+
+
+def test_a_file_with_another_checksum_is_refused_and_not_kept(server: tuple[str, Path], cache: Path) -> None:
+    host, folder = server
+    source = publish(folder, "men", "bruni_men.txt", "sun moon 9\n")
+    (folder / "someone/sets/abc123/bruni_men.txt").write_text("sun moon 8\n")
+    with pytest.raises(EvaluationError, match=r"bruni_men\.txt, as fetched from http.*, does not have the checksum"):
+        fetch_sets([source], host=host)
+    assert not list(cache.iterdir())
+
+
+def test_offline_one_line_says_how_to_get_the_sets(cache: Path) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        fetch_sets(host=CLOSED)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(
+        "the paper's test sets are not here and cannot be fetched (ConnectionError): pass --data DIR"
+    )
+    assert "put ws353_similarity.txt, ws353_relatedness.txt, bruni_men.txt, " in text
+    assert text.endswith(f"google.txt, msr.txt of github.com/zhezhaoa/ngram2vec, commit e57c623a, into {cache}")
+
+
+def test_only_what_is_missing_is_asked_for(server: tuple[str, Path], cache: Path) -> None:
+    host, folder = server
+    sources = [publish(folder, name, f"{name}.txt", "a b 1\n") for name in ("men", "mturk")]
+    fetch_sets(sources[:1], host=host)
+    (folder / "someone/sets/abc123/mturk.txt").unlink()
+    with pytest.raises(EvaluationError, match=r"fetched \(HTTP status 404\): .* or put mturk\.txt of github"):
+        fetch_sets(sources, host=host)
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SWIVEL_DATA", str(tmp_path / "file" / "cache"))
+    with pytest.raises(EvaluationError, match=r"cannot be fetched \(.*\): pass --data DIR"):
+        fetch_sets(host=CLOSED)
+
+
+def test_without_pooch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingExtra, match=r"the paper's test sets need pooch: pip install .*\[evaluate\]"):
+        fetch_sets()
+
+
+def test_the_table_of_sources_is_whole() -> None:
+    assert tuple(source.name for source in SOURCES) == PAPER_ORDER
+    assert all(len(source.sha256) == 64 and len(source.commit) == 40 for source in SOURCES)
+    google = next(source for source in SOURCES if source.name == "google_analogies")
+    commit = "e57c623a5dfe5df4ea0be3f04ad52045aaa6360f"
+    assert google.url() == f"https://raw.githubusercontent.com/zhezhaoa/ngram2vec/{commit}/testsets/analogy/google.txt"
+
+
+@pytest.mark.parametrize("separator", ["\t", " "])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_published_files_get_our_names_whatever_parts_columns_and_lines(
+    tmp_path: Path, separator: str, end: str
+) -> None:
+    pair, question = [separator.join(words) + end for words in (["Sun", "moon", "9.5"], ["a", "b", "c", "d"])]
+    for source in SOURCES:
+        (tmp_path / source.file).write_bytes((question if "analogies" in source.name else pair).encode())
+    sets = find_sets(tmp_path).sets
+    assert [each.name for each in sets] == list(PAPER_ORDER)
+    for each in sets:
+        if isinstance(each, SimilaritySet):
+            assert (each.pairs, each.scores) == ((("sun", "moon"),), (9.5,))
+        else:
+            assert isinstance(each, AnalogySet) and each.rows == [(0, ("a", "b", "c", "d"))]
+
+
+def test_published_analogies_without_sections_get_those_of_their_publication(tmp_path: Path) -> None:
+    google, msr = tmp_path / "google.txt", tmp_path / "msr.txt"
+    google.write_text("a b c d\n" * 19_544)
+    msr.write_text("".join(f"a b c d{n}\n" for n in range(8_000)))
+    questions = read_set(google)
+    assert isinstance(questions, AnalogySet)
+    sizes = {section.section: len(section.words) for section in questions.sections}
+    assert (len(sizes), sizes["capital-world"], sizes["gram9-plural-verbs"]) == (14, 4_524, 870)
+    questions = read_set(msr)
+    assert isinstance(questions, AnalogySet)
+    assert [len(section.words) for section in questions.sections] == [500] * 16
+    assert questions.sections[1].section == "JJR_JJ" and questions.sections[1].words[1][3] == "d7"
+    assert [words[3] for _, words in questions.rows] == [f"d{n}" for n in range(8_000)]
+    msr.write_text("a b c d\n" * 7)
+    questions = read_set(msr)
+    assert isinstance(questions, AnalogySet) and [each.section for each in questions.sections] == ["msr_analogies"]
+
+
+def as_published(name: str) -> bytes:
+    """Return a set at hand as its publisher has it: without sections, with its separators and line ends."""
+    separator, end = SHAPES[name]
+    rows = [line.split("\t")[:4] for line in (REAL_SETS / f"{name}.tsv").read_text().splitlines()]
+    return "".join(separator.join(row) + end for row in rows).encode()
+
+
+@pytest.mark.skipif(not REAL_SETS.is_dir(), reason="the paper's eight sets are not here")
+def test_the_papers_eight_sets_are_the_same_fetched_and_from_a_folder(server: tuple[str, Path]) -> None:
+    host, folder = server
+    for source in SOURCES:
+        file = folder / source.repository / source.commit / source.path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(as_published(source.name))
+    sets = find_sets(fetch_sets(host=host)).sets
+    assert sets == find_sets(REAL_SETS).sets
+    assert [each.name for each in sets] == list(PAPER_ORDER)
+    assert [each.size for each in sets] == [203, 252, 3000, 287, 2034, 999, 19544, 8000]
+    sections = {each.name: len(each.sections) for each in sets if isinstance(each, AnalogySet)}
+    assert sections == {"google_analogies": 14, "msr_analogies": 16}
+    vectors = Vectors(
+        VectorTable(Vocabulary(["sun", "moon", "sunlight", "car", "automobile"]), np.eye(5, dtype=np.float32))
+    )
+    report = evaluate(vectors, draws=0)  # Now they are in the cache.
+    assert (report["men"].known > 0, report["msr_analogies"].figure) == (True, None)

@@ -1,0 +1,391 @@
+"""The explorer in a real browser: every feature, at desktop and phone size, without a word in the console.
+
+Playwright drives the system's Chromium; where there is none, or no Playwright, all of this is skipped. axe-core, which
+looks for what screen readers and weak eyes stumble over, comes with the package axe-playwright-python.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+from explorer_data import HTML, build_matrix, make_exploration
+from swivel import explorer
+from swivel.explorer.server import make_server, warm
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # WebGL without a graphics card
+PATIENCE = 30_000  # milliseconds: a busy machine is slow, not wrong
+expect = playwright.announce
+expect.set_options(timeout=PATIENCE)
+
+
+def serve(exploration: Any) -> Iterator[str]:
+    """Yield the address of a server in a thread."""
+    with explorer.listen("127.0.0.1", 0) as listener:
+        warm(exploration)
+        server = make_server(exploration, "127.0.0.1")
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield explorer.name_url(listener)
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from serve(make_exploration(build_matrix(tmp_path_factory.mktemp("browser") / "matrix")))
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[str]:
+    yield from serve(make_exploration(two=True))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+class Watched:
+    """A page whose complaints, and whose requests to other places, are errors of the test."""
+
+    def __init__(self, browser: Browser, **settings: Any) -> None:
+        self.context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **settings})
+        self.context.set_default_timeout(PATIENCE)
+        self.page: Page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("console", lambda message: self.wrong.append(message.text) if message.type != "log" else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
+        self.page.on("request", self._check_origin)
+
+    def _check_origin(self, request: Any) -> None:
+        if not re.match(r"http://127\.0\.0\.1:\d+/|data:", request.url):
+            self.wrong.append(f"asked {request.url}")
+
+    def open(self, address: str, **state: str) -> Page:
+        self.page.goto(f"{address}?{urlencode(state)}")
+        self.page.wait_for_selector("#results h2", state="attached")
+        return self.page
+
+
+@pytest.fixture
+def desktop(browser: Browser) -> Iterator[Watched]:
+    watched = Watched(browser)
+    yield watched
+    watched.context.close()
+    assert watched.wrong == []
+
+
+@pytest.fixture
+def phone(browser: Browser) -> Iterator[Watched]:
+    watched = Watched(browser, viewport=PHONE, has_touch=True, is_mobile=True)
+    yield watched
+    watched.context.close()
+    assert watched.wrong == []
+
+
+def words(page: Page) -> list[str]:
+    return page.locator("#results tbody th .word").all_inner_texts()
+
+
+def map_is_whole(page: Page) -> None:
+    page.wait_for_selector(".map-tools input[value=umap]:checked", state="attached")
+    page.wait_for_selector(".legend tbody tr", state="attached")
+
+
+def test_a_word_is_searched_with_the_keyboard_alone(desktop: Watched, one: str) -> None:
+    page = desktop.open(one)
+    page.keyboard.press("/")
+    page.keyboard.type("gui")
+    expect(page.locator("[role=option]")).to_have_count(2)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("[role=option][aria-selected=true] .token")).to_have_text("guitars")
+    page.keyboard.press("Enter")
+    expect(page.locator("h2.title")).to_have_text("guitars")
+    assert "q=guitars" in page.url
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.press("ArrowDown")  # from the field to the first answer
+    expect(page.locator("#results tbody a.word").first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    second = words(page)[1]
+    page.keyboard.press("Enter")
+    expect(page.locator("h2.title")).to_have_text(second)
+
+
+def test_neighbours_have_bars_counts_and_ranks(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word20", n="10")
+    assert len(words(page)) == 10
+    assert page.locator("#results thead th").all_inner_texts() == ["word", "cosine", "count", "rank"]
+    widths = page.locator("#results .fill").evaluate_all("all => all.map(each => parseFloat(each.style.width))")
+    assert widths == sorted(widths, reverse=True) and 0 < widths[0] <= 100
+    page.locator("#results select").select_option("50")
+    expect(page.locator("#results tbody tr")).to_have_count(50)
+    assert "n=50" in page.url
+
+
+def test_views_switch_between_w_c_and_their_sum(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word20")
+    shown = page.locator("#results tbody tr").first.inner_text()
+    page.locator("#views input[value=c]").check()
+    expect(page).to_have_url(re.compile("view=c"))
+    expect(page.locator("#results tbody tr").first).not_to_have_text(shown)
+    page.locator("h2.title").click()
+    page.keyboard.press("v")
+    expect(page.locator("#views input:checked")).to_have_value("w+c")
+
+
+def test_columns_have_scores_and_counts(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="king")
+    page.locator("input[value=columns]").check()
+    expect(page.locator("#results thead th")).to_have_text(["column", "score (PMI)", "together", "rank"])
+    row = page.locator("#results tbody tr", has=page.locator("th", has_text="queen"))
+    expect(row.locator("td").nth(1)).to_have_text("7")
+
+
+def test_a_word_that_is_not_known_leads_to_close_spellings(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="giutar")
+    expect(page.get_by_role("alert")).to_contain_text("not among the 300 words")
+    page.get_by_role("alert").get_by_role("link", name="Guitar", exact=True).click()
+    expect(page.locator("h2.title")).to_have_text("Guitar")
+
+
+def test_labels_with_html_are_text(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q=HTML, n="200")
+    expect(page.locator("h2.title")).to_have_text(HTML)
+    page.goto(f"{one}?{urlencode({'q': 'word4', 'n': '200'})}")
+    expect(page.locator("#results .word", has_text=HTML)).to_have_count(1)
+    page.fill("#query", "<img")
+    expect(page.locator("[role=option] .token").first).to_have_text(HTML)
+    assert page.locator("#results img, [role=option] img").count() == 0
+
+
+def test_analogies_show_their_arithmetic(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, tab="analogy")
+    page.fill("#analogy-a", "man")
+    page.fill("#analogy-b", "king")
+    page.fill("#analogy-c", "woman")
+    page.keyboard.press("Enter")
+    expect(page.locator(".equation")).to_have_text("king − man + woman ≈ queen")
+    expect(page.locator(".arithmetic li")).to_have_count(3)
+    text = page.locator(".arithmetic code").inner_text()
+    left, _, right = text.replace("−", "-").replace("÷", "/").replace("\u2009", "").partition("=")
+    assert eval(left) == pytest.approx(float(right), abs=0.005)
+    page.locator("input[value='3cosmul']").check()
+    expect(page.locator(".arithmetic code")).to_contain_text("×")
+    assert page.locator(".equation").inner_text().endswith("queen")
+
+
+def test_two_words_are_compared(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, tab="compare", a="word6", b="word12")
+    expect(page.locator(".verdict .equation")).to_contain_text("word6 · word12 =")
+    expect(page.get_by_role("heading", name="Near both")).to_be_visible()
+    expect(page.get_by_role("heading", name="Near word6 only")).to_be_visible()
+    expect(page.get_by_role("table", name="Columns they go with").locator("thead th")).to_have_text(
+        ["column", "word6", "together", "word12", "together"]
+    )
+
+
+def test_every_state_has_a_link_and_back_works(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word20")
+    first = words(page)[0]
+    page.locator("#results a.word").first.click()
+    expect(page.locator("h2.title")).to_have_text(first)
+    page.get_by_role("tab", name="Compare").click()
+    expect(page.locator("h2.title")).to_have_text("Compare")
+    page.go_back()
+    expect(page.locator("h2.title")).to_have_text(first)
+    page.go_back()
+    expect(page.locator("h2.title")).to_have_text("word20")
+    page.go_forward()
+    expect(page.locator("h2.title")).to_have_text(first)
+    page.reload()
+    expect(page.locator("h2.title")).to_have_text(first)
+
+
+def test_the_map_zooms_moves_colours_and_picks(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, tab="map")
+    map_is_whole(page)
+    page.locator(".frame").focus()
+    for key in ("+", "+", "ArrowLeft", "ArrowUp"):
+        page.keyboard.press(key)
+    expect(page).to_have_url(re.compile(r"at=-\d+%2C\d+%2C19\d\d"))
+    place = page.url
+    page.locator("input[value=frequency]").check()
+    expect(page).to_have_url(re.compile("color=frequency"))
+    page.locator("input[value=pca]").check()
+    expect(page).to_have_url(re.compile("layout=pca"))
+    page.locator(".frame").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#card h3")).not_to_be_empty()
+    assert re.search("at=[^&]+", place).group() in page.url  # type: ignore[union-attr]
+    page.get_by_role("link", name="Look at it").click()
+    expect(page.locator("h2.title")).to_be_visible()
+
+
+def test_a_click_on_a_point_looks_at_its_word(desktop: Watched, one: str) -> None:
+    page = desktop.open(one)
+    map_is_whole(page)
+    box = page.locator(".frame").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, -400)
+    expect(page).to_have_url(re.compile("at="))
+    before = page.url
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 - 80, box["y"] + box["height"] / 2, steps=3)
+    page.mouse.up()
+    expect(page).not_to_have_url(before)
+    page.locator(".frame").focus()
+    page.keyboard.press("0")
+    expect(page).not_to_have_url(re.compile("at="))
+    radius = min(box["width"], box["height"]) / 2.15
+    found = page.evaluate(
+        "async (at) => { const [x, y] = at; return document.elementFromPoint(x, y).closest('.frame') !== null }",
+        [box["x"] + box["width"] / 2 + 0.7 * radius, box["y"] + box["height"] / 2],
+    )
+    assert found
+    for step in range(24):  # the stand-in for UMAP is a circle: points lie all along its edge
+        page.mouse.click(box["x"] + box["width"] / 2 + (0.6 + step / 50) * radius, box["y"] + box["height"] / 2)
+        if "q=" in page.url:
+            break
+    expect(page.locator("h2.title")).to_have_text(re.compile("."))
+    assert "q=" in page.url
+
+
+def test_the_map_has_its_words_as_text(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, tab="map")
+    map_is_whole(page)
+    page.get_by_text("Clusters", exact=True).click()
+    expect(page.get_by_role("table", name="Clusters of the map").locator("tbody tr")).to_have_count(12)
+    page.get_by_text("Words in view", exact=True).click()
+    expect(page.locator(".inview li").first).to_be_visible()
+    expect(page.locator("#words-0")).to_contain_text("The commonest words in view:")
+
+
+def test_two_sets_are_side_by_side(desktop: Watched, two: str) -> None:
+    page = desktop.open(two, q="word20")
+    expect(page.locator("#results .list")).to_have_count(2)
+    expect(page.locator("#results .set")).to_have_text(["first", "second"])
+    boxes = [each.bounding_box() for each in page.locator("#results .list").all()]
+    assert boxes[0] and boxes[1] and boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    lists = [each.locator("tbody a.word").all_inner_texts() for each in page.locator("#results .list").all()]
+    expect(page.locator("#results tr.shared")).to_have_count(2 * len(set(lists[0]) & set(lists[1])))
+    expect(page.locator(".map")).to_have_count(2)
+    page.get_by_role("tab", name="Analogy").click()
+    page.goto(f"{two}?tab=analogy&a=man&b=king&c=woman")
+    expect(page.locator(".equation")).to_have_count(2)
+
+
+def test_light_and_dark_follow_the_system_and_the_switch(browser: Browser, one: str) -> None:
+    watched = Watched(browser, color_scheme="dark")
+    page = watched.open(one)
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.keyboard.press("t")
+    light = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    page.wait_for_selector("#results h2")
+    assert page.evaluate(background) == light
+    watched.context.close()
+    assert watched.wrong == []
+
+
+def test_help_opens_and_closes_with_keys(desktop: Watched, one: str) -> None:
+    page = desktop.open(one)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).not_to_be_visible()
+    page.keyboard.press("2")
+    expect(page.get_by_role("tab", name="Analogy")).to_have_attribute("aria-selected", "true")
+    page.get_by_role("tab", name="Analogy").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Compare")).to_be_focused()
+
+
+@pytest.mark.parametrize(
+    "state", [{"q": "word20"}, {"tab": "map", "q": "word20"}, {"tab": "compare", "a": "king", "b": "man"}]
+)
+def test_nothing_is_wider_than_a_phone(phone: Watched, one: str, state: dict[str, str]) -> None:
+    page = phone.open(one, **state)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert page.locator(".panel").is_visible() is (state.get("tab") != "map")
+    if state.get("tab") == "map":
+        map_is_whole(page)
+        page.locator("#card .primary").tap()
+        expect(page.locator("h2.title")).to_be_visible()
+
+
+def test_two_sets_are_one_below_the_other_on_a_phone(phone: Watched, two: str) -> None:
+    page = phone.open(two, q="word20")
+    boxes = [each.bounding_box() for each in page.locator("#results .list").all()]
+    assert boxes[0] and boxes[1] and boxes[0]["y"] < boxes[1]["y"]
+    assert page.evaluate("document.getElementById('results').scrollWidth") <= PHONE["width"]
+
+
+STATES: list[dict[str, str]] = [
+    {},
+    {"q": "word20", "n": "10"},
+    {"q": "king", "list": "columns", "n": "10"},
+    {"q": "giutar"},
+    {"tab": "analogy", "a": "man", "b": "king", "c": "woman", "n": "10"},
+    {"tab": "compare", "a": "word6", "b": "word12", "n": "10"},
+    {"tab": "map", "q": "word20"},
+]
+
+
+# Two of the four in every run: each theme and each size once.
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [
+        ("desktop", "light"),
+        ("phone", "dark"),
+        pytest.param("desktop", "dark", marks=pytest.mark.slow),
+        pytest.param("phone", "light", marks=pytest.mark.slow),
+    ],
+)
+def test_axe_finds_nothing(browser: Browser, one: str, theme: str, size: str) -> None:
+    bundled = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    source = (Path(str(files(bundled.__name__))) / "axe.min.js").read_text(encoding="utf-8")
+    watched = Watched(browser, color_scheme=theme, viewport=DESKTOP if size == "desktop" else PHONE)
+    found = []
+    page = watched.open(one)
+    page.wait_for_selector(".legend tbody tr", state="attached")
+    page.evaluate(f"{source}; undefined")  # not as a script of the page, which its content policy would refuse
+    for state in STATES:
+        follow = "search => { history.pushState(null, '', search); dispatchEvent(new Event('popstate')) }"
+        page.evaluate(follow, f"?{urlencode(state)}")
+        page.wait_for_selector("#results:not([aria-busy])", state="attached")
+        result = page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        found += [
+            f"{state}: {wrong['id']}: {node['html'][:120]}: {node['failureSummary']}"
+            for wrong in result["violations"]
+            for node in wrong["nodes"]
+        ]
+    watched.context.close()
+    assert found == []
+    assert watched.wrong == []

@@ -1,0 +1,156 @@
+"""The bundled matrix, its packing, and the demonstration on it."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, open_matrix
+from swivel.errors import DamagedFolder, FolderExists
+from swivel.pipeline import demo as sample
+from swivel.pipeline.demo import (
+    CELLS,
+    PAIRS,
+    UNIT,
+    WORDS,
+    Demo,
+    open_sample,
+    pack_cells,
+    read_pairs,
+    run_demo,
+    unpack_cells,
+)
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SilentProgress
+
+DATA = files("swivel") / "data"
+# Half a quarter octave, either way.
+ROUNDING = 2 ** (1 / 8) - 1
+
+counts = st.one_of(st.just(0.0), st.floats(0.1, 1e12))
+tables = st.integers(1, 12).flatmap(lambda size: arrays.arrays(np.float64, (size, size), elements=counts))
+
+
+class Listening(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+# Packing
+
+
+@settings(deadline=None, max_examples=20)  # a call of lzma takes a tenth of a second
+@given(tables)
+def test_no_observed_cell_is_lost_and_counts_are_rounded_a_little(table: np.ndarray) -> None:
+    table = np.triu(table) + np.triu(table, 1).T
+    rows, columns, unpacked = unpack_cells(pack_cells(table), len(table))
+    assert list(zip(rows, columns, strict=True)) == list(zip(*np.nonzero(np.triu(table)), strict=True))
+    np.testing.assert_allclose(unpacked, table[rows, columns], rtol=ROUNDING)
+
+
+@settings(deadline=None, max_examples=20)  # a call of lzma takes a tenth of a second
+@given(tables)
+def test_packing_what_was_unpacked_changes_nothing(table: np.ndarray) -> None:
+    packed = pack_cells(np.triu(table) + np.triu(table, 1).T)
+    rows, columns, unpacked = unpack_cells(packed, len(table))
+    again = np.zeros_like(table)
+    again[rows, columns] = again[columns, rows] = unpacked
+    assert pack_cells(again) == packed
+
+
+def test_cells_that_do_not_fit_the_words_are_refused() -> None:
+    with pytest.raises(DamagedFolder, match=r"sample-cells\.xz: not what sample-words\.txt says; install"):
+        unpack_cells(pack_cells(np.ones((9, 9))), 8)
+
+
+# What is bundled
+
+
+def test_bundled_files_are_small() -> None:
+    assert sum(len((DATA / name).read_bytes()) for name in (WORDS, CELLS, PAIRS)) <= 8_000_000
+
+
+def test_bundled_words_are_common_english() -> None:
+    words = Vocabulary.from_lines((DATA / WORDS).read_text(encoding="utf-8").splitlines())
+    assert 5000 <= len(words) <= 6000
+    assert words.tokens[:6] == ("the", "of", "and", "in", "to", "a")
+    assert (np.diff(words.counts) <= 0).all()
+    assert len(words.ids) == len(words)
+
+
+def test_words_of_all_pairs_are_known() -> None:
+    words = Vocabulary.from_lines((DATA / WORDS).read_text(encoding="utf-8").splitlines())
+    pairs = read_pairs()
+    assert {"capitals", "plurals", "comparatives", "genders"} <= set(pairs)
+    assert [word for section in pairs.values() for pair in section for word in pair if word not in words] == []
+    for section in pairs.values():
+        assert len(section) >= 10
+        assert len(set(section)) == len(section)
+
+
+def test_words_of_the_demonstration_are_known() -> None:
+    words = Vocabulary.from_lines((DATA / WORDS).read_text(encoding="utf-8").splitlines())
+    assert all(word in words for word in [*sample.SHOWN, *(word for words in sample.QUESTIONS for word in words)])
+
+
+# The demonstration
+
+
+def test_folder_of_another_matrix_is_refused(planted: Matrix) -> None:
+    with pytest.raises(FolderExists, match="finished already from other inputs"):
+        open_sample(planted.path)
+
+
+def test_demo_answers_most_questions(tmp_path: Path) -> None:
+    """One test, because it takes half a minute: processes that share the tests would each train."""
+    heard = Listening()
+    demo = run_demo(tmp_path, RunOptions(progress=heard))
+    assert heard.lines[0] == "unpacking the bundled matrix of 5,632 English words"
+    check_matrix(open_matrix(tmp_path / "matrix"))
+    check_answers(demo)
+    check_nothing_is_done_again(demo, tmp_path)
+
+
+def check_matrix(matrix: Matrix) -> None:
+    rows, columns, counts = unpack_cells((DATA / CELLS).read_bytes(), len(matrix.rows))
+    assert matrix.is_symmetric
+    assert matrix.cell_count == 2 * len(rows) - int((rows == columns).sum())
+    for cell in np.random.default_rng(3).integers(len(rows), size=20).tolist():
+        row, column = matrix.rows[rows[cell]], matrix.rows[columns[cell]]
+        assert matrix.count(row, column) == matrix.count(column, row)
+        assert matrix.count(row, column) == pytest.approx(counts[cell], abs=1 / UNIT)
+
+
+def check_answers(demo: Demo) -> None:
+    assert demo.analogies["man is to king as woman"] == "queen"
+    assert demo.analogies["italy is to rome as greece"] == "athens"
+    assert demo.analogies["large is to larger as small"] == "smaller"
+    assert list(demo.neighbours) == list(sample.SHOWN)
+    assert "red" in [neighbour.token for neighbour in demo.neighbours["blue"]]
+    assert {"five", "six", "eight"} <= {neighbour.token for neighbour in demo.neighbours["seven"]}
+    name, right, asked = demo.total
+    assert (name, asked) == ("all", sum(len(pairs) * (len(pairs) - 1) for pairs in read_pairs().values()))
+    assert right / asked > 0.64, demo.sections  # measured: .79
+    assert all(correct / total > 0.4 for _, correct, total in demo.sections), demo.sections  # measured: .56 to .99
+    data = json.loads(json.dumps(demo.to_dict()))
+    assert (data["words"], len(data["sections"])) == (5632, len(read_pairs()))
+
+
+def check_nothing_is_done_again(demo: Demo, folder: Path) -> None:
+    heard = Listening()
+    again = run_demo(folder, RunOptions(progress=heard))
+    assert heard.lines == [f"{folder / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
+    assert (again.neighbours, again.analogies, again.sections) == (demo.neighbours, demo.analogies, demo.sections)

@@ -1,0 +1,389 @@
+"""Extending: new words join, old ones stay; counts, folding and combining are those of the training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import swivel
+from swivel.cli import cli
+from swivel.config import TrainConfig, VectorsConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import MatrixBuilder, MatrixSpec
+from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
+from swivel.pipeline.extend import extend
+from swivel.pipeline.info import describe_folder
+from swivel.pipeline.stages import run, train
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SilentProgress
+from swivel.storage import MANIFEST, read_manifest, seal, unseal
+from swivel.training.fold_in import fold_rows
+from swivel.vectors import Vectors, combine_vectors, load, recover_axes
+
+QUICK: dict[str, Any] = {"dim": 4, "backend": "cpu", "dtype": "float32", "min_count": 1}
+GROUPS = ("red green blue pink grey brown", "cat dog cow hen pig goat", "run sit eat jump swim walk")
+NEW = {"teal": 0, "lamb": 1, "crawl": 2}
+
+
+class Listening(SilentProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def make_lines(seed: int, new: dict[str, int], count: int = 300) -> list[str]:
+    """Return lines of words of one group, a few of any among them; new words are of their groups."""
+    rng = np.random.default_rng(seed)
+    groups = [group.split() + [word for word, own in new.items() if own == n] for n, group in enumerate(GROUPS)]
+    others = " ".join(GROUPS).split()
+    lines = [[*rng.choice(groups[n % 3], size=5), *rng.choice(others, size=1)] for n in range(count)]
+    return [" ".join(rng.permutation(line)) for line in lines]
+
+
+OLD_TEXT, NEW_TEXT = make_lines(1, {}), make_lines(2, NEW)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One trained folder a recipe."""
+    parent = tmp_path_factory.mktemp("trained")
+    (parent / "old.txt").write_text("\n".join(OLD_TEXT) + "\n")
+    for recipe in ("fast", "default", "paper", "glove"):
+        run(parent / "old.txt", parent / recipe, recipe=recipe, epochs=40, **QUICK)
+    return {recipe: parent / recipe / "vectors" for recipe in ("fast", "default", "paper", "glove")}
+
+
+@pytest.fixture(scope="module")
+def extended(folders: dict[str, Path]) -> dict[str, Vectors]:
+    return {recipe: extend(folders[recipe], NEW_TEXT) for recipe in ("fast", "default", "paper")}
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "new.txt"
+    file.write_text("\n".join(NEW_TEXT) + "\n")
+    return file
+
+
+RECIPES = pytest.mark.parametrize("recipe", ["fast", "default", "paper"])
+
+
+@RECIPES
+def test_known_words_stay_bit_for_bit(recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
+    old, new = load(folders[recipe]), extended[recipe]
+    assert old.columns is not None
+    assert new.columns is not None
+    assert new.vocabulary.tokens[: len(old)] == old.vocabulary.tokens
+    for name in ("vectors", "rows", "columns", "row_sums", "column_sums"):
+        before, after = getattr(old, name), getattr(new, name)
+        assert after[: len(before)].tobytes() == before.tobytes()
+
+
+@RECIPES
+def test_new_words_come_after_them_by_falling_count(
+    recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]
+) -> None:
+    old, new = load(folders[recipe]), extended[recipe]
+    seen = " ".join(NEW_TEXT).split()
+    words = sorted(NEW, key=lambda word: -seen.count(word))
+    assert list(new.vocabulary.tokens[len(old) :]) == words
+    assert new.vocabulary.counts[len(old) :].tolist() == [seen.count(word) for word in words]
+    assert new.contents.columns is not None
+    assert len(new.contents.columns.vocabulary) == len(new) * new.columns_per_row
+
+
+@RECIPES
+def test_new_words_are_near_the_words_that_they_occur_with(recipe: str, extended: dict[str, Vectors]) -> None:
+    for word, group in NEW.items():
+        nearest = [near.token for near in extended[recipe].nearest(word, count=3)]
+        assert set(nearest) <= set(GROUPS[group].split())
+
+
+@RECIPES
+def test_new_words_have_scores_as_rows_and_as_columns(recipe: str, extended: dict[str, Vectors]) -> None:
+    vectors = extended[recipe]
+    assert vectors.score("lamb", "dog") > vectors.score("lamb", "red")
+    assert vectors.score("dog", "lamb") > vectors.score("red", "lamb")
+
+
+@RECIPES
+def test_rows_and_columns_are_folded_from_the_counts_of_the_joint_text(
+    recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]
+) -> None:
+    old, new = load(folders[recipe]), extended[recipe]
+    config = TrainConfig(**read_manifest(folders[recipe]).config["train"])
+    matrix = swivel.count(NEW_TEXT, recipe=recipe, vocabulary=new.vocabulary.tokens)
+    counts, parts, known = matrix.to_scipy().toarray(), old.columns_per_row, len(old)
+    place = [matrix.rows.id(word) for word in new.vocabulary]
+    by_word = counts.reshape(len(new), len(new), parts)[np.ix_(place, place)]  # (row, column's word, part)
+    assert old.columns is not None
+    assert old.row_sums is not None
+    assert old.column_sums is not None
+    assert new.columns is not None
+    total = float(old.row_sums.sum())
+    rows = fold_rows(by_word[known:, :known].reshape(3, -1), old.columns, old.column_sums, total, config)
+    np.testing.assert_allclose(new.rows[known:], rows, atol=1e-5)
+    seen_from = by_word[:known, known:].transpose(1, 2, 0).reshape(3 * parts, known)
+    columns = fold_rows(seen_from, old.rows, old.row_sums, total, config)
+    np.testing.assert_allclose(new.columns[known * parts :], columns, atol=1e-5)
+    np.testing.assert_allclose(new.row_sums[known:], by_word[known:, :known].sum(axis=(1, 2)), rtol=1e-6)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("count", [8, 40, 200])
+def test_axes_are_recovered_from_any_number_of_words(count: int) -> None:
+    rng, config = np.random.default_rng(3), VectorsConfig(combine="parts")
+    rows = rng.normal(size=(count, 5)).astype(np.float32)
+    columns = rng.normal(size=(count * 4, 5)).astype(np.float32)
+    vectors = combine_vectors(rows, columns, 4, config)
+    axes = recover_axes(rows, columns, vectors, config)
+    assert axes.shape == (30, 5)
+    np.testing.assert_allclose(combine_vectors(rows, columns, 4, config, axes=axes), vectors, atol=1e-4)
+    alone = combine_vectors(rows[:2], columns[:8], 4, config, axes=axes)
+    np.testing.assert_allclose(alone, vectors[:2], atol=1e-4)
+
+
+def test_axes_are_the_main_axes_also_for_words_outside_of_what_fixed_them() -> None:
+    rng, config = np.random.default_rng(4), VectorsConfig(combine="parts")
+    rows, columns = rng.normal(size=(300, 5)).astype(np.float32), rng.normal(size=(300, 5)).astype(np.float32)
+    vectors = combine_vectors(rows, columns, 1, config)
+    fewer = recover_axes(rows[:100], columns[:100], vectors[:100], config)  # enough for 15 dimensions
+    np.testing.assert_allclose(combine_vectors(rows, columns, 1, config, axes=fewer), vectors, atol=1e-3)
+
+
+# Again, and elsewhere
+
+
+def test_result_is_a_folder_that_can_be_extended_again(folders: dict[str, Path], tmp_path: Path) -> None:
+    first = extend(folders["default"], NEW_TEXT, tmp_path / "first", vocabulary=["teal"])
+    second = extend(tmp_path / "first", NEW_TEXT, tmp_path / "second")
+    assert second.vocabulary.tokens[: len(first)] == first.vocabulary.tokens
+    assert second["teal"].tobytes() == first["teal"].tobytes()
+    assert read_manifest(tmp_path / "second").facts["trained_rows"] == len(load(folders["default"]))
+
+
+def test_words_depend_on_what_was_trained_and_not_on_what_was_added(
+    folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
+) -> None:
+    extend(folders["default"], NEW_TEXT, tmp_path / "first", vocabulary=["teal"])
+    second = extend(tmp_path / "first", NEW_TEXT)
+    for word in ("lamb", "crawl"):
+        np.testing.assert_allclose(second[word], extended["default"][word], atol=1e-5)
+
+
+def test_result_goes_wherever_vectors_go(folders: dict[str, Path], tmp_path: Path) -> None:
+    vectors = extend(folders["fast"], NEW_TEXT, tmp_path / "out")
+    swivel.export(vectors, tmp_path / "out.bin")
+    assert swivel.load(tmp_path / "out.bin")["teal"].tobytes() == vectors["teal"].tobytes()
+    facts = describe_folder(tmp_path / "out", verify=True)
+    assert facts["checksums"] == "all as written"
+
+
+def test_loaded_vectors_do_as_well_as_their_folder(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
+    again = extend(load(folders["fast"]), NEW_TEXT)
+    assert again.vectors.tobytes() == extended["fast"].vectors.tobytes()
+
+
+def test_the_folder_of_a_whole_run_will_do(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
+    again = extend(folders["fast"].parent, NEW_TEXT)
+    assert again.vectors.tobytes() == extended["fast"].vectors.tobytes()
+
+
+def test_finished_folder_is_not_made_again(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:
+    extend(folders["fast"], text, tmp_path / "out")
+    before = (tmp_path / "out" / MANIFEST).stat().st_mtime_ns
+    progress = Listening()
+    extend(folders["fast"], text, tmp_path / "out", options=RunOptions(progress=progress))
+    assert (tmp_path / "out" / MANIFEST).stat().st_mtime_ns == before
+    assert "finished already, nothing to do" in progress.lines[-1]
+    with pytest.raises(FolderExists, match=r"with other settings \(vocabulary.min_count\)"):
+        extend(folders["fast"], text, tmp_path / "out", min_count=3)
+    with pytest.raises(FolderExists, match="already finished"):
+        extend(folders["fast"], NEW_TEXT, tmp_path / "out")
+
+
+def test_failure_leaves_no_folder_that_looks_finished(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(VocabularyError):
+        extend(folders["fast"], OLD_TEXT, tmp_path / "out")
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+
+
+# Which words
+
+
+def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
+    lines = [*NEW_TEXT, "cat dog zebra"]
+    known = len(load(folders["fast"]))
+    assert "zebra" not in extend(folders["fast"], lines)
+    assert "zebra" in extend(folders["fast"], lines, min_count=1)
+    assert len(extend(folders["fast"], lines, max_size=1)) == known + 1
+
+
+def test_listed_words_are_taken_where_the_text_has_them(folders: dict[str, Path]) -> None:
+    progress, known = Listening(), load(folders["fast"])
+    listed = ["lamb", "cat", "unicorn", "lamb"]
+    vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, options=RunOptions(progress=progress))
+    assert vectors.vocabulary.tokens[len(known) :] == ("lamb",)
+    assert "1 listed words are not in the text ('unicorn'); they get no vector" in progress.lines
+
+
+def test_word_without_a_known_neighbour_has_the_zero_vector(folders: dict[str, Path]) -> None:
+    vectors = extend(folders["default"], ["alone", "alone", *NEW_TEXT], min_count=2)
+    assert not vectors["alone"].any()
+
+
+@pytest.mark.parametrize(
+    ("lines", "settings", "says"),
+    [
+        (OLD_TEXT, {}, "the text has no new word: all of its 18 are known"),
+        (["a cat", "a dog"], {}, r"no new word occurs 5 times or more \(the commonest, 'a': 2\); lower --min-count"),
+        (NEW_TEXT, {"vocabulary": ["cat", "unicorn"]}, "none of the 2 listed words is both new and in the text"),
+    ],
+)
+def test_text_without_a_new_word_is_refused(
+    lines: list[str], settings: dict[str, Any], says: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(VocabularyError, match=says):
+        extend(folders["fast"], lines, **settings)
+
+
+# How it is counted
+
+
+def test_settings_of_the_counting_are_the_trainings(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"window": 2, "weight": "uniform", "columns": "directional", "oov": "gap"}
+    run(OLD_TEXT, tmp_path / "work", lowercase=False, **settings, **QUICK)
+    extend(tmp_path / "work", NEW_TEXT, tmp_path / "out", min_count=2)
+    manifest = read_manifest(tmp_path / "out")
+    count = manifest.config["count"]
+    assert {name: count[name] for name in settings} == settings
+    assert manifest.config["corpus"]["lowercase"] is False
+    assert manifest.config["vocabulary"]["min_count"] == 2
+    assert manifest.facts["counted_with"]["count"] == count
+
+
+def forget_counting(folder: Path, target: Path) -> Path:
+    """Return a copy of a folder as it was before counting was recorded."""
+    shutil.copytree(folder, target)
+    manifest = unseal((target / MANIFEST).read_bytes())
+    del manifest["facts"]["counted_with"]
+    (target / MANIFEST).write_bytes(seal(manifest))
+    return target
+
+
+@pytest.mark.parametrize("recipe", ["fast", "default"])
+def test_older_folder_is_known_by_its_columns(
+    recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
+) -> None:
+    older, progress = forget_counting(folders[recipe], tmp_path / "older"), Listening()
+    vectors = extend(older, NEW_TEXT, tmp_path / "out", options=RunOptions(progress=progress))
+    assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
+    assert "does not say how its text was counted: " in progress.lines[0]
+    assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
+    assert read_manifest(tmp_path / "out").facts["counted_with"]["count"]["window"] == 10
+
+
+def test_older_folder_takes_the_settings(folders: dict[str, Path], tmp_path: Path) -> None:
+    older = forget_counting(folders["fast"], tmp_path / "older")
+    assert not np.array_equal(extend(older, NEW_TEXT, window=3)["teal"], extend(older, NEW_TEXT)["teal"])
+
+
+def test_older_folder_with_other_columns_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    older = forget_counting(folders["default"], tmp_path / "older")
+    with pytest.raises(ConfigError, match=r"its columns are called 'left 1:.* pass the training's --window, --near"):
+        extend(older, NEW_TEXT, window=5)
+
+
+def test_counting_that_is_not_the_trainings_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"window is 10 in the training of .*, got 5: .*leave it out"):
+        extend(folders["fast"], NEW_TEXT, window=5)
+    assert "teal" in extend(folders["fast"], NEW_TEXT, window=10)
+
+
+def test_unknown_setting_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="'dim' is not a setting here"):
+        extend(folders["fast"], NEW_TEXT, dim=3)
+
+
+# What cannot be extended
+
+
+def test_glove_is_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="objective glove, whose column biases are not kept"):
+        extend(folders["glove"], NEW_TEXT)
+
+
+def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    swivel.export(load(folders["fast"]), tmp_path / "vectors.bin")
+    with pytest.raises(ConfigError, match=r"vectors.bin: another tool's vectors have no columns"):
+        extend(tmp_path / "vectors.bin", NEW_TEXT)
+
+
+def test_vectors_that_do_not_say_how_they_were_trained_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    load(folders["fast"]).save(tmp_path / "saved")
+    with pytest.raises(ConfigError, match="saved: does not say how it was trained"):
+        extend(tmp_path / "saved", NEW_TEXT)
+    vectors = load(folders["fast"])
+    with pytest.raises(ConfigError, match="vectors that are in no folder"):
+        extend(vectors.align(vectors), NEW_TEXT)
+
+
+def test_vectors_without_sums_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    target = tmp_path / "no-sums"
+    shutil.copytree(folders["fast"], target)
+    manifest = unseal((target / MANIFEST).read_bytes())
+    del manifest["parts"]["column_sums.npy"]
+    (target / MANIFEST).write_bytes(seal(manifest))
+    with pytest.raises(ConfigError, match="no columns, or no sums of rows and columns"):
+        extend(target, NEW_TEXT)
+
+
+def test_columns_that_are_something_else_are_refused(tmp_path: Path) -> None:
+    spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y", "z"]))
+    with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
+        builder.add([0, 1, 0], [2, 0, 1], [5, 1, 2])
+        matrix = builder.finish()
+    train(matrix, tmp_path / "vectors", dim=2, epochs=1, backend="reference")
+    with pytest.raises(ConfigError, match=r"its columns are not its words"):
+        extend(tmp_path / "vectors", NEW_TEXT)
+
+
+def test_result_does_not_replace_what_is_extended(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="the folder that is extended; choose another one"):
+        extend(folders["fast"], NEW_TEXT, folders["fast"], options=RunOptions(overwrite=True))
+
+
+def test_text_is_no_list_of_words(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="vocabulary must be a list of words, got the text 'lamb'"):
+        extend(folders["fast"], NEW_TEXT, vocabulary="lamb")
+
+
+# The command line
+
+
+def show(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="swivel")
+
+
+def test_verb_extends(folders: dict[str, Path], extended: dict[str, Vectors], text: Path, tmp_path: Path) -> None:
+    ended = show("extend", folders["fast"], text, "-o", tmp_path / "out")
+    assert ended.exit_code == 0
+    assert ended.stdout == f"{tmp_path / 'out'}: 21 vectors of 4 dimensions\n"
+    assert "1,800 tokens, 3 new words" in ended.stderr
+    assert load(tmp_path / "out").vectors.tobytes() == extended["fast"].vectors.tobytes()
+
+
+def test_verb_takes_a_list_and_settings(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("lamb\ncat\n")
+    ended = show("extend", folders["fast"], text, "-o", tmp_path / "out", "--vocabulary", tmp_path / "words", "--json")
+    assert json.loads(ended.stdout)["tokens"] == 19
+    ended = show("extend", folders["fast"], text, "-o", tmp_path / "other", "--window", 3)
+    assert isinstance(ended.exception, SwivelError)
+    assert "window is 10 in the training" in str(ended.exception)

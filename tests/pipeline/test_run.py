@@ -1,0 +1,399 @@
+"""Text to vectors in one call: settings, finished stages, temporary folders, odd texts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swivel.config import RECIPES
+from swivel.corpus import Texts
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
+from swivel.pipeline.stages import count, run, train
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.vectors import Vectors
+
+LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
+QUICK: dict[str, Any] = {"dim": 4, "epochs": 2, "backend": "cpu", "dtype": "float32"}
+
+
+class Listening(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Interrupting(Listening):
+    """Sends Ctrl-C to this process after so many rounds of training."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.left -= 1 if note else 0
+        if note and self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(LINES) + "\n")
+    return file
+
+
+@pytest.fixture
+def temporaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which temporary folders are made."""
+    folder = tmp_path / "temporaries"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+
+
+def bits(vectors: Vectors) -> tuple[bytes, bytes]:
+    assert vectors.columns is not None
+    return vectors.vectors.tobytes(), vectors.columns.tobytes()
+
+
+# Settings
+
+
+def test_settings_of_every_stage_are_taken_by_name(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    vectors = run(text, out, min_count=2, window=3, columns="symmetric", lowercase=False, combine="rows", **QUICK)
+    assert vectors.dim == 4
+    assert vectors.columns_per_row == 1
+    assert vectors.vectors.tobytes() == vectors.rows.tobytes()
+    config = count(
+        text, out / "matrix", min_count=2, window=3, columns="symmetric", lowercase=False
+    ).config  # the same: not counted again
+    assert (config["count"]["window"], config["vocabulary"]["min_count"]) == (3, 2)
+    assert config["corpus"]["lowercase"] is False
+
+
+@pytest.mark.parametrize(
+    ("call", "known"),
+    [
+        (lambda: count(LINES, windw=3), "window"),
+        (lambda: count(LINES, dim=3), "min_count"),
+        (lambda: run("nowhere", "nowhere", windw=3), "window"),
+        (lambda: run("nowhere", "nowhere", dimm=3), "dim"),
+    ],
+)
+def test_unknown_setting_is_refused_with_the_known_ones(call: Callable[[], object], known: str) -> None:
+    with pytest.raises(ConfigError, match=f"is not a setting here; known are .*{known}"):
+        call()
+
+
+def test_wrong_settings_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="dim must be a positive integer, got 0"):
+        run("nowhere", "nowhere", dim=0)
+    with pytest.raises(ConfigError, match="window must be a positive integer, got 0"):
+        count("nowhere", window=0)
+
+
+def test_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, glove, got 'best'"):
+        count(LINES, recipe="best")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_gives_the_settings_that_are_not_named(recipe: str, text: Path, tmp_path: Path) -> None:
+    vectors = run(text, tmp_path / "out", recipe=recipe, min_count=1, **QUICK)
+    assert vectors.columns_per_row == {"default": 4, "glove": 0}.get(recipe, 1)
+    assert np.isfinite(vectors.vectors).all()
+    assert vectors.dim == 4
+
+
+# Vocabularies
+
+
+def test_own_vocabulary_is_taken_as_it_is() -> None:
+    matrix = count(LINES, vocabulary=["dog", "cat", "unicorn"], columns="symmetric")
+    assert matrix.rows.tokens == ("dog", "cat", "unicorn")
+    assert matrix.rows.counts.tolist() == [6, 6, 0]
+    assert matrix.count("dog", "cat") == 3
+
+
+def test_own_vocabulary_may_be_a_vocabulary_or_an_iterator() -> None:
+    words = ["cat", "dog"]
+    tokens = [count(LINES, vocabulary=given).rows.tokens for given in (Vocabulary(words), iter(words))]
+    assert tokens == [("cat", "dog")] * 2
+
+
+def test_own_vocabulary_without_a_word_of_the_text_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="none of the 2 listed tokens is in the text; the text is lower-cased"):
+        count(LINES, vocabulary=["CAT", "DOG"])
+    with pytest.raises(VocabularyError, match=r"none of the 1 listed tokens is in the text$"):
+        count(LINES, vocabulary=["unicorn"], lowercase=False)
+
+
+def test_vocabulary_given_as_one_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"vocabulary must be a list of tokens, got the text 'words.txt'"):
+        count(LINES, vocabulary="words.txt")
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["...", "!?"], [[]]])
+def test_text_without_tokens_is_refused(texts: list[Any]) -> None:
+    with pytest.raises(VocabularyError, match=r"^the text has no tokens$"):
+        count(texts)
+
+
+def test_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(VocabularyError, match=r"^the text has no tokens$"):
+        count(tmp_path / "empty.txt", tmp_path / "matrix")
+
+
+def test_text_below_the_least_count_is_refused_with_its_commonest_count() -> None:
+    with pytest.raises(VocabularyError, match=r"no token occurs 5 times or more \(the commonest: 2\); lower --min-cou"):
+        count(["b a", "a"])
+
+
+# Stages that are finished
+
+
+def test_finished_stages_are_not_done_again(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = run(text, out, min_count=1, **QUICK)
+    before, heard = times(out), Listening()
+    again = run(text, out, min_count=1, options=RunOptions(progress=heard), **QUICK)
+    assert times(out) == before
+    assert heard.lines == [f"{out / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
+    assert bits(again) == bits(first)
+
+
+def test_what_does_not_change_the_result_does_not_do_it_again(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(text, out, min_count=1, **QUICK)
+    before = times(out)
+    run(text, out, min_count=1, options=RunOptions(threads=1, memory="100MB"), checkpoint_minutes=9, **QUICK)
+    assert times(out) == before
+
+
+def test_finished_folder_with_other_settings_is_refused(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(text, out, min_count=1, **QUICK)
+    before = times(out)
+    with pytest.raises(FolderExists, match=r"matrix: finished already with other settings \(count.window\); choose"):
+        run(text, out, min_count=1, window=2, **QUICK)
+    with pytest.raises(FolderExists, match=r"vectors: .* settings \(train.dim, vectors.combine\); choose"):
+        run(text, out, min_count=1, combine="rows", **{**QUICK, "dim": 5})
+    assert times(out) == before
+
+
+def test_finished_folder_of_another_text_is_refused(text: Path, tmp_path: Path) -> None:
+    count(text, tmp_path / "matrix")
+    text.write_text("quite another text\n" * 9)
+    with pytest.raises(FolderExists, match="finished already from other inputs"):
+        count(text, tmp_path / "matrix")
+
+
+def test_finished_folder_of_another_vocabulary_is_refused(text: Path, tmp_path: Path) -> None:
+    count(text, tmp_path / "matrix", vocabulary=["cat", "dog"])
+    with pytest.raises(FolderExists, match="finished already from other inputs"):
+        count(text, tmp_path / "matrix", vocabulary=["cat", "mat"])
+
+
+def test_finished_folder_of_another_stage_is_refused(text: Path, tmp_path: Path) -> None:
+    matrix = count(text, tmp_path / "matrix")
+    with pytest.raises(FolderExists, match="matrix: holds matrix already; choose another folder"):
+        train(matrix, tmp_path / "matrix", **QUICK)
+
+
+def test_finished_folder_is_refused_before_a_text_in_memory_is_read(text: Path, tmp_path: Path) -> None:
+    count(text, tmp_path / "matrix")
+    with pytest.raises(FolderExists, match="in memory or comes from a pipe cannot be compared"):
+        count(iter(LINES), tmp_path / "matrix")
+
+
+def test_overwrite_makes_finished_stages_again(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(text, out, min_count=1, **QUICK)
+    before = times(out)
+    vectors = run(text, out, min_count=1, window=2, options=RunOptions(overwrite=True), **{**QUICK, "dim": 5})
+    after = times(out)
+    assert vectors.dim == 5
+    assert all(after[name] > before[name] for name in before)
+    assert not list(out.rglob("scratch-*"))
+
+
+def test_run_refuses_a_file_as_its_folder(text: Path) -> None:
+    with pytest.raises(StorageError, match=r"text.txt: not a folder"):
+        run(text, text)
+
+
+@pytest.mark.parametrize("stage", [count, run])
+def test_folder_below_a_file_is_refused(stage: Callable[..., object], text: Path) -> None:
+    with pytest.raises(StorageError, match="Not a directory"):
+        stage(text, text / "below" / "out")
+
+
+# Texts
+
+
+def test_paths_texts_and_tokens_give_the_same_matrix(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    same: list[Texts] = [
+        text,
+        str(text),
+        [text, tmp_path / "empty.txt"],
+        LINES,
+        iter(LINES),
+        [line.split() for line in LINES],
+        (line.split() for line in LINES),
+    ]
+    cells = [count(texts, min_count=1).to_scipy().toarray() for texts in same]
+    assert all(np.array_equal(cells[0], other) for other in cells[1:])
+
+
+def test_missing_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no such file or folder"):
+        count(tmp_path / "missing.txt", tmp_path / "matrix")
+    assert not (tmp_path / "matrix").exists()
+
+
+def test_list_of_strings_that_are_files_is_taken_as_texts_with_a_warning(text: Path) -> None:
+    heard = Listening()
+    matrix = count([str(text), str(text)], min_count=1, options=RunOptions(progress=heard))
+    assert "txt" in matrix.rows
+    assert f"{str(text)!r} is a file, but strings in a list are taken as texts; pass Paths" in heard.lines[0]
+
+
+def test_texts_that_are_no_files_are_taken_without_a_warning() -> None:
+    heard = Listening()
+    count([*LINES, "\0", "x" * 10_000], min_count=1, options=RunOptions(progress=heard))
+    assert not any("is a file" in line for line in heard.lines)
+
+
+def test_word_that_is_always_alone_has_a_zero_vector_and_no_neighbours() -> None:
+    for recipe in RECIPES:
+        vectors = train(count([*LINES, *["hermit"] * 20], recipe=recipe), recipe=recipe, **QUICK)
+        assert not vectors["hermit"].any()
+        assert vectors.nearest("hermit") == []
+        assert vectors.is_zero.sum() == 1
+        others = [word for word in vectors if word != "hermit"]
+        assert all("hermit" not in [near.token for near in vectors.nearest(word, count=99)] for word in others)
+
+
+# Temporary folders
+
+
+def test_temporary_folders_go_with_what_is_in_them(temporaries: Path) -> None:
+    matrix = count(LINES)
+    vectors = train(matrix, **QUICK)
+    assert len(list(temporaries.iterdir())) == 2
+    del matrix
+    gc.collect()
+    assert len(list(temporaries.iterdir())) == 1
+    assert np.isfinite(vectors.vectors).all()
+    del vectors
+    gc.collect()
+    assert list(temporaries.iterdir()) == []
+
+
+def test_temporary_folders_go_when_a_stage_fails(temporaries: Path) -> None:
+    with pytest.raises(VocabularyError):
+        count(["a b"])
+    matrix = count(LINES)
+    kept = sorted(temporaries.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        train(matrix, options=RunOptions(progress=Interrupting(1)), **QUICK)
+    assert sorted(temporaries.iterdir()) == kept
+
+
+# Training
+
+
+def test_training_goes_on_after_an_interruption_as_if_there_was_none(text: Path, tmp_path: Path) -> None:
+    settings = {"min_count": 1, "block_size": 4, **QUICK, "epochs": 4}
+    whole = run(text, tmp_path / "whole", **settings)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(text, out, options=RunOptions(progress=Interrupting(5)), **settings)
+    assert not (out / "vectors" / "manifest.json").exists()
+    heard = Listening()
+    resumed = run(text, out, options=RunOptions(progress=heard, threads=1), **settings)
+    assert bits(resumed) == bits(whole)
+    assert any(line.startswith("going on after") for line in heard.lines)
+    assert {file.name for file in (out / "vectors").iterdir()} == {
+        file.name for file in (tmp_path / "whole" / "vectors").iterdir()
+    }
+
+
+def test_damaged_matrix_is_refused_before_training(text: Path, tmp_path: Path) -> None:
+    matrix = count(text, tmp_path / "matrix")
+    damaged = tmp_path / "matrix" / "counts.npy"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(StorageError, match=r"counts\.npy: checksum differs"):
+        train(matrix, tmp_path / "vectors", **QUICK)
+    assert not (tmp_path / "vectors").exists()
+
+
+@pytest.fixture
+def baskets(tmp_path: Path) -> Matrix:
+    """Five customers in rows, three products in columns."""
+    spec = MatrixSpec(
+        rows=Vocabulary([f"customer {n}" for n in range(5)]), columns=Vocabulary(["tea", "milk", "nails"])
+    )
+    with MatrixBuilder(tmp_path / "baskets", spec, memory_bytes=1 << 20) as builder:
+        builder.add(np.array([0, 0, 1, 2, 3, 4]), np.array([0, 1, 1, 0, 2, 2]), np.array([5, 4, 3, 2, 6, 3]))
+        return builder.finish()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_matrix_of_two_vocabularies_trains_to_its_rows(baskets: Matrix, recipe: str) -> None:
+    settings = {**QUICK, "epochs": 100}
+    vectors = train(baskets, recipe=recipe, **settings)
+    assert vectors.vectors.tobytes() == vectors.rows.tobytes()
+    if recipe != "glove":  # which has no scores
+        assert vectors.score("customer 3", "nails") > vectors.score("customer 3", "tea")
+        assert vectors.score("customer 0", "tea") > vectors.score("customer 0", "nails")
+    assert vectors.nearest("customer 3", count=1)[0].token == "customer 4"
+
+
+@pytest.mark.parametrize("combine", ["sum", "parts"])
+def test_matrix_of_two_vocabularies_has_nothing_to_combine(baskets: Matrix, combine: str) -> None:
+    with pytest.raises(ConfigError, match=f"combine must be rows for a matrix whose columns .* got '{combine}'"):
+        train(baskets, combine=combine, **QUICK)
+
+
+def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_path: Path) -> None:
+    first = train(baskets, tmp_path / "vectors", **QUICK)
+    heard = Listening()
+    again = train(baskets, tmp_path / "vectors", combine="rows", options=RunOptions(progress=heard), **QUICK)
+    assert bits(first) == bits(again)
+    assert heard.lines == [f"{tmp_path / 'vectors'}: finished already, nothing to do"]
+
+
+def test_device_that_cannot_be_used_is_told_before_the_text_is_read(tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        yield pytest.fail("was read")
+
+    with pytest.raises(ConfigError, match="device 'cuda:77' cannot be used for counting"):
+        count(texts(), tmp_path / "matrix", device="cuda:77")

@@ -1,0 +1,250 @@
+"""Larger than the device: the order of blocks, what fits, and whole runs under a cap."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.config import TrainConfig
+from swivel.counts import Matrix
+from swivel.errors import DamagedFolder, TrainingError
+from swivel.runtime.progress import SilentProgress
+from swivel.training import plan as planning
+from swivel.training.backends import ZeroSampling
+from swivel.training.backends.base import DeviceLoad
+from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.schedule import block_starts, group_starts, rounds_in_groups
+
+pytest.importorskip("triton")
+from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
+from swivel.training.backends.triton import backend as triton_backend
+from swivel.training.backends.triton.backend import measure_needs
+from swivel.training.backends.triton.layout import KernelTile
+from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
+
+blocks = st.integers(1, 12)
+seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
+
+
+# The order of blocks.
+
+
+@given(blocks, blocks, blocks, blocks, seeds)
+@settings(deadline=None)
+def test_every_block_comes_once_and_no_two_of_a_round_share_parameters(
+    rows: int, columns: int, row_group: int, column_group: int, seed: tuple[int, int]
+) -> None:
+    rounds = rounds_in_groups(rows, columns, row_group, column_group, seed)
+    assert sorted(block for round in rounds for block in round) == [(i, j) for i in range(rows) for j in range(columns)]
+    for round in rounds:
+        assert len({i for i, _ in round}) == len({j for _, j in round}) == len(round)
+
+
+@given(blocks, blocks, blocks, blocks, seeds)
+@settings(deadline=None)
+def test_as_few_groups_are_loaded_as_can_be(
+    rows: int, columns: int, row_group: int, column_group: int, seed: tuple[int, int]
+) -> None:
+    sides = group_starts(rows, row_group), group_starts(columns, column_group)
+    loads, held = 0, [-1, -1]
+    for block in (block for round in rounds_in_groups(rows, columns, row_group, column_group, seed) for block in round):
+        for side in (0, 1):
+            group = int(np.searchsorted(sides[side], block[side], side="right"))
+            loads += group != held[side]
+            held[side] = group
+    # Two for the first pair of groups; every further pair differs from the one before in one at least.
+    pairs = (len(sides[0]) - 1) * (len(sides[1]) - 1)
+    assert loads == pairs + 1
+
+
+@given(blocks, blocks)
+def test_groups_are_at_most_as_large_as_asked_and_as_few_as_can_be(count: int, group: int) -> None:
+    sizes = np.diff(group_starts(count, group))
+    assert sizes.sum() == count
+    assert len(sizes) == -(-count // group)
+    assert sizes.max() <= group
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_passes_differ_in_their_order_of_groups() -> None:
+    orders = {str(rounds_in_groups(8, 8, 4, 2, (1, 1, number))) for number in range(20)}
+    assert len(orders) == 20
+    assert rounds_in_groups(8, 8, 4, 2, (1, 1)) == rounds_in_groups(8, 8, 4, 2, (1, 1))
+
+
+def test_fewer_blocks_move_with_the_smaller_number_of_groups_outside() -> None:
+    for groups, outside in (((6, 2), 0), ((2, 6), 1)):
+        first = [block[outside] // 6 for round in rounds_in_groups(12, 12, *groups, (3,)) for block in round]
+        assert int(np.count_nonzero(np.diff(first))) == 1
+
+
+# Estimates and choices.
+
+
+def least(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
+    needs = make_needs(kind, zeros)
+    return needs.least(needs.banks(groups, banks), needs.most(groups))
+
+
+@each_kind
+@each_zeros
+def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: ZeroSampling) -> None:
+    needs, enough = make_needs(kind, zeros), least(kind, zeros, None)
+    assert choose_order(needs, None) is None
+    assert choose_order(needs, enough) is None
+    groups = choose_order(needs, enough - 1)
+    assert groups is not None
+    assert min(arrange(needs, groups, enough - 1), key=lambda side: side.banks).banks >= 1
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(0.02, 1.2), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: bool) -> None:
+    starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
+    needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
+    memory = int(share * needs.least(needs.banks(None, (1, 1)), needs.most(None)))
+    smallest = needs.least(needs.banks((1, 1), (1, 1)), 1)
+    if memory < smallest:
+        with pytest.raises(TrainingError, match=r"one block of rows and one of columns need .*; raise --device-memory"):
+            choose_order(needs, memory)
+    else:
+        groups = choose_order(needs, memory)
+        assert (groups is None) == (share >= 1)
+        assert needs.least(arrange(needs, groups, memory), needs.most(groups)) <= memory
+
+
+def test_more_memory_never_makes_groups_that_move_more() -> None:
+    starts = block_starts(97 * 4096, 97)
+    needs = DeviceMemoryEstimate(
+        DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
+    )
+    whole = needs.least(needs.banks(None, (1, 1)), needs.most(None))
+    chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
+    assert chosen[-1] is None
+    loads = [-(-97 // g[0]) * -(-97 // g[1]) for g in chosen if g is not None]
+    assert loads == sorted(loads, reverse=True)
+    assert all(min(g) >= 4 for g in chosen if g is not None)  # launches that fill a device
+
+
+def test_a_run_never_changes_its_order_for_want_of_memory() -> None:
+    needs = make_needs("symmetric", ZeroSampling())
+    for groups, what in ((None, "all blocks"), ((2, 2), "groups of 2 x 2 blocks")):
+        too_little = least("symmetric", ZeroSampling(), groups) - 1
+        with pytest.raises(TrainingError, match=rf"this run trains {what} together, which needs .*; free some"):
+            arrange(needs, groups, too_little)
+
+
+def test_groups_get_a_bank_each_or_two_or_one() -> None:
+    needs = make_needs("symmetric", ZeroSampling())
+    found = [
+        [side.banks for side in arrange(needs, (1, 2), least("symmetric", ZeroSampling(), (1, 2), banks))]
+        for banks in ((4, 2), (3, 2), (2, 2), (1, 1))
+    ]
+    assert found == [[4, 2], [2, 2], [2, 2], [1, 1]]
+
+
+def test_banks_lie_one_after_the_other() -> None:
+    needs = make_needs("rectangular", ZeroSampling())
+    rows, columns = needs.banks((2, 2), (2, 1))
+    slots = [rows.slot(block, bank) for bank in (0, 1) for block in rows.blocks(0)]
+    slots += [columns.slot(block, 0) for block in columns.blocks(0)]
+    assert slots == list(range(rows.slots + columns.slots)) == list(range(6))
+    assert [rows.group_of(block) for block in range(5)] == [0, 0, 1, 1, 2]
+    assert Banks((0, 2, 4, 5), 3, 0).is_whole
+
+
+# Whole runs.
+
+
+CONFIG = TrainConfig(dim=DIM, block_size=21, epochs=3, backend="triton", device="cpu", checkpoint_minutes=0)
+
+
+class Stopping(SilentProgress):
+    """Interrupts after so many rounds, and keeps what is said."""
+
+    def __init__(self, after: int = -1) -> None:
+        self.left = after
+        self.lines: list[str] = []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Any:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.left -= 1 if note else 0
+        if note and self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the backend be chosen without a device, with steps that need no kernels."""
+    monkeypatch.setattr(planning, "choose_backend", lambda config: ("triton", "cpu"))
+    monkeypatch.setattr(planning, "choose_dtype", lambda *_, **__: "float32")
+    monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
+
+
+def train(matrix: Matrix, folder: Path, memory: int | None, progress: Stopping | None = None) -> TrainingResult:
+    config = replace(CONFIG, device_memory=None if memory is None else str(memory))
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=progress or Stopping())
+    assert trained is not None
+    return trained
+
+
+def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
+    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history, trained.plan
+
+
+def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
+    load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
+    needs = measure_needs(load, torch.device("cpu"), torch.float32)
+    return needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_training_under_a_cap_is_planned_once_and_resumed_exactly(planted: Matrix, tmp_path: Path) -> None:
+    memory = memory_of(planted, (1, 1))
+    heard = Stopping()
+    whole = train(planted, tmp_path / "whole", memory, heard)
+    assert whole.plan.groups is not None
+    assert "parameters taking turns on the device" in heard.lines[-1]
+    for number, later in enumerate((memory, None)):
+        with pytest.raises(KeyboardInterrupt):
+            train(planted, tmp_path / str(number), memory, Stopping(4))
+        again = Stopping()
+        assert bits_of(train(planted, tmp_path / str(number), later, again)) == bits_of(whole)
+        assert any(line.startswith("going on after") for line in again.lines)
+        assert ("parameters taking turns" in again.lines[-1]) is (later is not None)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_training_without_a_cap_keeps_everything_on_the_device(planted: Matrix, tmp_path: Path) -> None:
+    heard = Stopping()
+    assert train(planted, tmp_path, None, heard).plan.groups is None
+    assert heard.lines[-1].endswith("float32 products, float32 parameters")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_too_little_memory_is_refused_before_anything_is_trained(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="one block of rows and one of columns need"):
+        train(planted, tmp_path, memory_of(planted, (1, 1)) - 1)
+
+
+def test_plan_with_groups_that_are_none_is_damaged(tmp_path: Path) -> None:
+    saved = {"row_blocks": 2, "column_blocks": 3, "epochs": 1, "backend": "triton", "device": "cpu", "dtype": "float32"}
+    assert planning.read_plan({**saved, "groups": [1, 2]}, tmp_path).groups == (1, 2)
+    assert planning.read_plan(saved, tmp_path).groups is None
+    for groups in ([1], 5, ["a", "b"]):
+        with pytest.raises(DamagedFolder, match="another version of Swivel"):
+            planning.read_plan({**saved, "groups": groups}, tmp_path)

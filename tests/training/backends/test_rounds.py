@@ -1,0 +1,389 @@
+"""Rounds of steps: threads, stopping, and which backend and dtype are chosen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from swivel.config import TrainConfig
+from swivel.errors import ConfigError, TrainingError
+from swivel.training.backends import (
+    Backend,
+    BackendConfig,
+    ParameterBlock,
+    Step,
+    StepSettings,
+    ZeroSampling,
+    choose_backend,
+    choose_dtype,
+    create_backend,
+)
+from swivel.training.backends import select as choice
+from swivel.training.objective import Loss, Objective
+from tolerances import assert_equal_but_for_rounding
+
+SAMPLED = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=1e-4)
+BLOCKS, SIZE, DIM = 7, 60, 16
+
+
+@dataclass(frozen=True)
+class Cells:
+    positions: NDArray[np.uint32]
+    counts: NDArray[np.float32]
+    mirrored: bool
+
+
+def make_cells(number: int) -> Cells:
+    rng = np.random.default_rng((9, number))
+    places = np.flatnonzero(rng.random(SIZE * SIZE) < 0.3)
+    positions = (places // SIZE << 16 | places % SIZE).astype(np.uint32)
+    return Cells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), number % 2 == 1)
+
+
+def make_round(backend: Backend) -> list[Step]:
+    """Blocks on a diagonal, of two large sides."""
+    rng = np.random.default_rng(8)
+    shape = BLOCKS * SIZE, DIM
+    sides = [
+        ParameterBlock(
+            rng.normal(0, 0.3, shape).astype(np.float32),
+            np.full(shape, 1e-6, np.float32),
+            rng.normal(0, 1, shape[0]).astype(np.float32),
+        )
+        for _ in range(2)
+    ]
+    starts = [n * SIZE for n in range(BLOCKS + 1)]
+    backend.hold(sides[0], sides[1], (starts, starts))
+    return [Step((n, n), lambda n=n: make_cells(n), 0.1, (1, n)) for n in range(BLOCKS)]  # type: ignore[misc]
+
+
+def arrays_of(backend: Backend) -> list[NDArray[Any]]:
+    """Return the parameters of each block: row vectors and accumulators, column vectors and accumulators."""
+    arrays = [array for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+    return [array[n * SIZE : (n + 1) * SIZE].copy() for n in range(BLOCKS) for array in arrays]
+
+
+def bits(arrays: list[NDArray[Any]]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+def state(backend: Backend) -> list[bytes]:
+    return bits(arrays_of(backend))
+
+
+def run_rounds(name: str, threads: int, rounds: int) -> tuple[list[bytes], list[Loss]]:
+    arrays, losses = run_rounds_to_arrays(name, threads, rounds)
+    return bits(arrays), losses
+
+
+def run_rounds_to_arrays(name: str, threads: int, rounds: int) -> tuple[list[NDArray[Any]], list[Loss]]:
+    backend = create_backend(name, SAMPLED, BackendConfig(threads=threads))
+    steps, losses = make_round(backend), []
+    for _ in range(rounds):
+        losses += backend.run(steps, lambda: False).losses()
+    found = arrays_of(backend)
+    backend.close()
+    return found, losses
+
+
+def check_other_threads(name: str, found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> None:
+    """Compare results of different numbers of threads: bits, but for the torch backend, whose products they share."""
+    if name != "torch":
+        assert bits(found) == bits(expected)
+        return
+    for array, truth in zip(found, expected, strict=True):
+        assert_equal_but_for_rounding(array, truth, terms=SIZE)
+
+
+def losses_of(losses: list[Loss]) -> NDArray[np.float64]:
+    return np.array([astuple(loss) for loss in losses]).reshape(-1, 4)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    one, three = run_rounds("cpu", 1, 3), run_rounds("cpu", 3, 3)
+    assert one == three
+
+
+def test_threads_of_torch_change_the_rounding_alone() -> None:
+    (one, losses), (three, other_losses) = (run_rounds_to_arrays("torch", threads, 1) for threads in (1, 3))
+    check_other_threads("torch", three, one)
+    np.testing.assert_allclose(losses_of(other_losses), losses_of(losses), rtol=SIZE * float(np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
+    assert run_rounds(name, 2, 2) == run_rounds(name, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None:
+    """Every block of a backend that has run a round goes to another, which runs the next one."""
+    first, second = (create_backend(name, SAMPLED, BackendConfig(threads=1)) for _ in range(2))
+    steps = make_round(first)
+    make_round(second)
+    first.run(steps, lambda: False).losses()
+    for side in (0, 1):
+        for block in range(BLOCKS):
+            second.set_block(side, block, first.get_block(side, block))
+    assert state(second) == state(first)
+    second.run(steps, lambda: False).losses()
+    assert state(second) == run_rounds(name, 1, 2)[0]
+    assert state(first) == run_rounds(name, 1, 1)[0], "what was lent is not shared"
+
+
+def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
+    """Return how many steps were run, having checked that they are the first ones, and run whole."""
+    backend = create_backend(name, SAMPLED, BackendConfig(threads=threads))
+    steps = make_round(backend)
+    before = arrays_of(backend)
+    losses = backend.run(steps, should_stop).losses()
+    after = arrays_of(backend)
+    backend.close()
+    whole, all_losses = run_rounds_to_arrays(name, 1, 1)
+    done = 4 * len(losses)
+    check_other_threads(name, after[:done], whole[:done])
+    assert bits(after[done:]) == bits(before[done:])
+    found, expected = losses_of(losses), losses_of(all_losses[: len(losses)])
+    np.testing.assert_allclose(found, expected, rtol=SIZE * float(np.finfo(np.float32).eps) if name == "torch" else 0)
+    return len(losses)
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("calls", [0, 1, 4, 100])
+def test_asked_to_stop_a_backend_leaves_a_prefix(name: str, calls: int) -> None:
+    asked = itertools.count()
+    ran = run_until(name, lambda: next(asked) >= calls)
+    assert ran == min(calls, BLOCKS)
+
+
+def test_hole_left_by_a_thread_that_saw_the_request_first_is_filled() -> None:
+    answers = iter([False, True, True, False, *[True] * BLOCKS])
+    assert run_until("cpu", lambda: next(answers), threads=1) == 4
+
+
+def test_error_while_loading_a_block_is_not_swallowed() -> None:
+    backend = create_backend("cpu", SAMPLED, BackendConfig(threads=2))
+
+    def fail() -> Any:
+        raise OSError("the disk is gone")
+
+    step = make_round(backend)[0]
+    broken = replace(step, load=fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        backend.run([broken], lambda: False)
+    backend.close()
+
+
+def test_cpu_backend_gives_torch_its_threads_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    backend = create_backend("cpu", SAMPLED, BackendConfig(threads=2))
+    assert torch.get_num_threads() == 1
+    backend.close()
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def forbid(*_: object) -> float:
+    raise AssertionError("nothing is to be measured")
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "expected"),
+    [
+        ("cpu", "auto", ("cpu", "cpu")),
+        ("reference", "auto", ("reference", "cpu")),
+        ("torch", "cpu", ("torch", "cpu")),
+        ("auto", "cpu", ("cpu", "cpu")),
+    ],
+)
+def test_backend_and_device_follow_the_configuration(backend: str, device: str, expected: tuple[str, str]) -> None:
+    assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
+
+
+@pytest.mark.parametrize(("best", "expected"), [("cpu", ("cpu", "cpu")), ("meta", ("torch", "meta"))])
+def test_auto_takes_the_best_device_there_is(
+    monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(choice, "_best_device", lambda: best)
+    assert choose_backend(TrainConfig()) == expected
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a CUDA device, as far as choosing goes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize(
+    ("backend", "device", "has_triton", "expected"),
+    [
+        ("auto", "auto", True, ("triton", "cuda")),
+        ("auto", "auto", False, ("torch", "cuda")),
+        ("auto", "cuda:1", True, ("triton", "cuda:1")),
+        ("auto", "cpu", True, ("cpu", "cpu")),
+        ("triton", "auto", True, ("triton", "cuda")),
+        ("torch", "auto", True, ("torch", "cuda")),
+        ("cpu", "auto", True, ("cpu", "cpu")),
+        ("reference", "auto", True, ("reference", "cpu")),
+    ],
+)
+def test_gpu_is_taken_with_triton_where_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch, backend: str, device: str, has_triton: bool, expected: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
+    assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
+
+
+NEEDS = "the triton backend needs an NVIDIA GPU of compute capability 8 or more and Triton 3.3 or newer, and "
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    with pytest.raises(TrainingError, match=f"^{NEEDS}'cuda' lacks the second; use --backend auto$"):
+        choose_backend(TrainConfig(backend="triton"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
+    with pytest.raises(TrainingError, match=f"^{NEEDS}'{device}' is none; use --backend auto$"):
+        choose_backend(TrainConfig(backend="triton", device=device))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_cards_our_kernels_are_not_made_for_are_left_to_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "version", lambda name: "3.2.0")
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    monkeypatch.setattr(choice, "version", lambda name: "3.10.1")
+    assert choose_backend(TrainConfig()) == ("triton", "cuda")
+    monkeypatch.setattr(torch.version, "hip", "6.2", raising=False)
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert choose_backend(TrainConfig()) == ("torch", "cuda")
+    assert choose_dtype(TrainConfig(), "torch", "cuda", 1e6) == "float32"
+
+
+@pytest.mark.usefixtures("pretended_gpu")
+def test_accelerator_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
+    assert choice.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
+
+
+@pytest.mark.parametrize(("has_mps", "words"), [(True, "mps"), (False, "no CUDA device")])
+def test_absent_accelerator_is_said(monkeypatch: pytest.MonkeyPatch, has_mps: bool, words: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+    assert words in choice.describe_accelerator()
+
+
+@pytest.mark.parametrize("text", ["lots", "0"])
+def test_memory_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="memory must be"):
+        create_backend("triton", SAMPLED, BackendConfig(memory=text))
+
+
+@pytest.mark.parametrize(("has_cuda", "has_mps"), [(True, False), (False, True), (False, False)])
+def test_best_device_is_asked_of_torch(monkeypatch: pytest.MonkeyPatch, has_cuda: bool, has_mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
+    assert choice._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_absent_device_is_one_line_that_says_what_to_do() -> None:
+    with pytest.raises(TrainingError, match=r"device 'cuda' cannot be used: .*; use --device auto or cpu") as caught:
+        choose_backend(TrainConfig(device="cuda"))
+    assert "\n" not in str(caught.value)
+
+
+def test_device_that_torch_does_not_know_is_one_line() -> None:
+    with pytest.raises(TrainingError, match="device 'abacus' cannot be used") as caught:
+        choose_backend(TrainConfig(device="abacus"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_cpu_backends_refuse_another_device(backend: str) -> None:
+    with pytest.raises(TrainingError, match=f"the {backend} backend runs on the CPU, not on 'meta'"):
+        choose_backend(TrainConfig(backend=backend, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "device", "cells", "expected"),
+    [
+        ("auto", "reference", "cpu", 1e15, "float64"),
+        ("auto", "cpu", "cpu", 1e6, "float32"),
+        ("auto", "torch", "cuda:1", 1e6, "bfloat16"),
+        ("auto", "triton", "cuda", 1e6, "bfloat16"),
+        ("float32", "triton", "cuda", 1e15, "float32"),
+        ("auto", "torch", "mps", 1e15, "float32"),
+        ("float32", "cpu", "cpu", 1e15, "float32"),
+        ("bfloat16", "torch", "cuda", 1e6, "bfloat16"),
+    ],
+)
+def test_dtype_is_chosen_without_measuring_where_that_is_no_use(
+    monkeypatch: pytest.MonkeyPatch, asked: str, backend: str, device: str, cells: float, expected: str
+) -> None:
+    monkeypatch.setattr(choice, "measure_products", forbid)
+    monkeypatch.setattr(choice, "suits_triton", lambda device: device.startswith("cuda"))
+    assert choose_dtype(TrainConfig(dtype=asked), backend, device, cells) == expected
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "expected"), [(2.0, "bfloat16"), (1.1, "float32"), (0.5, "float32"), (None, "float32")]
+)
+def test_long_runs_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
+) -> None:
+    speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: speeds)
+    assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
+
+
+def test_dtype_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: {})
+    with pytest.raises(TrainingError, match="bfloat16 matrix products do not run on this machine; use --dtype float32"):
+        choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e12)
+
+
+def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
+    assert choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e6) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "probe",
+    ["import os, signal; os.kill(os.getpid(), signal.SIGILL)", "import sys; sys.exit(3)", "raise RuntimeError"],
+    ids=["illegal instruction", "exit status", "exception"],
+)
+def test_probe_that_dies_measures_nothing(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
+    monkeypatch.setattr(choice, "_PROBE", probe)
+    assert choice.measure_products("bfloat16") == {}
+
+
+def test_probe_that_hangs_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(choice, "_PROBE_SECONDS", 0.2)
+    assert choice.measure_products("bfloat16") == {}
+
+
+def test_probe_measures_float32() -> None:
+    assert choice.measure_products("float32")["float32"] > 1e5
+
+
+def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
+    assert choice.measure_products("float32", "bfloat16") == {"float32": 5.0}

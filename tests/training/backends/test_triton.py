@@ -1,0 +1,417 @@
+"""The step in Triton: the contract, what lies behind a block's end, several blocks in one launch.
+
+Kernels run on the GPU where there is one. Elsewhere Triton's interpreter runs them, one program in about 20 ms, so that
+blocks are tiny here and `test_backends_gpu.py` has the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from step_contract import (
+    ARRAYS,
+    HAS_GPU,
+    OBJECTIVES,
+    SAMPLED,
+    ZEROS,
+    Cells,
+    Maker,
+    check_contract,
+    check_loss,
+    create,
+    distance,
+    make_block,
+    parameters_of,
+    run_step,
+)
+from swivel.errors import TrainingError
+from swivel.training.backends import (
+    Backend,
+    BackendConfig,
+    ParameterBlock,
+    Step,
+    StepSettings,
+    ZeroSampling,
+    create_backend,
+)
+from swivel.training.objective import Loss, Objective
+from swivel.training.schedule import block_starts
+
+pytest.importorskip("triton")
+from swivel.training.backends.triton import backend as triton_backend
+from swivel.training.backends.triton import memory_plan as residence
+from swivel.training.backends.triton.launch import StepLauncher
+from swivel.training.backends.triton.layout import KernelTile
+
+float32 = pytest.mark.parametrize("kind", ["triton float32"])
+both = pytest.mark.parametrize("kind", ["triton float32", "triton float16"])
+either_way_round = pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
+ALL_AND_SAMPLED = {"all": ZeroSampling(), "sampled": SAMPLED}
+every_zeros = pytest.mark.parametrize("zeros", ALL_AND_SAMPLED.values(), ids=ALL_AND_SAMPLED)
+
+
+def test_kernels_run_in_the_interpreter_where_there_is_no_gpu() -> None:
+    assert HAS_GPU or os.environ["TRITON_INTERPRET"] == "1"
+
+
+# Every dimension at one shape, either way round at another, where some are common; tiny ones besides.
+CASES = [
+    *(((6, 9), dim, zeros, False) for dim in (1, 50, 300) for zeros in ZEROS),
+    *(((11, 12), 20, zeros, way) for zeros in ZEROS for way in (False, True)),
+    *((shape, 50, zeros, way) for shape in [(1, 1), (1, 7)] for zeros in ZEROS for way in (False, True)),
+]
+
+
+@float32
+@pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
+def test_step_is_the_references(
+    make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
+) -> None:
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    check_contract(make, kind, make_block(shape, dim, settings.objective, mirrored=mirrored), settings)
+
+
+@pytest.mark.parametrize("kind", ["triton float16"])
+@either_way_round
+@pytest.mark.parametrize("zeros", ZEROS)
+def test_step_is_the_references_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
+
+
+@pytest.mark.parametrize("kind", ["triton float16"])
+@pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
+def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros: str) -> None:
+    """Of an observed cell whose zero was taken, that zero's gradient, rounded to half precision, leaves no trace."""
+    settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
+    blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
+    check_contract(make, kind, blocks, settings)
+
+
+@float32
+@every_zeros
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_step_is_the_references_for_every_objective(
+    make: Maker, kind: str, objective: Objective, zeros: ZeroSampling
+) -> None:
+    settings = StepSettings(objective, zeros, weight_decay=0.0)
+    check_contract(make, kind, make_block((6, 9), 5, objective), settings)
+
+
+@both
+@either_way_round
+@pytest.mark.parametrize("shape", [(150, 200), (200, 150)], ids=str)
+def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int], mirrored: bool) -> None:
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
+    check_contract(make, kind, make_block(shape, 20, settings.objective, mirrored=mirrored), settings)
+
+
+@float32
+@either_way_round
+@pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
+def test_bands_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_backend, "choose_tile", lambda *_: KernelTile(8, 8, 32))
+    settings = StepSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
+    check_contract(make, kind, make_block((21, 19), 5, settings.objective, mirrored=mirrored), settings)
+
+
+@both
+@pytest.mark.parametrize("density", [0.02, 1.0], ids=["few cells", "many cells"])
+def test_cells_of_a_tile_are_brought_in_a_chunk_after_the_other(make: Maker, kind: str, density: float) -> None:
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
+    check_contract(make, kind, make_block((64, 64), 5, settings.objective, density=density), settings)
+
+
+# Several blocks: 14 rows in blocks of 5, 5 and 4; 9 columns in blocks of 5 and 4.
+ROWS, COLUMNS = 14, 9
+STARTS = block_starts(ROWS, 3), block_starts(COLUMNS, 2)
+DIAGONAL = [(0, 0), (1, 1)]
+
+
+def make_sides(dim: int, shape: tuple[int, int] = (ROWS, COLUMNS)) -> tuple[ParameterBlock, ParameterBlock]:
+    rng = np.random.default_rng(8)
+    rows, columns = (
+        ParameterBlock(
+            rng.normal(0, 0.3, (n, dim)).astype(np.float32),
+            np.full((n, dim), 1e-6, np.float32),
+            rng.normal(0, 1, n).astype(np.float32),
+        )
+        for n in shape
+    )
+    return rows, columns
+
+
+def make_cells(height: int, width: int, key: tuple[int, int]) -> Cells:
+    rng = np.random.default_rng((9, *key))
+    places = np.flatnonzero(rng.random(height * width) < 0.4)
+    positions = (places // width << 16 | places % width).astype(np.uint32)
+    return Cells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32))
+
+
+def make_step(i: int, j: int, starts: tuple[Any, Any] = STARTS) -> Step:
+    height, width = int(np.diff(starts[0])[i]), int(np.diff(starts[1])[j])
+    return Step((i, j), lambda: make_cells(height, width, (i, j)), 0.1, (1, i, j))
+
+
+def run_blocks(backend: Backend, rounds: list[list[tuple[int, int]]], dim: int = 5) -> list[Loss]:
+    backend.hold(*make_sides(dim), STARTS)
+    return [
+        loss
+        for blocks in rounds
+        for loss in backend.run([make_step(*block) for block in blocks], lambda: False).losses()
+    ]
+
+
+A_PASS = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))]
+
+
+@float32
+@every_zeros
+def test_uneven_blocks_of_a_rectangle_are_the_references(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    backend, reference = make(settings), create_backend("reference", settings, BackendConfig(dtype="float64"))
+    losses, truths = run_blocks(backend, A_PASS), run_blocks(reference, A_PASS)
+    assert sorted(block for blocks in A_PASS for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
+    for loss, truth in zip(losses, truths, strict=True):
+        check_loss(loss, truth, 1e-4)
+    found, expected = parameters_of(backend), parameters_of(reference)
+    for name in ARRAYS:
+        assert distance(found[name], expected[name]) < 1e-5
+
+
+@both
+@every_zeros
+def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
+    run_blocks(backend, [[(1, 1)]])
+    for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
+        others = np.setdiff1d(np.arange(len(before.vectors)), np.arange(changed.start, changed.stop))
+        np.testing.assert_array_equal(side.vectors[others], before.vectors[others])
+        np.testing.assert_array_equal(side.accumulators[others], before.accumulators[others])
+        assert np.all(side.vectors[changed] != before.vectors[changed])
+
+
+@both
+@every_zeros
+def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    first, second, whole = make(settings), make(settings), make(settings)
+    run_blocks(first, A_PASS)
+    rows, columns = (ParameterBlock(side.vectors * 0, side.accumulators + 1, side.offsets) for side in make_sides(5))
+    second.hold(rows, columns, STARTS)
+    for side, starts in enumerate(STARTS):
+        for block in range(len(starts) - 1):
+            second.set_block(side, block, first.get_block(side, block))
+    assert bits(second) == bits(first)
+    second.run([make_step(*block) for block in DIAGONAL], lambda: False).losses()
+    run_blocks(whole, [*A_PASS, DIAGONAL])
+    assert bits(second) == bits(whole)
+
+
+@float32
+@every_zeros
+def test_what_lies_between_blocks_and_behind_vectors_never_leaks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    plain, disturbed = make(settings), make(settings)
+    losses = run_blocks(plain, [[(0, 0)]], dim=50)
+    disturbed.hold(*make_sides(50), STARTS)
+    inside = fill_between_blocks(disturbed, 7.0)
+    assert disturbed.run([make_step(0, 0)], lambda: False).losses() == losses
+    assert bits(disturbed) == bits(plain)
+    # Behind the last number of a vector there are zeros, or products would be wrong: they stay.
+    mirror = disturbed._parameters.mirror  # type: ignore[attr-defined]
+    assert mirror.shape[1] == 64
+    assert torch.all(mirror[inside, 50:] == 0)
+
+
+def fill_between_blocks(backend: Any, value: float) -> torch.Tensor:
+    """Fill the rows that belong to no vector; return which do."""
+    parameters = backend._parameters
+    inside = torch.zeros(len(parameters.mirror), dtype=torch.bool, device=parameters.mirror.device)
+    for side, starts in enumerate(STARTS):
+        for block, size in enumerate(np.diff(starts).tolist()):
+            first = backend._store.slot_of(side, block) * backend._places.pitch
+            inside[first : first + size] = True
+    parameters.mirror[~inside] = value
+    parameters.offsets[~inside] = value
+    return inside
+
+
+def bits(backend: Backend) -> list[bytes]:
+    return [array.tobytes() for side in backend.fetch() for array in (side.vectors, side.accumulators)]
+
+
+def check_same(one: Backend, other: Backend) -> None:
+    """Equal but for rounding: torch may multiply one block in another way than several."""
+    found, expected = parameters_of(one), parameters_of(other)
+    for name in ARRAYS:
+        assert distance(found[name], expected[name]) < 1e-5
+
+
+def poison(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype == torch.bool:
+        return tensor
+    return tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
+
+
+@float32
+@every_zeros
+def test_every_buffer_is_written_before_it_is_read(
+    make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    clean, poisoned = make(settings), make(settings)
+    losses = run_blocks(clean, [DIAGONAL, [(2, 0)]])
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoning(getattr(torch, name)))
+    found = run_blocks(poisoned, [DIAGONAL])
+    buffers = poisoned._launcher._buffers  # type: ignore[attr-defined]
+    assert buffers
+    for buffer in buffers.values():
+        poison(buffer)
+    found += poisoned.run([make_step(2, 0)], lambda: False).losses()
+    assert found == losses
+    assert bits(poisoned) == bits(clean)
+
+
+def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def make_poisoned(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        tensor = make_tensor(*arguments, **keywords)
+        return tensor if tensor.device.type == "meta" else poison(tensor)
+
+    return make_poisoned
+
+
+@float32
+@every_zeros
+def test_a_round_gives_what_its_blocks_give_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    together, alone = make(settings), make(settings)
+    losses = run_blocks(together, [DIAGONAL])
+    one_by_one = run_blocks(alone, [[block] for block in DIAGONAL])
+    for loss, truth in zip(one_by_one, losses, strict=True):
+        check_loss(loss, truth, 1e-6)
+    check_same(alone, together)
+
+
+def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets how many blocks each launch has."""
+    launches: list[int] = []
+    run = StepLauncher.run
+
+    def note(self: Any, batch: Any, *arguments: Any) -> Any:
+        launches.append(len(batch))
+        return run(self, batch, *arguments)
+
+    monkeypatch.setattr(StepLauncher, "run", note)
+    return launches
+
+
+EVEN = block_starts(6, 3), block_starts(6, 3)
+TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
+
+
+@float32
+@every_zeros
+def test_blocks_of_one_shape_go_in_one_launch_and_give_what_they_give_alone(
+    make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    together, alone = make(settings), make(settings)
+    launches = count_launches(monkeypatch)
+    for which, rounds in ((together, TWO_ROUNDS), (alone, [[block] for blocks in TWO_ROUNDS for block in blocks])):
+        which.hold(*make_sides(5, (6, 6)), EVEN)
+        for blocks in rounds:
+            which.run([make_step(*block, EVEN) for block in blocks], lambda: False).losses()
+    # Also where the diagonal leaves the matrix and comes in again: two runs of neighbours.
+    assert launches == [3, 3, *[1] * 6]
+    check_same(alone, together)
+
+
+@float32
+def test_no_more_blocks_go_in_one_launch_than_there_is_room_for(
+    make: Maker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residence, "MOST_SHARDS", 2)
+    launches = count_launches(monkeypatch)
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
+    backend.hold(*make_sides(5, (6, 6)), EVEN)
+    assert len(backend.run([make_step(n, n, EVEN) for n in range(3)], lambda: False).losses()) == 3
+    assert launches == [2, 1]
+
+
+@float32
+@every_zeros
+def test_asked_to_stop_before_a_round_it_runs_none_of_it(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
+    backend.hold(*make_sides(5), STARTS)
+    before = bits(backend)
+    running = backend.run([make_step(*block) for block in DIAGONAL], lambda: True)
+    assert (running.steps, running.losses()) == (0, [])
+    assert bits(backend) == before
+
+
+@float32
+def test_losses_may_be_asked_for_after_later_steps(make: Maker, kind: str) -> None:
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
+    backend, again = make(settings), make(settings)
+    backend.hold(*make_sides(5), STARTS)
+    first = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
+    second = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
+    assert (first.steps, second.steps) == (2, 2)
+    late = [*second.losses(), *first.losses()]
+    assert [*late[2:], *late[:2]] == run_blocks(again, [DIAGONAL, DIAGONAL])
+
+
+@float32
+def test_steps_of_the_same_seed_take_the_hosts_columns(make: Maker, kind: str) -> None:
+    """Which zeros are taken shows in their number and in the loss; every seed takes others."""
+    settings = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
+    backend, reference = make(settings), create("reference float64", settings)
+    block = make_block((4, 15), 4, settings.objective)
+    seen: set[float] = set()
+    for seed in range(3):
+        losses = []
+        for which in (backend, reference):
+            block.hand_over(which)
+            losses += which.run([block.step(seed=(seed, 5))], lambda: False).losses()
+        check_loss(losses[0], losses[1], 1e-5)
+        seen.add(losses[1].unobserved)
+    assert len(seen) == 3
+
+
+@float32
+def test_a_backend_may_be_closed_and_says_what_it_is(make: Maker, kind: str) -> None:
+    backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
+    run_step(backend, make_block((1, 7), 2, Objective()))
+    assert backend.builds_layout
+    assert "triton on" in backend.describe()
+    backend.close()
+    backend.close()
+
+
+def test_memory_of_a_device_is_a_size_that_people_write() -> None:
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
+    sizes: list[Any] = [create_backend("triton", settings, BackendConfig(memory=text)) for text in ("2MiB", "4096")]
+    assert [backend.means.memory for backend in sizes] == [2 << 20, 4096]
+    unset: Any = create_backend("triton", settings, BackendConfig())
+    assert unset.means.memory is None
+
+
+def test_memory_that_runs_out_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = triton_backend.TritonBackend(
+        StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), device="cpu", dtype="float32"
+    )
+
+    def run_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")
+
+    monkeypatch.setattr(backend, "_hold", run_out)
+    with pytest.raises(TrainingError, match=r"its memory ran out .CUDA out of memory.*--device-memory"):
+        backend.hold(*make_sides(5, (6, 6)), EVEN)

@@ -1,0 +1,188 @@
+"""The loop with Triton's steps: the vectors of the other backends, and resumed = never stopped, bit for bit.
+
+On the GPU where there is one, otherwise in Triton's interpreter: a few tiny epochs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from step_contract import HAS_GPU
+from swivel.config import TrainConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.training import plan as planning
+from swivel.training.backends import choose_backend
+from swivel.training.loop import TrainingResult, train_matrix
+
+pytest.importorskip("triton")
+pytest.importorskip("numba")  # that builds the matrix
+
+from swivel.training.backends.triton.parameter_swap import ParameterStore
+
+CONFIG = TrainConfig(dim=4, block_size=21, epochs=2, backend="triton", dtype="float32", checkpoint_minutes=0)
+SAMPLED = replace(CONFIG, block_size=9, epochs=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+ROUNDS = 3  # of an epoch over 62 x 62 in blocks of 21
+
+
+@pytest.fixture(autouse=True)
+def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the triton backend be chosen without a GPU."""
+    if not HAS_GPU:
+
+        def choose(config: TrainConfig) -> tuple[str, str]:
+            return ("triton", "cpu") if config.backend == "triton" else choose_backend(config)
+
+        monkeypatch.setattr(planning, "choose_backend", choose)
+
+
+class Notes(SilentProgress):
+    """What training says of its way; after so many notes it sends a signal to this process."""
+
+    def __init__(self, after: int = -1) -> None:
+        self.left = after
+        self.lines: list[str] = []
+        self.notes: list[str] = []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        if note:
+            self.notes.append(note.partition(",")[0])
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def train(matrix: Matrix, config: TrainConfig, folder: Path, progress: Any = None) -> TrainingResult:
+    trained = train_matrix(matrix, config, folder=folder, threads=2, progress=progress or SilentProgress())
+    assert trained is not None
+    return trained
+
+
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
+    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+
+
+@pytest.fixture(scope="module")
+def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
+    with pytest.MonkeyPatch.context() as patch:
+        if not HAS_GPU:
+            patch.setattr(planning, "choose_backend", lambda _: ("triton", "cpu"))
+        return train(planted, CONFIG, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """17 words, the commonest first: sampled steps are a program for every row, slow ones in the interpreter."""
+    frequency = 6 / np.sqrt(1 + np.arange(17))
+    counts = np.triu(np.random.default_rng(12).poisson(np.outer(frequency, frequency) / 4))
+    counts = counts + np.triu(counts, 1).T
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(17)]), symmetric=True)
+    with MatrixBuilder(tmp_path_factory.mktemp("small") / "matrix", spec, memory_bytes=1 << 20) as builder:
+        filled = np.nonzero(counts)
+        builder.add(filled[0], filled[1], counts[filled])
+        return builder.finish()
+
+
+def check_like_cpu(matrix: Matrix, config: TrainConfig, folder: Path) -> None:
+    ours = train(matrix, config, folder / "triton")
+    theirs = train(matrix, replace(config, backend="cpu", device="cpu"), folder / "cpu")
+    assert ours.plan.backend == "triton"
+    np.testing.assert_allclose(ours.rows, theirs.rows, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(ours.columns, theirs.columns, rtol=1e-3, atol=1e-4)
+    for loss, truth in zip(ours.history, theirs.history, strict=True):
+        assert loss.mean == pytest.approx(truth.mean, rel=1e-4)
+        assert loss.observed_cells == truth.observed_cells == matrix.cell_count
+        assert loss.unobserved_cells == pytest.approx(truth.unobserved_cells)
+
+
+def test_vectors_are_those_of_the_cpu_backend(planted: Matrix, tmp_path: Path) -> None:
+    check_like_cpu(planted, replace(CONFIG, epochs=1), tmp_path)
+
+
+def test_vectors_of_sampled_zeros_are_those_of_the_cpu_backend(small: Matrix, tmp_path: Path) -> None:
+    check_like_cpu(small, SAMPLED, tmp_path)
+
+
+def test_history_is_whole_and_in_order(planted: Matrix, whole: TrainingResult, tmp_path: Path) -> None:
+    notes = Notes()
+    again = train(planted, CONFIG, tmp_path, notes)
+    assert bits(again) == bits(whole)
+    assert [loss.observed_cells for loss in again.history] == [planted.cell_count] * 2
+    assert again.history[1].mean < again.history[0].mean
+    assert notes.notes == ["epoch 1/2"] * ROUNDS + ["epoch 2/2"] * ROUNDS
+    assert notes.lines[-1].startswith("training 62 x 62, 2 epochs over 3 x 3 blocks: triton on ")
+    assert not any("re-blocking" in line for line in notes.lines), "blocks are laid out on the device"
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_interrupted_and_resumed_is_never_interrupted(
+    planted: Matrix, whole: TrainingResult, after: int, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Notes(after))
+    again = Notes()
+    assert bits(train(planted, CONFIG, tmp_path, again)) == bits(whole)
+    # The round after the one that is heard of has begun, unless that was the last of an epoch.
+    done = 3 * (after if after % ROUNDS == 0 else after + 1)
+    assert f"going on after {done} of 18 steps" in again.lines
+
+
+def test_parameters_leave_the_device_only_at_the_end(
+    planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetches: list[int] = []
+    fetch = ParameterStore.fetch
+
+    def note(store: ParameterStore, side: int) -> Any:
+        fetches.append(side)
+        return fetch(store, side)
+
+    monkeypatch.setattr(ParameterStore, "fetch", note)
+    train(planted, CONFIG, tmp_path)
+    assert fetches == [0, 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted: Matrix, tmp_path: Path) -> None:
+    def count_copies(epochs: int) -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            train(planted, replace(CONFIG, epochs=epochs), tmp_path / str(epochs))
+        return sum("Memcpy DtoH" in event.name for event in profile.events() or ())
+
+    count_copies(1)  # The first run compiles.
+    assert count_copies(4) - count_copies(2) == 2 * (ROUNDS + 1)
+
+
+def test_words_without_counts_have_vectors_of_zeros(planted: Matrix, whole: TrainingResult) -> None:
+    for vectors in (whole.rows, whole.columns):
+        assert np.all(vectors[60:] == 0)
+        assert np.all(np.abs(vectors[:60]).sum(1) > 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("zeros", ["all", "sampled"])
+def test_groups_are_found_for_three_seeds(
+    planted: Matrix, zeros: str, dtype: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+) -> None:
+    for seed in (1, 2, 3):
+        config = replace(SAMPLED, zeros=zeros, dtype=dtype, dim=12, block_size=21, epochs=30, seed=seed)
+        trained = train(planted, config, tmp_path / str(seed))
+        assert share_of_own_group(trained.rows + trained.columns) > 0.95

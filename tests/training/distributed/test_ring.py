@@ -1,0 +1,140 @@
+"""Rotation: real ranks, started by torchrun and linked by gloo, against one process that keeps the same order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import swivel
+from rotation_runs import CONFIG, bits, job_of, run_ranks, train_alone
+from swivel.counts import Matrix
+from swivel.errors import ClusterError, ConfigError
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SilentProgress
+from swivel.runtime.resources import find_rank
+from swivel.training.distributed import ring as rotation
+from swivel.training.distributed.select import choose_workers
+from swivel.training.loop import train_matrix
+from tolerances import assert_equal_but_for_rounding
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+JOBS = {
+    "all zeros": CONFIG,
+    "sampled zeros": replace(CONFIG, zeros="sampled", common=0.2, middle=0.5, share=0.1),
+    "more row blocks than columns": replace(CONFIG, block_size=9),
+    "one block": replace(CONFIG, block_size=100),
+    "until converged": replace(CONFIG, end="converged", epochs=20, tolerance=0.05),
+    "reference": replace(CONFIG, backend="reference", dtype="auto"),
+    "torch": replace(CONFIG, backend="torch"),
+    "made for four": replace(CONFIG, ranks=4),
+    "glove": replace(CONFIG, objective="glove", confidence_most=1.0),
+    "stopped": CONFIG,
+    "diverging": replace(CONFIG, learning_rate=1e30, end="converged"),
+}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    jobs = {name: job_of(planted, config) for name, config in JOBS.items()}
+    jobs["stopped"]["stop"] = [4, 1]
+    return folder, run_ranks(2, jobs, folder)
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("stopped", "diverging")])
+def test_two_ranks_train_what_one_process_trains_in_the_same_order(
+    planted: Matrix, tmp_path: Path, two_ranks: tuple[Path, dict[str, Any]], name: str
+) -> None:
+    folder, results = two_ranks
+    config = JOBS[name]
+    alone = train_alone(planted, replace(config, ranks=config.ranks or 2), tmp_path)
+    found, losses = (folder / name / "bits").read_bytes(), [loss.mean for loss in alone.history]
+    if config.backend == "cpu":
+        assert found == bits(alone)
+        assert results[name]["losses"] == losses
+        return
+    # Products of torch and numpy run on other numbers of threads in the ranks: torchrun sets OMP_NUM_THREADS.
+    expected = np.concatenate([alone.rows, alone.columns])
+    assert config.epochs is not None
+    terms = 13 * 5 * config.epochs  # columns of a block, blocks of a row, epochs
+    assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
+    np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * float(np.finfo(np.float32).eps))
+
+
+def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path, dict[str, Any]]) -> None:
+    """Two ranks: every column block changes hands once an epoch, vectors and accumulators, half of them each way."""
+    assert CONFIG.epochs is not None
+    _, results = two_ranks
+    everything = CONFIG.epochs * 62 * CONFIG.dim * 2 * 4  # columns
+    assert 0 < results["all zeros"]["sent"] <= everything * 3 / 5  # of one rank: half, but for blocks that are uneven
+
+
+def test_order_for_ranks_is_another_one_and_trains_as_well(planted: Matrix, tmp_path: Path) -> None:
+    one = train_alone(planted, CONFIG, tmp_path / "one")
+    two = train_alone(planted, replace(CONFIG, ranks=2), tmp_path / "two")
+    assert bits(one) != bits(two)
+    assert two.history[-1].mean == pytest.approx(one.history[-1].mean, rel=0.05)
+
+
+def test_one_rank_that_is_asked_to_stop_stops_all_and_one_process_goes_on(
+    planted: Matrix, tmp_path: Path, two_ranks: tuple[Path, dict[str, Any]]
+) -> None:
+    folder, results = two_ranks
+    assert results["stopped"] == {"ended": "KeyboardInterrupt"}
+    heard = Hearing()
+    trained = train_matrix(planted, CONFIG, folder=folder / "stopped", threads=1, progress=heard)
+    assert any(line.startswith("going on after") for line in heard.lines)
+    assert trained is not None
+    assert bits(trained) == bits(train_alone(planted, replace(CONFIG, ranks=2), tmp_path))
+
+
+def test_divergence_ends_every_rank(two_ranks: tuple[Path, dict[str, Any]]) -> None:
+    assert two_ranks[1]["diverging"] == {"ended": "Diverged"}
+
+
+class Hearing(SilentProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, line: str) -> None:
+        self.lines.append(line)
+
+
+RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}
+
+
+def test_only_a_launcher_makes_ranks() -> None:
+    assert find_rank(RANK) == (1, 2, 1)
+    assert find_rank({name: value for name, value in RANK.items() if name != "RANK"}) is None
+
+
+def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in RANK.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="torchrun starts ranks for training alone"):
+        swivel.count(["a b a b"], min_count=1)
+    with pytest.raises(ConfigError, match="need a folder that they all see"):
+        swivel.train(planted, dim=2)
+    with pytest.raises(ConfigError, match="use one of them"):
+        choose_workers(RunOptions(ray="local"))
+
+
+def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**RANK, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ClusterError, match="the ranks did not find each other"):
+        rotation.RingExecutor(timedelta(seconds=1))
+
+
+def test_rank_without_a_gpu_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ClusterError, match="rank 1 of this machine has no GPU of its own: there are 1"):
+        rotation._take_device()

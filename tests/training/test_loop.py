@@ -1,0 +1,329 @@
+"""The loop: a planted answer, the same bits however it is run, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swivel.config import TrainConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.errors import DamagedFolder, Diverged, TrainingError
+from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
+from swivel.storage import seal, unseal
+from swivel.training.checkpoint import PLAN
+from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.plan import MOST_EPOCHS, TrainingPlan, make_plan, wants_sample
+from swivel.training.schedule import block_order, block_starts
+
+CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
+BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
+
+
+class Heard(SilentProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Notes(SilentProgress):
+    """What training says of its way, and how many cells it says it did."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.cells = 0.0
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.lines += [note] if note else []
+        self.cells += amount
+
+
+def train(
+    matrix: Matrix, config: TrainConfig, folder: Path, threads: int = 2, progress: Progress = SILENT
+) -> TrainingResult:
+    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress)
+    assert trained is not None
+    return trained
+
+
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
+    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+
+
+@pytest.mark.parametrize("config", BOTH, ids=["all zeros", "sampled zeros"])
+def test_groups_are_found_for_three_seeds(
+    planted: Matrix, config: TrainConfig, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+) -> None:
+    for seed in (1, 2, 3):
+        trained = train(planted, replace(config, seed=seed), tmp_path / str(seed))
+        assert share_of_own_group(trained.rows + trained.columns) > 0.95
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_groups_are_found_by_every_backend(
+    planted: Matrix, backend: str, share_of_own_group: Callable[[np.ndarray], float], tmp_path: Path
+) -> None:
+    trained = train(planted, replace(CONFIG, backend=backend, device="cpu"), tmp_path)
+    assert share_of_own_group(trained.rows + trained.columns) > 0.95
+    assert trained.plan.backend == backend
+
+
+def test_backends_agree_on_the_loss(planted: Matrix, tmp_path: Path) -> None:
+    losses = []
+    for name in ("cpu", "torch", "reference"):
+        config = replace(CONFIG, backend=name, device="cpu", epochs=5)
+        losses.append(train(planted, config, tmp_path / name).history[-1].mean)
+    np.testing.assert_allclose(losses, losses[-1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("config", BOTH, ids=["all zeros", "sampled zeros"])
+def test_same_seed_gives_the_same_bits_with_any_number_of_threads(
+    planted: Matrix, config: TrainConfig, tmp_path: Path
+) -> None:
+    runs = [train(planted, replace(config, epochs=4), tmp_path / str(n), threads=n) for n in (1, 2, 3)]
+    assert bits(runs[0]) == bits(runs[1]) == bits(runs[2])
+
+
+def test_another_seed_gives_other_vectors(planted: Matrix, tmp_path: Path) -> None:
+    one, two = (train(planted, replace(CONFIG, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (1, 2))
+    assert not np.array_equal(one.rows, two.rows)
+
+
+def test_loss_falls(planted: Matrix, tmp_path: Path) -> None:
+    history = train(planted, CONFIG, tmp_path).history
+    assert len(history) == CONFIG.epochs
+    assert history[-1].mean < 0.5 * history[0].mean
+    assert history[-1].mean_observed < 0.2 * history[0].mean_observed
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("block_size", [62, 21, 9])
+def test_losses_of_every_pass_are_whole_though_they_are_collected_late(
+    planted: Matrix, backend: str, block_size: int, tmp_path: Path
+) -> None:
+    """A round's losses are asked for once the next has begun: none may be missed, doubled, or go to another epoch."""
+    config = replace(CONFIG, backend=backend, device="cpu", epochs=3, block_size=block_size)
+    notes = Notes()
+    history = train(planted, config, tmp_path, progress=notes).history
+    cells = [(loss.observed_cells, loss.unobserved_cells) for loss in history]
+    assert cells == [(planted.cell_count, 62 * 62 - planted.cell_count)] * 3
+    assert history[0].mean > history[1].mean > history[2].mean
+    rounds = -(-62 // block_size)
+    assert [note.partition(",")[0] for note in notes.lines] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
+    assert notes.cells == pytest.approx(3 * 62 * 62)
+    for number, loss in enumerate(history, 1):
+        assert notes.lines[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
+
+
+def test_sampled_zeros_end_close_to_all_zeros(planted: Matrix, tmp_path: Path) -> None:
+    every, sampled = (train(planted, config, tmp_path / config.zeros) for config in BOTH)
+    assert sampled.history[-1].mean == pytest.approx(every.history[-1].mean, rel=0.25)
+    scores = [trained.rows[:60] @ trained.columns[:60].T for trained in (every, sampled)]
+    assert np.corrcoef(scores[0].ravel(), scores[1].ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("weight_decay", [0.0, 1e-4])
+def test_words_without_counts_have_vectors_of_zeros(
+    planted: Matrix, backend: str, decay: float, tmp_path: Path
+) -> None:
+    trained = train(planted, replace(CONFIG, epochs=2, backend=backend, device="cpu", weight_decay=decay), tmp_path)
+    assert np.all(trained.rows[60:] == 0)
+    assert np.all(trained.columns[60:] == 0)
+    assert np.all(np.abs(trained.rows[:60]).sum(1) > 0)
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 62, 5000])
+def test_any_block_size_trains_every_word(planted: Matrix, block_size: int, tmp_path: Path) -> None:
+    config = replace(CONFIG, block_size=block_size, epochs=1)
+    trained = train(planted, config, tmp_path)
+    assert trained.plan.row_blocks == -(-62 // block_size)
+    assert trained.rows.shape == trained.columns.shape == (62, 12)
+    assert trained.history[0].observed_cells == planted.cell_count
+    assert np.isfinite(trained.rows).all()
+
+
+def test_the_matrix_and_the_random_numbers_of_the_caller_are_left_alone(planted: Matrix, tmp_path: Path) -> None:
+    before = planted.to_scipy().toarray()
+    np.random.seed(3)  # noqa: NPY002
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    train(planted, replace(CONFIG, epochs=1), tmp_path)
+    np.testing.assert_equal(np.random.get_state(legacy=False), state)  # noqa: NPY002
+    np.testing.assert_array_equal(planted.to_scipy().toarray(), before)
+
+
+def test_only_the_plan_is_left_in_the_folder(planted: Matrix, tmp_path: Path) -> None:
+    train(planted, replace(CONFIG, epochs=1), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [PLAN]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_huge_rate_is_said_to_diverge(planted: Matrix, backend: str, tmp_path: Path) -> None:
+    with pytest.raises(Diverged) as caught:
+        train(planted, replace(CONFIG, backend=backend, device="cpu", learning_rate=1e30), tmp_path)
+    assert str(caught.value) == (
+        "the loss is not finite by step 6 of 270 (epoch 1): the vectors grew without bound; lower --learning-rate (now 1e+30) "
+        "or raise --weight-decay. The last checkpoint, if any, is untouched"
+    )
+
+
+def test_loss_that_grows_without_overflowing_is_divergence_too(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its start by step 9 of 270"):
+        train(planted, replace(CONFIG, learning_rate=100.0), tmp_path)
+
+
+def test_sparse_blocks_are_no_divergence(tmp_path: Path) -> None:
+    """Rounds without a single observed cell come first: the loss of the others is no growth."""
+    words = Vocabulary([f"w{n}" for n in range(256)])
+    with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, symmetric=True), memory_bytes=1 << 20) as builder:
+        builder.add(np.arange(256), np.arange(256), np.ones(256, np.int64))
+        matrix = builder.finish()
+    for seed in range(5):
+        config = replace(CONFIG, block_size=16, epochs=3, seed=seed)
+        assert len(train(matrix, config, tmp_path / str(seed)).history) == 3
+
+
+def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
+    words = Vocabulary([f"w{n}" for n in range(64)])
+    rows, columns = (side.ravel() for side in np.indices((64, 64)))
+    with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, columns=words), memory_bytes=1 << 20) as builder:
+        builder.add(rows, columns, 1 + rows**2)
+        matrix = builder.finish()
+    heard = Heard()
+    config = replace(BOTH[1], block_size=16, epochs=1)
+    sampled = train(matrix, config, tmp_path / "sampled", progress=heard)
+    whole = train(matrix, replace(config, zeros="all"), tmp_path / "all")
+    assert any("sorted by falling frequency" in line for line in heard.lines)
+    assert np.array_equal(sampled.rows, whole.rows)
+
+
+def test_plan_of_another_version_is_refused(planted: Matrix, tmp_path: Path) -> None:
+    train(planted, replace(CONFIG, epochs=1), tmp_path)
+    saved = unseal((tmp_path / PLAN).read_bytes())
+    saved["plan"]["colour"] = "blue"
+    (tmp_path / PLAN).write_bytes(seal(saved))
+    with pytest.raises(DamagedFolder, match="another version of Swivel began"):
+        train(planted, replace(CONFIG, epochs=1), tmp_path)
+
+
+def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, end="converged", epochs=None, tolerance=0.05)
+    trained = train(planted, config, tmp_path)
+    means = [loss.mean for loss in trained.history]
+    assert trained.plan.epochs == MOST_EPOCHS
+    assert 2 <= len(means) < MOST_EPOCHS
+    falls = [(before - now) / before for before, now in pairwise(means)]
+    assert falls[-1] < 0.05
+    assert all(fall >= 0.05 for fall in falls[:-1])
+
+
+def test_converged_training_never_runs_more_passes_than_asked(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, end="converged", epochs=3, tolerance=1e-9)
+    assert len(train(planted, config, tmp_path).history) == 3
+
+
+@pytest.mark.parametrize(("shape", "total"), [((0, 0), 0.0), ((5, 5), 0.0)])
+def test_matrix_without_counts_is_refused(shape: tuple[int, int], total: float, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="the matrix has no counts: there is nothing to train on"):
+        train_matrix(SimpleNamespace(shape=shape, total=total), CONFIG, folder=tmp_path, threads=1)
+
+
+def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) -> None:
+    class Stop(SilentProgress):
+        def message(self, text: str) -> None:
+            if text.startswith("training"):
+                raise RuntimeError("before the first step")
+
+    with pytest.raises(RuntimeError, match="before the first step"):
+        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, progress=Stop())
+    assert json.loads((tmp_path / PLAN).read_text())["plan"] == asdict(make_plan(planted, CONFIG))
+
+
+def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, backend="auto", device="cpu", epochs=None, block_size=None, dim=2)
+    plan = TrainingPlan(row_blocks=2, column_blocks=3, epochs=1, backend="reference", device="cpu", dtype="float64")
+    monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
+    first = train(planted, config, tmp_path)
+    monkeypatch.undo()
+    again = train(planted, config, tmp_path)
+    assert again.plan == first.plan == plan
+    assert bits(again) == bits(first)
+    assert train(planted, replace(config, seed=2), tmp_path).plan != plan
+
+
+def test_plan_follows_the_matrix_where_nothing_is_asked(planted: Matrix) -> None:
+    plan = make_plan(planted, TrainConfig(device="cpu"))
+    assert plan == TrainingPlan(1, 1, 480, "cpu", "cpu", "float32")
+    assert make_plan(planted, TrainConfig(device="cpu"), min_block_size=1024).row_blocks == 1
+
+
+def test_who_hands_blocks_around_is_given_larger_ones(tmp_path: Path) -> None:
+    spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(6_000)]), symmetric=True)
+    with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 26) as builder:
+        builder.add(np.arange(10), np.arange(10), np.ones(10, np.int64))
+        matrix = builder.finish()
+    plans = [make_plan(matrix, TrainConfig(device="cpu"), smallest) for smallest in (1, 1024)]
+    assert [plan.row_blocks for plan in plans] == [24, 6]
+    asked = make_plan(matrix, TrainConfig(device="cpu", block_size=100), 1024)
+    assert asked.row_blocks == 60
+
+
+def test_people_hear_what_runs(planted: Matrix, tmp_path: Path) -> None:
+    heard = Heard()
+    train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=heard)
+    assert heard.lines == [
+        "about 54.1 KiB of memory and 45.1 KiB of disk for training",
+        "re-blocking the matrix from 1 x 1 to 3 x 3 blocks",
+        "training 62 x 62, 1 epochs over 3 x 3 blocks: cpu, 2 threads, float32 products, float32 parameters",
+    ]
+
+
+sizes = st.integers(1, 300).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size)))
+
+
+@given(sizes)
+@settings(deadline=None)
+def test_block_order_holds_every_feature_once_block_by_block(size_and_blocks: tuple[int, int]) -> None:
+    size, blocks = size_and_blocks
+    order, starts = block_order(size, blocks), block_starts(size, blocks)
+    assert sorted(order.tolist()) == list(range(size))
+    assert (starts[0], starts[-1], len(starts)) == (0, size, blocks + 1)
+    for block in range(blocks):
+        features = order[starts[block] : starts[block + 1]]
+        assert features.tolist() == list(range(block, size, blocks))
+
+
+@given(sizes)
+@settings(deadline=None)
+def test_blocks_differ_by_one_at_most(size_and_blocks: tuple[int, int]) -> None:
+    lengths = np.diff(block_starts(*size_and_blocks))
+    assert lengths.max() - lengths.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("zeros", "device", "blocks", "expected"),
+    [
+        ("auto", "cpu", 4, True),
+        ("auto", "cuda", 24, False),
+        ("auto", "cuda:1", 97, True),
+        ("auto", "mps", 4, True),
+        ("sampled", "cuda", 4, True),
+        ("all", "cpu", 97, False),
+    ],
+)
+def test_zeros_are_sampled_where_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
+    assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected

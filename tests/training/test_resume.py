@@ -1,0 +1,251 @@
+"""Resumed = never stopped, bit for bit: after Ctrl-C, after SIGTERM, after SIGKILL."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swivel.config import TrainConfig, result_settings
+from swivel.counts import Matrix
+from swivel.errors import Diverged, TrainingError
+from swivel.runtime.progress import SilentProgress, Task
+from swivel.storage import fingerprint
+from swivel.training.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
+from swivel.training.loop import ORDER, TrainingResult, train_matrix
+
+CONFIG = TrainConfig(dim=8, block_size=21, epochs=6, backend="cpu", device="cpu", checkpoint_minutes=0)
+SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
+
+
+class Signalling(SilentProgress):
+    """Sends a signal to this process after so many rounds."""
+
+    def __init__(self, after: int, number: int = signal.SIGINT) -> None:
+        self.left, self.number = after, number
+        self.lines: list[str] = []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        return self
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.left -= 1 if note else 0
+        if note and self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Interrupting:
+    """A matrix that sends SIGINT while its n-th block is loaded: in the middle of a round."""
+
+    def __init__(self, matrix: Matrix, after: int) -> None:
+        self.matrix, self.loads, self.after = matrix, itertools.count(1), after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.matrix, name)
+
+    def cells(self, i: int, j: int) -> Any:
+        if next(self.loads) == self.after:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.matrix.cells(i, j)
+
+    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> Any:
+        self.matrix = self.matrix.reblocked(row_blocks, column_blocks, scratch=scratch, threads=threads)
+        return self
+
+
+def train(matrix: Any, config: TrainConfig, folder: Path, progress: Any = None, threads: int = 2) -> TrainingResult:
+    trained = train_matrix(matrix, config, folder=folder, threads=threads, progress=progress or SilentProgress())
+    assert trained is not None
+    return trained
+
+
+def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
+    return trained.rows.tobytes(), trained.columns.tobytes(), trained.history
+
+
+@pytest.fixture(scope="module")
+def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> dict[TrainConfig, Any]:
+    folder = tmp_path_factory.mktemp("whole")
+    return {config: bits(train(planted, config, folder / config.zeros)) for config in (CONFIG, SAMPLED)}
+
+
+@pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all zeros", "sampled zeros"])
+@pytest.mark.parametrize(("rounds", "steps"), [(1, 6), (2, 9), (3, 9), (8, 27), (17, 54)])
+def test_interrupted_and_resumed_is_never_interrupted(
+    planted: Matrix, whole: dict[TrainConfig, Any], config: TrainConfig, rounds: int, steps: int, tmp_path: Path
+) -> None:
+    """A round has begun when one hears of the round before, but for the last of an epoch."""
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(rounds))
+    again = Signalling(-1)
+    assert bits(train(planted, config, tmp_path, again, threads=3)) == whole[config]
+    assert f"going on after {steps} of 54 steps" in again.lines
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("block", [1, 2, 5, 13, 53])
+def test_interrupted_inside_a_round_is_never_interrupted(
+    planted: Matrix, whole: dict[TrainConfig, Any], block: int, threads: int, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Interrupting(planted, block), SAMPLED, tmp_path, threads=threads)
+    assert bits(train(planted, SAMPLED, tmp_path)) == whole[SAMPLED]
+
+
+def test_interrupted_again_and_again_is_never_interrupted(
+    planted: Matrix, whole: dict[TrainConfig, Any], tmp_path: Path
+) -> None:
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            train(planted, CONFIG, tmp_path, Signalling(3))
+    assert bits(train(planted, CONFIG, tmp_path)) == whole[CONFIG]
+
+
+def test_terminated_leaves_with_its_status_and_goes_on(
+    planted: Matrix, whole: dict[TrainConfig, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train(planted, CONFIG, tmp_path, Signalling(4, signal.SIGTERM))
+    assert caught.value.code == 143
+    assert bits(train(planted, CONFIG, tmp_path)) == whole[CONFIG]
+
+
+def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(9))
+    identity = run_identity(planted, CONFIG)
+    saved = find_checkpoint(tmp_path, identity).checkpoint
+    assert saved is not None
+    assert train(planted, CONFIG, tmp_path).seconds > saved.place.seconds > 0
+
+
+def run_identity(matrix: Matrix, config: TrainConfig) -> str:
+    return fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
+
+
+def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(4))
+    other = replace(CONFIG, seed=5)
+    heard = Signalling(-1)
+    trained = train(planted, other, tmp_path, heard)
+    assert not any(line.startswith("going on") for line in heard.lines)
+    assert bits(trained) == bits(train(planted, other, tmp_path / "alone"))
+
+
+def test_damaged_newest_checkpoint_costs_an_interval_not_the_run(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(7))
+    slots = sorted(tmp_path / name for name in SLOTS)
+    newest = max(slots, key=lambda slot: (slot / "manifest.json").stat().st_mtime_ns)
+    (newest / "rows.npy").write_bytes(b"")
+    heard = Signalling(-1)
+    trained = train(planted, config, tmp_path, heard)
+    assert "going on after 18 of 54 steps" in heard.lines
+    assert any(re.search(rf"{newest.name}/rows\.npy: 0 bytes, .*: checkpoint-. is taken", line) for line in heard.lines)
+    assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed", "changed, and no checkpoint"])
+def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path, damage: str) -> None:
+    config = replace(CONFIG, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, config, tmp_path, Signalling(7))
+    plan = (tmp_path / PLAN).read_bytes()
+    if damage == "gone":
+        (tmp_path / PLAN).unlink()
+    else:
+        (tmp_path / PLAN).write_bytes(plan.replace(b'"epochs": ', b'"epochs": 1'))
+    if damage.endswith("no checkpoint"):
+        for name in SLOTS:
+            shutil.rmtree(tmp_path / name)
+    heard = Signalling(-1)
+    trained = train(planted, config, tmp_path, heard)
+    assert (tmp_path / PLAN).read_bytes() == plan
+    told = [line for line in heard.lines if "plan.json: not a plan" in line]
+    assert len(told) == (damage != "gone")
+    assert all(line.endswith("begins again" if "no" in damage else "that of a checkpoint is taken") for line in told)
+    assert any(line.startswith("going on") for line in heard.lines) == (not damage.endswith("no checkpoint"))
+    assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
+
+
+def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(CONFIG, learning_rate=1e30, end="converged", checkpoint_minutes=1e-9)
+    with pytest.raises(Diverged):
+        train(planted, config, tmp_path)
+    saved = find_checkpoint(tmp_path, run_identity(planted, config)).checkpoint
+    assert saved is not None
+    assert math.isfinite(saved.place.loss.mean)
+    assert 0 < np.count_nonzero(saved.done) < saved.done.size
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from swivel.config import TrainConfig, result_settings
+from swivel.counts import open_matrix
+from swivel.runtime.progress import SilentProgress
+from swivel.training.loop import train_matrix
+
+class Killing(SilentProgress):
+    rounds = 0
+    def begin(self, job, total, unit):
+        return self
+    def advance(self, amount=1, note=""):
+        self.rounds += bool(note)
+        if self.rounds == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+config = TrainConfig(**eval(sys.argv[4]))
+train_matrix(open_matrix(sys.argv[1]), config, folder=Path(sys.argv[2]), threads=2, progress=Killing())
+"""
+
+
+def test_killed_and_resumed_is_never_killed(planted: Matrix, tmp_path: Path) -> None:
+    config = replace(SAMPLED, checkpoint_minutes=1e-9)
+    arguments = [str(planted.path), str(tmp_path), "8", repr(asdict(config))]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
+    heard = Signalling(-1)
+    trained = train(planted, config, tmp_path, heard)
+    assert "going on after 21 of 54 steps" in heard.lines
+    assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
+    assert not any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
+
+
+def test_other_interval_of_checkpoints_is_the_same_run(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(4))
+    heard = Signalling(-1)
+    train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, heard)
+    assert any(line.startswith("going on") for line in heard.lines)
+
+
+def test_run_begun_on_a_device_that_is_not_here_is_refused(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(planted, CONFIG, tmp_path, Signalling(3))
+    identity = run_identity(planted, CONFIG)
+    saved = load_plan(tmp_path, identity)
+    assert saved is not None
+    save_plan(tmp_path, identity, {**saved, "backend": "torch", "device": "cuda:77"})
+    line = (
+        "this run was begun on 'cuda:77' .torch., which cannot be used here; go on where it can, or remove the folder"
+    )
+    with pytest.raises(TrainingError, match=line):
+        train(planted, CONFIG, tmp_path)
