@@ -16,7 +16,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants versions crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all test-variants versions check kernels crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -46,11 +46,19 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: lint types
-	$(BIN)/pytest -n 2 -m "not slow"
+# What needs one core runs side by side. Idle threads sleep instead of spinning (OMP_WAIT_POLICY), because two processes
+# with two threads each share two cores.
+check: setup
+	$(MAKE) --jobs 2 types lint kernels
 
-test-all: lint types
-	$(BIN)/pytest -n 2
+kernels: setup
+	$(BIN)/python tools/compile_kernels.py
+
+test: check
+	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 -m "not slow"
+
+test-all: check
+	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2
 
 test-variants: setup
 	$(BIN)/python tools/variants.py $(VARIANTS)

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+import swivel
 from common import keep, make_parser, parse_arguments, work_folder, write_text
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-from swivel.pipeline import stages as pipeline
 from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.training.loop import train_matrix
@@ -75,13 +75,13 @@ def drive(order: dict[str, Any]) -> None:
     folder = work_folder() / "asynchronous-run"
     shutil.rmtree(folder, ignore_errors=True)
     config = TrainConfig(**order["config"])
-    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, executor=workers)
     shutil.rmtree(folder, ignore_errors=True)
     assert trained is not None
     cells_per_epoch = matrix.shape[0] * matrix.shape[1]
     began, before = next((when, cells) for when, cells, _ in clock.marks if cells >= 0.999 * cells_per_epoch)
     rate = (clock.cells - before) / max(1e-9, clock.marks[-1][0] - began) if config.epochs != 1 else None
-    tally = {} if workers is None else asdict(workers.tally) | {"staleness": workers.tally.staleness}
+    tally = {} if workers is None else asdict(workers.statistics) | {"staleness": workers.statistics.staleness}
     facts = {"first_step": clock.marks[0][0], "cells_per_second": rate, "loss": trained.history[-1].mean}
     note = clock.marks[-1][2]
     print(json.dumps({**facts, "losses": [loss.mean for loss in trained.history], "tally": tally, "note": note}))
@@ -131,7 +131,7 @@ def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
         "million_cells_per_second": {name: round(found["cells_per_second"] / 1e6, 2) for name, found in runs.items()},
         "efficiency_against_plain": round(many / (options.workers * plain), 3),
         "efficiency_against_one_worker": round(many / (options.workers * one), 3),
-        "bytes_against_least": round(tally["moved"] / tally["least"], 4),
+        "bytes_against_least": round(tally["moved"] / tally["needed"], 4),
         "megabytes_per_step": round(tally["moved"] / tally["blocks"] / 1e6, 2),
         "staleness": round(tally["staleness"], 3),
         "seconds_to_first_step": runs[str(options.workers)]["seconds_to_first_step"],
@@ -148,10 +148,13 @@ def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
     path = work_folder() / f"asynchronous-quality-{options.max_size}"
     settings = {"max_size": options.max_size, "min_count": 1}
     texts = [Path(text) for text in options.quality]
-    matrix = pipeline.count(texts, path, recipe="fast", options=RunOptions(overwrite=True), **settings)
-    config = {"dim": options.dim, "epochs": options.epochs, "checkpoint_minutes": 0, "decay": 1e-4} | choose_device(
-        options
-    )
+    matrix = swivel.count(texts, path, recipe="fast", options=RunOptions(overwrite=True), **settings)
+    config = {
+        "dim": options.dim,
+        "epochs": options.epochs,
+        "checkpoint_minutes": 0,
+        "weight_decay": 1e-4,
+    } | choose_device(options)
     config |= {"dtype": options.dtype} | ({"block_size": options.block_size} if options.block_size else {})
     order = {"matrix": str(matrix.path), "config": config, "servers": options.servers}
     alone, together = (run({**order, "workers": workers}) for workers in (0, options.workers))

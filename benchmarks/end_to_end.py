@@ -37,7 +37,7 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
-    "swivel.pipeline.stages",
+    "swivel.pipeline",
     "swivel.corpus",
     "swivel.counts.cooccurrence",
     "swivel.counts",

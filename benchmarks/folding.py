@@ -65,7 +65,11 @@ def mean_overlap(pairs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -
 
 
 def fit(table: scipy.sparse.csr_array, seed: int, arguments: argparse.Namespace) -> swivel.SwivelEmbedding:
-    settings = {**({} if arguments.table else SAMPLE), "recipe": arguments.recipe, "decay": arguments.weight_decay}
+    settings = {
+        **({} if arguments.table else SAMPLE),
+        "recipe": arguments.recipe,
+        "weight_decay": arguments.weight_decay,
+    }
     if arguments.epochs is not None:
         settings["epochs"] = arguments.epochs
     started = time.perf_counter()
@@ -99,7 +103,7 @@ def measure(table: scipy.sparse.csr_array, arguments: argparse.Namespace) -> dic
         "cells_per_row": round(table.nnz / rows, 1),
         "held_out": len(held),
         "dim": arguments.dim,
-        "config": {"recipe": arguments.recipe, "decay": embedding.config_.weight_decay},
+        "config": {"recipe": arguments.recipe, "weight_decay": embedding.config_.weight_decay},
         "overlap_of_two_seeds": round(seeds, 4),
         "overlap_folded_with_trained": round(reached, 4),
         "overlap_of_two_foldings": round(overlap(*folded), 4),

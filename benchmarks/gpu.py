@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
 from swivel.counts.matrix import BlockCells
-from swivel.training.backends.base import Step, StepSettings, ZeroSampling
+from swivel.training.backends import Step, StepSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, rounds_without_conflict
 
 MEASURES = (
     "swivel.training.backends.base",
+    "swivel.training.zero_sampling",
     "swivel.training.backends.triton",
     "swivel.counts.cooccurrence",
     "swivel.training.schedule",

@@ -60,10 +60,10 @@ class Audited(AsyncExecutor):
     audits = blocks = 0
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
         told: list[Block] = []
-        for done in super().run(rounds, ahead, wishes):
+        for done in super().run(rounds, ahead, requests):
             told += done.blocks
             yield done
         applied = Counter((side, block, other) for (side, block), others in self.applied.items() for other in others)
@@ -96,7 +96,7 @@ def drive(matrix: str, folder: str, address: str, servers: str, epochs: str) -> 
         dim=DIM, block_size=BLOCK_SIZE, epochs=int(epochs), backend="cpu", dtype="float32", checkpoint_minutes=0.02
     )
     opened = open_matrix(matrix)
-    trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), workers=workers)
+    trained = train_matrix(opened, settings, folder=Path(folder), threads=1, progress=Beats(), executor=workers)
     assert trained is not None
     whole = all(loss.observed_cells == opened.cell_count for loss in trained.history)
     say(loss=trained.history[-1].mean, epochs=len(trained.history), whole=whole, audits=workers.audits)

@@ -18,11 +18,12 @@ import torch
 
 from common import keep, make_parser, parse_arguments
 from gpu import SkewedCells
-from swivel.training.backends.base import DeviceLoad, ParameterBlock, PendingSteps, Step, StepSettings, ZeroSampling
+from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends.base import DeviceLoad, PendingSteps
 from swivel.training.objective import Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
-MEASURES = ("swivel.training.backends.base", "swivel.training.backends.triton")
+MEASURES = ("swivel.training.backends.base", "swivel.training.zero_sampling", "swivel.training.backends.triton")
 GOAL = 1.15
 
 
@@ -78,14 +79,14 @@ def make_side(words: int, dim: int, seed: int) -> ParameterBlock:
 
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     """Return the memory of each way: all there is; a third of the cells besides the parameters; half of those needs."""
-    from swivel.training.backends.triton.backend import measure_needs
+    from swivel.training.backends.triton.backend import estimate_device_memory
 
     starts = block_starts(size.words, size.blocks)
     load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
-    needs = measure_needs(load, torch.device(device), getattr(torch, size.dtype))
-    most = needs.most(None)
-    least = needs.least(needs.banks(None, (1, 1)), most)
-    third = needs.parameters(2 * size.blocks, most) + needs.work(most) + needs.index + 2 * cells
+    needs = estimate_device_memory(load, torch.device(device), getattr(torch, size.dtype))
+    max_blocks = needs.max_blocks(None)
+    least = needs.min_bytes(needs.banks(None, (1, 1)), max_blocks)
+    third = needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks) + needs.index + 2 * cells
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 

@@ -96,7 +96,7 @@ def drive(order: dict[str, Any]) -> None:
         checkpoint_minutes=ALWAYS,
     )
     trained = train_matrix(
-        open_matrix(order["matrix"]), config, folder=folder, threads=2, progress=watch, workers=workers
+        open_matrix(order["matrix"]), config, folder=folder, threads=2, progress=watch, executor=workers
     )
     if trained is not None:
         saved = json.loads((max(folder.glob("checkpoint-*"), key=os.path.getmtime) / "manifest.json").read_text())

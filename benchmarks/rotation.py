@@ -40,7 +40,7 @@ def drive(order: dict[str, Any]) -> None:
     )
     folder = Path(order["folder"]) / str(workers.rank)
     folder.mkdir()
-    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, workers=workers)
+    trained = train_matrix(matrix, config, folder=folder, threads=1, progress=clock, executor=workers)
     if trained is None:
         return
     cells_per_epoch = matrix.shape[0] * matrix.shape[1]
@@ -86,7 +86,13 @@ def measure_efficiency(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
-    config = {"dim": options.dim, "checkpoint_minutes": 0, "backend": "cpu", "decay": 1e-4, "dtype": options.dtype}
+    config = {
+        "dim": options.dim,
+        "checkpoint_minutes": 0,
+        "backend": "cpu",
+        "weight_decay": 1e-4,
+        "dtype": options.dtype,
+    }
     order = {"matrix": str(options.quality), "config": config}
     alone = run_alone({**order, "workers": 0, "servers": 1})
     losses = {str(ranks): run(order, ranks)["losses"] for ranks in (2, 4)}

@@ -1,4 +1,4 @@
-"""How long an epoch takes on a cluster: a model, checked against real runs here, then asked about 2^25 rows and columns.
+"""How long an epoch takes on a cluster: a model, checked against real runs, then applied to 2^25 rows and columns.
 
     python benchmarks/scale.py            the model against runs with 1 to 4 workers and ranks on this machine (minutes)
     python benchmarks/scale.py --project  the projection alone (a second)
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from common import RESULTS, keep, make_parser, median_seconds, parse_arguments
-from swivel.training.distributed.leases import MOST_BLOCKS, STRIPS_EACH
+from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, STRIPS_PER_WORKER
 from swivel.training.schedule import block_starts
 
 MEASURES = (
@@ -79,7 +79,7 @@ def step_seconds(size: Size, machine: Machine) -> float:
 def strip_length(size: Size, workers: int) -> int:
     """Return how many blocks are leased together, as `cluster.leases` chooses at the beginning of an epoch."""
     blocks = min(math.ceil(side / size.block) for side in (size.rows, size.columns))
-    return max(1, min(MOST_BLOCKS, size.steps // (workers * STRIPS_EACH + blocks)))
+    return max(1, min(MAX_BLOCKS_PER_STRIP, size.steps // (workers * STRIPS_PER_WORKER + blocks)))
 
 
 def bytes_per_step(size: Size, workers: int) -> float:
@@ -152,7 +152,7 @@ def measure_constants(block: int, dim: int, plain: dict[str, float]) -> Machine:
     """Return this machine: the rate of the plain loop on one thread, and what moving a byte through Ray takes."""
     import ray
 
-    with ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False):
+    with ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False):
         block_of = np.zeros((block, dim), np.float32)
 
         class Holder:

@@ -29,7 +29,12 @@ from swivel.training.objective import Objective, column_offsets, row_offsets
 from swivel.training.plan import choose_zeros
 from swivel.training.schedule import Block, block_order, block_starts
 
-MEASURES = ("swivel.training.backends.base", "swivel.training.backends.cpu", "swivel.training.backends.cpu_kernels")
+MEASURES = (
+    "swivel.training.backends.base",
+    "swivel.training.zero_sampling",
+    "swivel.training.backends.cpu",
+    "swivel.training.backends.cpu_kernels",
+)
 
 Operands = tuple[torch.Tensor, torch.Tensor]  # the vectors of the rows and of the columns of a block
 

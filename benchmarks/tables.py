@@ -39,11 +39,11 @@ POWERS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)  # of the singular values; 1 is the
 # A cell that was seen is asked for a target raised by -shift, one that was not seen for one far below 0, so that what
 # decides is whether a pair occurs, and not how rare its column is.
 SETTINGS: tuple[Settings, ...] = (
-    {"shift": -8, "unseen": 3e-4, "decay": 0.01, "confidence_base": 0.1},
-    {"shift": -8, "unseen": 3e-4, "decay": 0.01, "confidence_base": 1},
-    {"shift": -12, "unseen": 1e-6, "decay": 0.02, "confidence_base": 2},
-    {"shift": -14, "unseen": 1e-6, "decay": 0.02, "confidence_base": 3},
-    {"shift": -16, "unseen": 1e-6, "decay": 0.03, "confidence_base": 4},
+    {"shift": -8, "unseen": 3e-4, "weight_decay": 0.01, "confidence_base": 0.1},
+    {"shift": -8, "unseen": 3e-4, "weight_decay": 0.01, "confidence_base": 1},
+    {"shift": -12, "unseen": 1e-6, "weight_decay": 0.02, "confidence_base": 2},
+    {"shift": -14, "unseen": 1e-6, "weight_decay": 0.02, "confidence_base": 3},
+    {"shift": -16, "unseen": 1e-6, "weight_decay": 0.03, "confidence_base": 4},
 )
 Scores = NDArray[np.floating[Any]]
 Triple = tuple[str, str, int]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import keep, make_parser, parse_arguments, scratch_in_memory
+from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
 from faults import FAULTS, Call, Control, Fault, build_library, why_not
 
 MEASURES = (
@@ -28,7 +28,7 @@ MEASURES = (
     "swivel.storage.manifest",
     "swivel.vectors.formats",
     "swivel.storage.processes",
-    "swivel.pipeline.train_folder",
+    "swivel.pipeline.train_job",
     "swivel.storage.npy",
     "swivel.storage",
     "swivel.pipeline.reproduce.stages",
@@ -394,11 +394,13 @@ def import_all() -> None:
 
     from swivel import cli  # noqa: F401
 
-    names = (
-        "pipeline making formats describe extending plots.runs reproduce reporting importers.importing vectors drift"
-    )
-    for name in (*names.split(), "matrix.adding", "matrix.kernels", "counting", "backends.cpu", "corpus", "sample"):
-        importlib.import_module(f"swivel.{name}")
+    packages = ("counts", "corpus", "pipeline", "reports", "training", "vectors")
+    for package in packages:
+        folder = ROOT / "src" / "swivel" / package
+        for file in sorted(folder.rglob("*.py")):
+            name = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+            if "gpu" not in name and "triton" not in name and "ray" not in name and "distributed" not in name:
+                importlib.import_module(name)
     for name in ("torch", "pyarrow.parquet", "safetensors.numpy", "matplotlib.pyplot", "scipy.sparse"):
         importlib.import_module(name)
 

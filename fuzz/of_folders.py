@@ -46,7 +46,7 @@ def seal(path: Path, stage: str, names: tuple[str, ...], data: bytes) -> None:
         if part:
             put(path, name, part)
             sizes[name] = {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
-    fields = {"stage": stage, "config": {}, "inputs": {"run": "x"}, "parts": sizes, "format": 1, "library": "1"}
+    fields = {"stage": stage, "config": {}, "inputs": {"run": "x"}, "parts": sizes, "format": 2, "library": "1"}
     put(path, "manifest.json", json.dumps(fields)[:-1].encode() + b', "facts": ' + (facts or b"{}") + b"}")
 
 
@@ -79,7 +79,7 @@ def seed_manifest(folder: Path) -> Iterable[bytes]:
         "inputs": {"matrix": "1a"},
         "facts": {"rows": 1},
     }
-    fields |= {"parts": {"rows.txt": {"bytes": 4, "sha256": digest}}, "format": 1, "library": "1.0"}
+    fields |= {"parts": {"rows.txt": {"bytes": 4, "sha256": digest}}, "format": 2, "library": "1.0"}
     yield json.dumps(fields, indent=1).encode()
     yield json.dumps({**fields, "parts": {}}).encode()
 
@@ -131,9 +131,9 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
     found = find_checkpoint(folder, "x").checkpoint
     assert found is None or isinstance(found, Checkpoint)
     if found is not None:
-        place = found.place
-        assert type(place.epochs) is int and type(place.saved) is int
-        assert all(type(value) in (int, float) for value in asdict(place.loss).values())
+        state = found.state
+        assert type(state.epochs) is int and type(state.saved) is int
+        assert all(type(value) in (int, float) for value in asdict(state.loss).values())
         assert found.done.dtype == np.bool_ and found.done.ndim == 2
         assert all(array.dtype in (np.float32, np.float64) for array in found.arrays.values())
 

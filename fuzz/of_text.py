@@ -22,7 +22,7 @@ from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig,
 from swivel.corpus import BREAK, encode, split_units
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.chunks import cut_stream
-from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _fresh
+from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _initial_carry
 from swivel.corpus.sources import Stream, TextBlock, open_streams
 from swivel.corpus.tokenizer_kernels import START
 from swivel.corpus.vocabulary import Vocabulary
@@ -69,11 +69,11 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
     encode._SLICE_BYTES = 64  # Small texts are read in slices, too, and the tables stay small, which saves 8 ms.
-    worker, segments, carry = EncodeWorker(0, folder / "ids.npy"), [], _fresh()
+    worker, segments, carry = EncodeWorker(0, folder / "ids.npy"), [], _initial_carry()
     stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):
-            segments.append(worker.encode(piece, carry if piece.is_continued else _fresh(), rules))
+            segments.append(worker.encode(piece, carry if piece.is_continued else _initial_carry(), rules))
             carry = segments[-1].carry
     encoded = EncodedCorpus([worker], segments)
     types = encoded.pack_types()

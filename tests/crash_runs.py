@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from swivel.cli.exit import BEGINS_AGAIN, GOES_ON
-from swivel.pipeline import stages as pipeline
+import swivel
+from swivel.cli.exit import RESUMES, STARTS_OVER
 from swivel.runtime.options import RunOptions
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -34,8 +34,8 @@ LIMIT_SECONDS = 300  # for a process that nobody disturbs: more is a hang
 WORDS = 300
 TIMES = ("training_seconds",)  # facts of a manifest that differ from run to run
 UNLIKE = {"measures.json", "report.html", "report.md", "results.json"}  # files that tell what a run took
-LINE = re.compile(rf"^(interrupted|terminated); ({re.escape(GOES_ON)}|{re.escape(BEGINS_AGAIN)})$")
-STEPS = re.compile(r"^going on after ([\d,]+) of [\d,]+ steps$", re.MULTILINE)
+LINE = re.compile(rf"^(interrupted|terminated); ({re.escape(RESUMES)}|{re.escape(STARTS_OVER)})$")
+STEPS = re.compile(r"^resuming after ([\d,]+) of [\d,]+ steps$", re.MULTILINE)
 SAID = {  # the last of these that was said is the stage
     r"^reading ": "reading",
     r"vocabulary of [\d,]+$": "counting",
@@ -87,7 +87,7 @@ def make_world(folder: Path, *, epochs: int = 12, lines: int = 8_000) -> list[Ca
     sets.mkdir()
     (sets / "pairs.tsv").write_text("".join(f"word{n}\tword{n * 7 % 100}\t{n % 10}\n" for n in range(1, 90)))
     matrix, one = folder / "matrix", ("--threads", "1")
-    pipeline.count(str(text), matrix, options=RunOptions(threads=1))
+    swivel.count(str(text), matrix, options=RunOptions(threads=1))
     small = ("--dim", "16", "--block-size", "64", "--epochs", str(epochs), "--checkpoint-minutes", "0.008", *one)
     cpu = ("--backend", "cpu", "--dtype", "float32", "--epochs", str(3 * epochs))  # It is faster than the others.
     training = ("train", str(matrix), "-o", "{out}", "--no-report", *small)
@@ -204,7 +204,9 @@ def _live(life: Life, outcome: Outcome, out: Path, rng: random.Random, until: fl
             outcome.leaving.append(took)
             _check_farewell(life, out, number, code, took)
         return code == 0
-    if code == 1 and "is writing it; wait for it" in life.text():  # the stage of a parent that was just killed
+    if (
+        code == 1 and "is writing to it; wait until it finishes" in life.text()
+    ):  # the stage of a parent that was just killed
         outcome.refused += 1
         if outcome.refused > 100:
             raise Broken(f"{life.case.name}: nobody gives the lock back: {life.text()[-500:]}")
@@ -234,7 +236,7 @@ def _check_farewell(life: Life, out: Path, number: int, code: int | None, took: 
     if found is None or sum(LINE.match(line) is not None for line in lines) != 1:
         raise Broken(f"{name}: its last line is {lines[-1]!r}")
     is_kept = any(out.rglob("manifest.json"))
-    if (found[2] == GOES_ON) != is_kept:
+    if (found[2] == RESUMES) != is_kept:
         raise Broken(f"{name}: it says {lines[-1]!r}, but something is kept: {is_kept}")
 
 

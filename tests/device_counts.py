@@ -1,4 +1,4 @@
-"""What the test files of counting on a device share: corpora, and the two ways to count them."""
+"""Helpers of the tests of counting on a device: corpora, and counting on the device and on the CPU."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def make_counter(ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> DeviceCounter:
+def make_counter(ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **options: Any) -> DeviceCounter:
     ids = np.asarray(ids, np.uint32)
     layout = counting.make_spec(make_vocabulary(words), config).layout()
-    return DeviceCounter(ids, layout, config, DeviceCountOptions(**{"device": "cpu", "memory_bytes": 1 << 28, **means}))
+    return DeviceCounter(
+        ids, layout, config, DeviceCountOptions(**{"device": "cpu", "memory_bytes": 1 << 28, **options})
+    )
 
 
-def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **means: Any) -> Matrix:
-    """Count by sorting, on a device that by default is the CPU."""
-    counter = make_counter(ids, config, words=words, **means)
+def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **options: Any) -> Matrix:
+    """Count by sorting on a device; by default the torch CPU device."""
+    counter = make_counter(ids, config, words=words, **options)
     spec = counting.make_spec(make_vocabulary(words), config)
     task = SILENT.begin("", None, "")
     return counting.count_with_device(counter, spec, config, CountJob(path=path), tokens=1, task=task)
@@ -52,7 +54,7 @@ def count_on_cores(path: Path, ids: ArrayLike, config: CountConfig, *, words: in
 
 
 def make_corpus(seed: int, size: int, words: int = WORDS) -> NDArray[np.uint32]:
-    """Zipf-like words, some breaks and gaps."""
+    """Return a corpus of words with about Zipf's distribution, with some breaks and gaps."""
     rng = np.random.default_rng(seed)
     ids = np.minimum((words + 1) ** rng.random(size) - 1, words - 1).astype(np.uint32)
     ids[rng.random(size) < 0.02] = BREAK
@@ -61,30 +63,36 @@ def make_corpus(seed: int, size: int, words: int = WORDS) -> NDArray[np.uint32]:
 
 
 def compare_writers(name: str, seed: int, device_name: str) -> int:
-    """Let plain torch and another writer write the same pairs of a random corpus, and compare them as sets."""
+    """Check that TorchPairs and another writer write the same keys for a random corpus; return their number."""
     rng = np.random.default_rng(seed)
     columns = ["symmetric", "directional", "bands", "directional-bands"][seed % 4]
     left, right = ((3, 3), (2, 5), (6, 4), (3, 3))[seed % 4]
     config = CountConfig(left=left, right=right, columns=columns, weight=["harmonic", "uniform"][seed % 2])
-    words, blocks = 50, int(rng.integers(1, 6))
+    words = 50
+    blocks = int(rng.integers(1, 6))
     parts = len(part_names(config)) or 1
     layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
-    means = DeviceCountOptions(device=device_name, memory_bytes=1 << 24, writer=name)
+    options = DeviceCountOptions(device=device_name, memory_bytes=1 << 24, writer=name)
     ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
-    counter = DeviceCounter(ids, layout, config, means)
+    counter = DeviceCounter(ids, layout, config, options)
     slots = device.upload_slots(counter, 0, ids.size)
     shards = counter.rules.shards
-    first, last = int(rng.integers(0, shards // 3 + 1)), int(rng.integers(shards * 2 // 3, shards)) + 1
+    first = int(rng.integers(0, shards // 3 + 1))
+    last = int(rng.integers(shards * 2 // 3, shards)) + 1
     places = range(int(rng.integers(0, 100)), ids.size - int(rng.integers(0, 100)))
-    found = []
+    written = []
+
     for each in ("torch", name):
         keys = torch.full((40_000,), -1, dtype=torch.int64, device=device_name)
         total = device_pairs.make_writer(each, slots, counter.rules, tile=100).write(keys, range(first, last), places)
         assert not torch.any(keys[total:] != -1)
-        found.append(keys[:total].sort().values.tolist())
+        written.append(keys[:total].sort().values.tolist())
+
+        # A buffer that is too short: the number is right, and nothing is written beyond its end.
         few = torch.full((total // 2 + 9,), -1, dtype=torch.int64, device=device_name)
         writer = device_pairs.make_writer(each, slots, counter.rules, tile=100)
         assert writer.write(few[: total // 2], range(first, last), places) == total
         assert torch.all(few[total // 2 :] == -1)
-    assert found[0] == found[1]
-    return len(found[0])
+
+    assert written[0] == written[1]
+    return len(written[0])

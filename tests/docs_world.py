@@ -1,4 +1,4 @@
-"""The files that the pages of the docs speak of, small: texts, tables, test sets, and folders that were made before."""
+"""Small versions of the files that the pages of the docs mention: texts, tables, test sets, and finished folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = [
     ["music", "guitar", "italy", "rome", "greece", "athens", "wine"],
     ["chigger", "louse", "flea", "mite", "tick", "beetle", "wasp"],
 ]
-# What a page takes for granted: others make these folders themselves.
+# Folders that a page expects to exist; the other pages create them.
 MADE_BEFORE = {
     "evaluation.md": ("work", "other"),
     "explore.md": ("work",),
@@ -31,21 +31,24 @@ MADE_BEFORE = {
 
 
 def make_text(groups: list[list[str]], lines: int, seed: int) -> str:
-    """Return lines of words of one group and one word of another."""
+    """Return lines of six words of one group and one word of the next group."""
     rng = np.random.default_rng(seed)
-    picked = (
-        (*rng.choice(groups[n % len(groups)], 6), rng.choice(groups[(n + 1) % len(groups)])) for n in range(lines)
-    )
-    return "\n".join(" ".join(words) for words in picked) + "\n"
+    text = ""
+    for n in range(lines):
+        words = [*rng.choice(groups[n % len(groups)], 6), rng.choice(groups[(n + 1) % len(groups)])]
+        text += " ".join(words) + "\n"
+    return text
 
 
 def write_world(home: Path) -> None:
-    """Write everything that a page may name."""
+    """Write all files and folders that the pages mention."""
     write_texts(home)
     write_tables(home)
     write_sets(home / "sets")
+
     (home / "own.tsv").write_text("king\tqueen\t9\ntie\tshirt\t8\nking\tflea\t1\n", encoding="utf-8")
     shutil.copytree(home / "sets", home / "more", ignore=shutil.ignore_patterns("g*"))
+
     for name, seed in {"work": 1, "other": 2}.items():
         swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, epochs=3, seed=seed)
     swivel.export(swivel.load(home / "work"), home / "glove.6B.300d.txt", format="glove")
@@ -61,6 +64,7 @@ def write_texts(home: Path) -> None:
     (home / "wikipedia.txt.xz").write_bytes(lzma.compress(text.encode()))
     (home / "words.txt").write_text("king\nqueen\ntuxedo\n", encoding="utf-8")
     (home / "names.txt").write_text("chisel\n", encoding="utf-8")
+
     (home / "later").mkdir()
     for name, word in {"new.txt": "blockchain", "news.txt": "blockchain", "later/a.txt": "chisel"}.items():
         (home / name).write_text(make_text([[*GROUPS[0], word], *GROUPS[1:]], 240, 2), encoding="utf-8")
@@ -72,14 +76,16 @@ def write_tables(home: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    users, pages = ["ann", "bob", "eve"] * 4, ["home", "help", "news", "shop"] * 3
-    counts = [str(1 + place % 3) for place in range(12)]
+    users = ["ann", "bob", "eve"] * 4
+    pages = ["home", "help", "news", "shop"] * 3
+    counts = [str(1 + n % 3) for n in range(12)]
     lines = ["\t".join(cell) for cell in zip(users, pages, counts, strict=True)]
     (home / "visits.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     parquet.write_table(pa.table({"user": users, "page": pages}), home / "log.parquet")
+
     compounds = ["allyl_isothiocyanate", "limonene", "linalool", "vanillin"]
     foods = {"garlic": 3, "onion": 3, "lemon": 2, "basil": 2, "vanilla": 1}
-    cells = [f"{food}\t{compound}\t1" for food, most in foods.items() for compound in compounds[:most]]
+    cells = [f"{food}\t{compound}\t1" for food, number in foods.items() for compound in compounds[:number]]
     (home / "ingredient_compound.tsv").write_text("\n".join([*cells, "vanilla\tvanillin\t1", ""]), encoding="utf-8")
     (home / "orders.csv").write_text("bread,butter,jam\npasta,tomato,basil\nbread,butter,milk\n", encoding="utf-8")
 
@@ -89,18 +95,19 @@ def write_sets(folder: Path) -> None:
     words = [word for group in GROUPS for word in group]
     pairs = [f"{a}\t{b}\t{(n * 7) % 10}" for n, (a, b) in enumerate(itertools.combinations(words, 2))]
     (folder / "men.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
+
     questions = [" ".join(four) for four in itertools.islice(itertools.permutations(words, 4), 0, 40_000, 90)]
     (folder / "google_analogies.txt").write_text(": mixed\n" + "\n".join(questions) + "\n", encoding="utf-8")
 
 
 def copy_world(world: Path, page: str, target: Path) -> None:
-    """Copy the files, and the folders that the page takes for granted."""
+    """Copy all files, and the folders that a page expects to exist."""
     missing = {"work", "other", "experiment"} - set(MADE_BEFORE.get(page, ()))
-    shutil.copytree(world, target, ignore=lambda place, _: missing if Path(place) == world else ())
+    shutil.copytree(world, target, ignore=lambda folder, _: missing if Path(folder) == world else ())
 
 
 def shorten_demo(patch: pytest.MonkeyPatch, text: Path) -> None:
-    """Let the demonstration train a small text instead of the bundled matrix: `test_sample` runs the real one."""
+    """Make `demo` train on a small text instead of the bundled matrix, which `test_demo` uses."""
     patch.setattr(sample, "open_sample", lambda out=None, **_: swivel.count(text, out, columns="symmetric"))
     patch.setattr(sample, "SETTINGS", {"dim": 8, "epochs": 3, "combine": "sum"})
     patch.setattr(sample, "SHOWN", ("king", "music"))

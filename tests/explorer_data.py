@@ -1,4 +1,4 @@
-"""Small vectors that the explorer's tests look at."""
+"""Small vectors and counts for the tests of the explorer."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ WORDS, DIM, GROUPS = 300, 16, 6
 
 
 def make_vocabulary(*, counted: bool = True) -> Vocabulary:
-    """Return common planted words, one whose name is HTML, one with spaces and signs, and many of six groups."""
+    """Return four common planted words, a word of HTML, a word with spaces and signs, and many words of six groups."""
     tokens = [*PLANTED, HTML, "rock - roll", "Guitar", "guitars"]
     tokens += [f"word{number}" for number in range(WORDS - len(tokens))]
     return Vocabulary(tokens, [10_000 // (rank + 1) for rank in range(WORDS)] if counted else None)
 
 
 def make_vectors(*, columns: bool = True, seed: int = 1, counted: bool = True) -> Vectors:
-    """Return 300 words: number n is of group n % 6; king - man + woman is queen."""
+    """Return vectors of 300 words: word n belongs to group n % 6, and king - man + woman is queen."""
     rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((GROUPS, DIM))
-    values = centres[np.arange(WORDS) % GROUPS] + 0.4 * rng.standard_normal((WORDS, DIM))
+    centers = rng.standard_normal((GROUPS, DIM))
+    values = centers[np.arange(WORDS) % GROUPS] + 0.4 * rng.standard_normal((WORDS, DIM))
     axes = np.eye(3, DIM)
     for number, parts in enumerate(PLANTED.values()):
         values[number] = 4 * np.asarray(parts) @ axes
+
     rows = values.astype(np.float32)
     vocabulary = make_vocabulary(counted=counted)
     if not columns:
         return Vectors(VectorTable(vocabulary, rows))
+
     other = rows + 0.1 * rng.standard_normal(rows.shape).astype(np.float32)
     return Vectors(
         VectorTable(vocabulary, rows), VectorTable(vocabulary, other), vectors=rows + other, columns_per_row=1
@@ -46,7 +48,7 @@ def make_vectors(*, columns: bool = True, seed: int = 1, counted: bool = True) -
 
 
 def build_matrix(path: Path) -> Matrix:
-    """Return counts of the same words: king with queen 7 times, and some others."""
+    """Return counts of the same words: 7 of king with queen, and random ones."""
     rng = np.random.default_rng(2)
     rows, columns = rng.integers(10, WORDS, (2, 2_000))
     with MatrixBuilder(path, MatrixSpec(rows=make_vocabulary()), memory_bytes=1 << 20) as builder:
@@ -55,7 +57,7 @@ def build_matrix(path: Path) -> Matrix:
 
 
 def spread(reduced: Reduced, stop: threading.Event) -> Floats:
-    """Stand in for UMAP, which takes long to start: a circle."""
+    """Return points on a circle, in place of UMAP, which takes long to start."""
     angles = np.arange(len(reduced.values)) * 2.4
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""What the tests of importers share: the same counts in every format, and how to write the formats we only read."""
+"""Helpers of the tests of importers: the same counts in every format, and writers for read-only formats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swivel.counts import Matrix
 
 Counts = Mapping[tuple[str, str], float]
 
-# Two vocabularies, a duplicate (tea with milk, twice), odd labels.
+# Different rows and columns, a repeated cell (tea with milk), unusual labels.
 TRIPLES = [
     ("tea", "milk", 2),
     ("tea", "sugar", 1),
@@ -88,7 +88,8 @@ FILES: dict[str, Callable[[Path], Any]] = {
 def counts_of(matrix: Matrix) -> dict[tuple[str, str], float]:
     """Return every observed cell by its labels."""
     cells = matrix.to_scipy().tocoo()
-    rows, columns = matrix.rows.tokens, matrix.columns.tokens
+    rows = matrix.rows.tokens
+    columns = matrix.columns.tokens
     return {(rows[r], columns[c]): float(x) for r, c, x in zip(cells.row, cells.col, cells.data, strict=True)}
 
 
@@ -118,7 +119,7 @@ def float_list(numbers: Iterable[float]) -> bytes:
 
 
 def example(features: Mapping[str, bytes]) -> bytes:
-    """Return a serialised tf.train.Example."""
+    """Return a serialized tf.train.Example."""
     entries = (message(1, message(1, name.encode()) + message(2, feature)) for name, feature in features.items())
     return message(1, b"".join(entries))
 
@@ -153,7 +154,7 @@ def glove_records(*records: tuple[int, int, float]) -> bytes:
 
 
 def dense(matrix: Matrix) -> np.ndarray:
-    """Return a matrix whose labels are places, in the order of the places."""
+    """Return the dense matrix of an import without labels, in the original order of rows and columns."""
     rows = np.argsort([int(token) for token in matrix.rows])
     columns = np.argsort([int(token) for token in matrix.columns])
     return np.asarray(matrix.to_scipy().toarray()[np.ix_(rows, columns)])

@@ -1,7 +1,7 @@
-"""A real cluster of two nodes on this machine, for the tests that need Ray: started once a session.
+"""A Ray cluster of two nodes on this machine, started once per test session.
 
-Files of tests that use it say `pytestmark = pytest.mark.xdist_group("ray")`, so that one process has them all; those
-that break it have a group, and a cluster, of their own.
+Test files that use it set `pytestmark = pytest.mark.xdist_group("ray")`, so that one process runs them all. Tests that
+break the cluster have another group, and with it another cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 STORE_BYTES = 100 << 20
 NODE = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_log_monitor": False}
-# A node that is gone is noticed after some two seconds, not fifteen; one that is slow has longer.
+# A lost node is detected after about two seconds instead of fifteen; a slow one gets more time.
 NOTICED = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -23,7 +23,7 @@ NOTICED = {
 
 
 class TwoNodes:
-    """A head and a second node, which can be lost and replaced."""
+    """A head node, and a second node that can be killed and replaced."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
@@ -35,7 +35,7 @@ class TwoNodes:
         return str(self.cluster.address)
 
     def lose_node(self) -> None:
-        """Kill the second node and all that runs on it, as a power cut would."""
+        """Kill the second node and all its processes, like a power failure."""
         if self.second is not None:
             self.cluster.remove_node(self.second, allow_graceful=False)
             self.second = None
@@ -51,7 +51,7 @@ def start_nodes() -> Iterator[TwoNodes]:
     from ray.cluster_utils import Cluster
 
     head = {**NODE, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)  # The address of nodes is left alone: others hang.
+    cluster = Cluster(initialize_head=True, head_node_args=head)  # Other node addresses than the default hang.
     try:
         yield TwoNodes(cluster)
     finally:

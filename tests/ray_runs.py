@@ -1,4 +1,4 @@
-"""Asynchronous runs for tests: audited, and as a process of its own (`python ray_runs.py ...`) that can be killed."""
+"""Asynchronous runs for tests: audited, or as a separate process (`python ray_runs.py ...`) that can be killed."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ from swivel.training.schedule import Block
 
 
 class Audited(AsyncExecutor):
-    """Compares, after every call, what was told with what the servers say that they applied."""
+    """Compares the blocks that each call of `run` reported with the changes that the servers applied."""
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         super().__init__(address, config)
         self.run_ids = 0
-        self.told: list[tuple[int, Block]] = []
+        self.reported: list[tuple[int, Block]] = []  # epoch and block
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        told: list[Block] = []
-        for done in super().run(rounds, ahead, wishes):
-            told += done.blocks
-            yield done
-        assert len(set(told)) == len(told), "a block was told twice"
+        blocks: list[Block] = []
+        for steps in super().run(rounds, ahead, requests):
+            blocks += steps.blocks
+            yield steps
+
+        assert len(set(blocks)) == len(blocks), "a block was reported twice"
         applied = {(side, block, other) for (side, block), others in self.applied.items() for other in others}
-        expected = {(0, row, column) for row, column in told} | {(1, column, row) for row, column in told}
-        assert applied == expected, "the servers applied something else than was told"
+        expected = {(0, row, column) for row, column in blocks} | {(1, column, row) for row, column in blocks}
+        assert applied == expected, "the servers applied other changes than reported"
+
         self.run_ids += 1
-        self.told += [(rounds[0].number, block) for block in told]
+        self.reported += [(rounds[0].number, block) for block in blocks]
 
 
 class Watching(SilentProgress):
-    """Calls back with the number of strips that are done."""
+    """Calls a function with the number of finished strips, and records notes and messages."""
 
     def __init__(self, call: Callable[[int], None] = lambda done: None) -> None:
-        self.call, self.done = call, 0
+        self.call = call
+        self.done = 0
         self.notes: list[str] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         return self
@@ -59,37 +62,40 @@ class Watching(SilentProgress):
             self.call(self.done)
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
 
 def pids(handles: Sequence[Any]) -> list[int]:
-    """Return the processes of actors."""
+    """Return the process ids of actors."""
     import ray
 
-    found: list[int] = ray.get([handle.ping.remote() for handle in handles], timeout=60)
-    return found
+    numbers: list[int] = ray.get([handle.ping.remote() for handle in handles], timeout=60)
+    return numbers
 
 
-def say(**facts: Any) -> None:
+def report(**facts: Any) -> None:
+    """Print facts as one line of JSON."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Train as the arguments say: the matrix, the folder, the address and the settings as JSON."""
+    """Train with the matrix, folder, address and settings (as JSON) of the command line."""
     matrix, folder, address, settings, cluster = sys.argv[1:]
-    workers = Audited(address, ClusterConfig(**json.loads(cluster)))
-    progress = Watching(lambda done: say(done=done))
+    executor = Audited(address, ClusterConfig(**json.loads(cluster)))
+    progress = Watching(lambda done: report(done=done))
     trained = train_matrix(
         open_matrix(matrix),
         TrainConfig(**json.loads(settings)),
         folder=Path(folder),
         threads=1,
         progress=progress,
-        workers=workers,
+        executor=executor,
     )
+
     assert trained is not None
-    say(loss=trained.history[-1].mean, epochs=len(trained.history), run_ids=workers.run_ids, said=progress.said)
+
+    report(loss=trained.history[-1].mean, epochs=len(trained.history), run_ids=executor.run_ids)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Jobs for the tests of processes: a new process finds them by this module's name."""
+"""Jobs for the tests of `run_in_process`, in a module that a spawned process can import."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from swivel.runtime.signals import stop_on_signals
 
 
 @dataclass(frozen=True)
-class TellingJob:
-    """Tells what it is given and what it does, and takes memory."""
+class ReportingJob:
+    """Report the options and some progress, and allocate memory."""
 
     megabytes: int = 0
 
@@ -34,8 +34,8 @@ class TellingJob:
         np.ones(self.megabytes << 17).sum()
 
 
-class NobodysError(Exception):
-    """Cannot be pickled: what it is made of is not what it keeps."""
+class UnpicklableError(Exception):
+    """An error that cannot be pickled, because of its arguments and its attribute."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -44,7 +44,7 @@ class NobodysError(Exception):
 
 @dataclass(frozen=True)
 class FailingJob:
-    """Fails in a way of its own."""
+    """Fail by SIGKILL, by an exit, or by an error."""
 
     how: str
 
@@ -54,27 +54,29 @@ class FailingJob:
         if self.how == "left":
             os._exit(3)
         options.progress.begin("never ended", None, "sheep")
-        raise ConfigError("no sheep") if self.how == "config" else NobodysError("one", "two")
+        if self.how == "config":
+            raise ConfigError("no sheep")
+        raise UnpicklableError("one", "two")
 
 
 @dataclass(frozen=True)
 class InterruptedJob:
-    """Gets what a Ctrl-C in the terminal sends to everyone."""
+    """Send SIGINT to its own process, as Ctrl-C in a terminal does."""
 
     def run(self, options: RunOptions) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        options.progress.message("went on")
+        options.progress.message("not interrupted")
 
 
 @dataclass(frozen=True)
-class LonelyJob:
-    """Starts a job that waits, and is killed without a word to it."""
+class OrphaningJob:
+    """Start a job in a child process, and be killed while it runs."""
 
     file: Path
 
     def run(self, options: RunOptions) -> None:
         threading.Thread(target=self._be_killed, daemon=True).start()
-        run_in_process(SigningJob(self.file), options)
+        run_in_process(SleepingJob(self.file), options)
 
     def _be_killed(self) -> None:
         while not self.file.exists():
@@ -83,8 +85,8 @@ class LonelyJob:
 
 
 @dataclass(frozen=True)
-class SigningJob:
-    """Writes down its process, and waits."""
+class SleepingJob:
+    """Write the id of its process to a file, and sleep."""
 
     file: Path
 
@@ -97,15 +99,15 @@ class SigningJob:
 
 @dataclass(frozen=True)
 class WaitingJob:
-    """Waits until it is asked to stop, and saves before it does."""
+    """Wait for a stop signal, and write a file before stopping."""
 
     file: Path
 
     def run(self, options: RunOptions) -> None:
         with stop_on_signals() as should_stop:
             options.progress.message("waiting")
-            until = time.monotonic() + 30
-            while not should_stop() and time.monotonic() < until:
+            deadline = time.monotonic() + 30
+            while not should_stop() and time.monotonic() < deadline:
                 time.sleep(0.02)
             self.file.write_text("saved")
         should_stop.raise_if_set()

@@ -1,4 +1,4 @@
-"""What every rank runs in the tests of rotation: `torchrun rotation_ranks.py JOBS OUT`. The leading one writes."""
+"""Script of the ranks in the tests of the ring: `torchrun rotation_ranks.py JOBS OUT`. The leader writes results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from swivel.training.loop import train_matrix
 
 
 class Stopping(SilentProgress):
-    """Asks one rank to stop after so many rounds, as Ctrl-C would."""
+    """Sends SIGINT to one rank after a number of rounds."""
 
     def __init__(self, rounds: int, rank: int) -> None:
-        self.rounds, self.rank = rounds, rank
+        self.rounds = rounds
+        self.rank = rank
 
     def begin(self, job: str, total: float | None, unit: str) -> Stopping:
         return self
@@ -35,20 +36,27 @@ class Stopping(SilentProgress):
 
 
 def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    workers = RingExecutor()
-    home = folder if workers.is_leader else folder / str(workers.rank)
+    executor = RingExecutor()
+    home = folder if executor.is_leader else folder / str(executor.rank)
     home.mkdir(parents=True, exist_ok=True)
     progress = Stopping(*job["stop"]) if "stop" in job else SilentProgress()
-    matrix, config = open_matrix(job["matrix"]), TrainConfig(**job["config"])
+    matrix = open_matrix(job["matrix"])
+    config = TrainConfig(**job["config"])
+
     try:
-        trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, workers=workers)
+        trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, executor=executor)
     except (KeyboardInterrupt, Diverged) as error:
-        return {"ended": type(error).__name__} if workers.is_leader else None
+        return {"ended": type(error).__name__} if executor.is_leader else None
     if trained is None:
         return None
+
     bits = trained.rows.tobytes() + trained.columns.tobytes()
     (home / "bits").write_bytes(bits)
-    return {"losses": [loss.mean for loss in trained.history], "sent": workers.moved, "says": workers.describe()}
+    return {
+        "losses": [loss.mean for loss in trained.history],
+        "sent": executor.moved,
+        "description": executor.describe(),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs on real ranks for tests: torchrun starts them, `rotation_ranks.py` is what each runs."""
+"""Runs on real ranks for tests: torchrun starts the ranks, and each of them runs `rotation_ranks.py`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def bits(trained: TrainingResult) -> bytes:
 
 
 def run_ranks(count: int, jobs: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run jobs on ranks; return what the leading one says of each."""
+    """Run jobs on ranks; return the leader's result of each."""
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "jobs.json").write_text(json.dumps(jobs))
+
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     done = subprocess.run(
         [*command, str(SCRIPT), str(folder / "jobs.json"), str(folder)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
     assert done.returncode == 0, done.stderr[-3000:]
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return results

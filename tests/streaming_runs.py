@@ -1,4 +1,4 @@
-"""Matrices, steps and runs that the tests of what is larger than a device share."""
+"""Matrices, steps and runs for the tests of data that is larger than the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, measure_needs
+from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, estimate_device_memory
 from swivel.training.backends.triton.launch import DeviceCellArrays, Parameters, StepBatch
 from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
@@ -23,7 +23,7 @@ from swivel.training.schedule import block_starts, rounds_in_groups
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 DIM = 6
-# Shape, stored blocks, blocks that are trained; sizes are no multiples of them.
+# Shape, stored blocks, trained blocks; the sizes are not multiples of the numbers of blocks.
 MATRICES = {
     "symmetric": ((37, 37), (3, 3), (4, 4)),
     "rectangular": ((37, 31), (3, 2), (5, 3)),
@@ -37,7 +37,7 @@ with_plain_steps = pytest.mark.usefixtures("plain")
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Cells in stored blocks of their own, of a symmetric matrix the upper ones alone."""
+    """Cells in stored blocks; for a symmetric matrix only the upper ones."""
 
     counts: NDArray[np.float32]
     blocks: tuple[int, int]
@@ -51,7 +51,10 @@ class Stored:
 
 
 def store(counts: NDArray[np.float32], blocks: tuple[int, int], symmetric: bool) -> Stored:
-    offsets, positions, values = [0], [], []
+    offsets = [0]
+    positions = []
+    values = []
+
     for i in range(blocks[0]):
         for j in range(blocks[1]):
             part = counts[i :: blocks[0], j :: blocks[1]] * (not symmetric or i <= j)
@@ -59,12 +62,13 @@ def store(counts: NDArray[np.float32], blocks: tuple[int, int], symmetric: bool)
             positions.append((rows << 16 | columns).astype(np.uint32))
             values.append(part[rows, columns].astype(np.float32))
             offsets.append(offsets[-1] + len(rows))
+
     return Stored(counts, blocks, symmetric, np.array(offsets), np.concatenate(positions), np.concatenate(values))
 
 
 @cache
 def make_matrix(kind: str) -> tuple[Stored, tuple[int, int]]:
-    """Return stored cells and the numbers of blocks to train in."""
+    """Return the stored cells, and the numbers of row blocks and column blocks to train."""
     rng = np.random.default_rng(5)
     shape, stored, blocks = MATRICES[kind]
     common = 1 / np.sqrt(1 + np.arange(shape[0])[:, None]) / np.sqrt(1 + np.arange(shape[1]))
@@ -95,13 +99,13 @@ def make_load(kind: str, zeros: ZeroSampling) -> DeviceLoad:
 
 
 def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
-    return measure_needs(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
+    return estimate_device_memory(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
 
 
-def make_backend(kind: str, zeros: ZeroSampling, means: DeviceOptions | None = None) -> TritonBackend:
+def make_backend(kind: str, zeros: ZeroSampling, options: DeviceOptions | None = None) -> TritonBackend:
     step_settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
-    means = means or DeviceOptions(cells=make_load(kind, zeros).cells)
-    return TritonBackend(step_settings, device=DEVICE, dtype="float32", options=means)
+    options = options or DeviceOptions(cells=make_load(kind, zeros).cells)
+    return TritonBackend(step_settings, device=DEVICE, dtype="float32", options=options)
 
 
 def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
@@ -113,19 +117,21 @@ Run = tuple[list[bytes], list[Loss]]
 
 
 def run_epochs(backend: TritonBackend, kind: str, groups: tuple[int, int], epochs: int = 2) -> Run:
-    """Run epochs in the order of some groups, whatever the backend makes of it."""
+    """Run epochs in the order of groups; return the bits of the parameters, and the losses."""
 
-    def nothing() -> Any:
-        raise AssertionError("all cells are there already")
+    def fail() -> Any:
+        raise AssertionError("the backend has all cells already")
 
     count = make_matrix(kind)[1]
     orders = [rounds_in_groups(*count, *groups, (4, number)) for number in range(epochs)]
+
     losses: list[Loss] = []
     for number, order in enumerate(orders):
         backend.announce([round for later in orders[number:] for round in later])
         for round in order:
-            steps = [Step(block, nothing, 0.1, (number, *block)) for block in round]
+            steps = [Step(block, fail, 0.1, (number, *block)) for block in round]
             losses += backend.run(steps, lambda: False).losses()
+
     return bits(backend), losses
 
 
@@ -134,22 +140,24 @@ def bits(backend: TritonBackend) -> list[bytes]:
 
 
 class PlainLauncher:
-    """A step that a CPU does at once, with a trace of every parameter and of every entry in it."""
+    """Replaces `StepLauncher`: a fast step on the CPU whose result depends on every parameter and every entry."""
 
     def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
-        self.places, self.parameters = places, parameters
+        self.places = places
+        self.parameters = parameters
 
-    def run(self, batch: StepBatch, cells: DeviceCellArrays, found: torch.Tensor) -> None:
+    def run(self, batch: StepBatch, cells: DeviceCellArrays, totals: torch.Tensor) -> None:
         shape, pitch = batch.shape, self.places.pitch
         for number, shard in enumerate(batch.cells):
-            first, second = (block * pitch for block in batch.blocks[number])
-            rows, columns = slice(first, first + shape.rows), slice(second, second + shape.columns)
+            x0, y0 = (block * pitch for block in batch.blocks[number])
+            rows = slice(x0, x0 + shape.rows)
+            columns = slice(y0, y0 + shape.columns)
+
             first, last = (int(cells.starts[shard.slot + n]) + cells.base[number] for n in (0, shape.slots))
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])
-            found[number, 0] = self._update(
-                rows, columns, pull.view(shape.rows, shape.columns), batch.steps[0].learning_rate
-            )
+            pull = pull.view(shape.rows, shape.columns)
+            totals[number, 0] = self._update(rows, columns, pull, batch.steps[0].learning_rate)
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
         p, dim = self.parameters, self.places.dim

@@ -28,7 +28,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.module = root / "src" / "swivel" / "counting" / "count.py"
+        self.module = root / "src" / "swivel" / "counts" / "cooccurrence" / "count.py"
         self.result = root / "benchmarks" / "results" / "speed.json"
         for folder in (self.module.parent, self.result.parent):
             folder.mkdir(parents=True)

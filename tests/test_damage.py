@@ -60,7 +60,7 @@ def test_cells_are_compared_when_the_first_is_asked_for(planted: Matrix, tmp_pat
     matrix = open_matrix(tmp_path / "matrix")
     assert matrix.rows == planted.rows
     for _ in range(2):
-        with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs .*--overwrite, or restore the file"):
+        with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs .*--overwrite\), or restore the file"):
             matrix.cells(0, 0)
     trusted = open_matrix(tmp_path / "matrix")
     trusted.trust()
@@ -86,7 +86,7 @@ def test_a_damaged_tensor_is_found_on_its_first_use_and_the_others_can_be_used(t
     for name in ("rows", "columns", "vectors"):
         if name == tensor:
             for _ in range(2):
-                with pytest.raises(DamagedFolder, match=rf"{TENSORS}: checksum of {name} differs"):
+                with pytest.raises(DamagedFolder, match=rf"{TENSORS}: the checksum of {name} differs"):
                     getattr(loaded, name)
         else:
             assert np.array_equal(getattr(loaded, name), getattr(made, name))

@@ -37,7 +37,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(
     r"(?P<marker>^ *<!-- not run: .+? -->\n)?^(?P<in> *)```(?P<kind>\w*)\n(?P<text>.*?)^(?P=in)```$", re.M | re.S
 )
-KINDS = {"python", "sh", "text", "json"}
+KINDS = {"python", "sh", "text", "json", "mermaid"}
 QUIET = {"NO_MKDOCS_2_WARNING": "true"}  # the theme's word on a version that is not used
 SMALL = {  # what commands get besides, unless they say otherwise
     "explore": (["--port", "0"],),

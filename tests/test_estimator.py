@@ -1,4 +1,4 @@
-"""The scikit-learn face: scikit-learn's own checks, and what they cannot know."""
+"""The scikit-learn estimator: the checks of scikit-learn, and tests of the results."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from swivel import SwivelEmbedding
 from swivel.errors import ConfigError, CountsError
-from swivel.estimator import KNOBS, _choose_unit
+from swivel.estimator import SETTINGS, _choose_unit
 
-# Checks that cannot apply, with the reason: none. (`check_array_api_input` skips itself unless SCIPY_ARRAY_API is set.)
-CANNOT_APPLY: dict[str, str] = {}
+# Checks that do not apply, with the reason. (`check_array_api_input` is skipped unless SCIPY_ARRAY_API is set.)
+EXPECTED_FAILURES: dict[str, str] = {}
 GROUPS = 4
 QUICK: dict[str, Any] = {"dim": 4, "device": "cpu"}
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [SwivelEmbedding(dim=3, epochs=3, device="cpu", threads=1)], expected_failed_checks=lambda estimator: CANNOT_APPLY
+    [SwivelEmbedding(dim=3, epochs=3, device="cpu", threads=1)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
-def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
+def test_the_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 def planted_counts(seed: int, rows: int = 48, columns: int = 20) -> np.ndarray:
-    """Rows of group n % 4 that occur with the columns of their group; in no order of frequency."""
+    """Return counts of rows that mostly occur with the columns of their group, n % 4; not ordered by frequency."""
     rng = np.random.default_rng(seed)
     same = np.arange(rows)[:, None] % GROUPS == np.arange(columns) % GROUPS
     return rng.poisson(np.where(same, 6.0, 0.15) * rng.uniform(0.5, 3, (rows, 1)))
@@ -53,29 +54,35 @@ def nearest_groups(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return np.asarray(np.argmax(queries @ unit.T, axis=1) % GROUPS)
 
 
-def test_new_rows_lie_beside_their_group(fitted: SwivelEmbedding) -> None:
+def test_new_rows_are_close_to_their_group(fitted: SwivelEmbedding) -> None:
     new = fitted.transform(planted_counts(2))
     assert (nearest_groups(new, fitted.row_vectors_) == np.arange(48) % GROUPS).mean() > 0.95
 
 
-def test_rows_and_columns_come_back_in_the_order_of_the_table(fitted: SwivelEmbedding) -> None:
+def test_results_have_the_order_of_the_table(fitted: SwivelEmbedding) -> None:
     counts = planted_counts(1)
+
     assert fitted.row_vectors_.shape == (48, 4) and fitted.column_vectors_.shape == (20, 4)
+
     np.testing.assert_array_equal(fitted.row_sums_, counts.sum(axis=1))
     np.testing.assert_array_equal(fitted.column_sums_, counts.sum(axis=0))
+
     assert fitted.total_ == counts.sum()
+
     scores = fitted.row_vectors_ @ fitted.column_vectors_.T
     same = np.arange(48)[:, None] % GROUPS == np.arange(20) % GROUPS
+
     assert scores[same].mean() > 1 > 0 > scores[~same].mean()
 
 
-def test_a_trained_row_folded_in_comes_close_to_itself(fitted: SwivelEmbedding) -> None:
-    folded, trained = fitted.transform(planted_counts(1)), fitted.row_vectors_
+def test_transform_of_a_trained_row_is_close_to_its_trained_vector(fitted: SwivelEmbedding) -> None:
+    folded = fitted.transform(planted_counts(1))
+    trained = fitted.row_vectors_
     cosines = (folded * trained).sum(1) / np.linalg.norm(folded, axis=1) / np.linalg.norm(trained, axis=1)
     assert cosines.mean() > 0.95
 
 
-def test_fit_transform_is_fit_and_then_transform(fitted: SwivelEmbedding) -> None:
+def test_fit_transform_equals_fit_and_transform(fitted: SwivelEmbedding) -> None:
     counts = planted_counts(1)
     np.testing.assert_array_equal(clone(fitted).fit_transform(counts), fitted.transform(counts))
 
@@ -90,13 +97,14 @@ def test_sparse_and_dense_tables_give_the_same_bits(form: str, fitted: SwivelEmb
 
 def test_rows_and_columns_without_counts_are_zero() -> None:
     counts = planted_counts(3)
-    counts[5], counts[:, 2] = 0, 0
+    counts[5] = 0
+    counts[:, 2] = 0
     embedding = SwivelEmbedding(**QUICK).fit(counts)
     assert not embedding.row_vectors_[5].any() and not embedding.column_vectors_[2].any()
     assert not embedding.transform(counts)[5].any()
 
 
-def test_weights_are_trained_on_as_they_are() -> None:
+def test_weights_are_used_without_rounding_to_integers() -> None:
     counts = planted_counts(4) / 7
     embedding = SwivelEmbedding(**QUICK, unseen=0.1).fit(counts)
     np.testing.assert_allclose(embedding.row_sums_, counts.sum(axis=1), rtol=1e-8)
@@ -104,31 +112,37 @@ def test_weights_are_trained_on_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("largest", [1e-30, 0.3, 3.5, 1e9 + 0.5, 1e15 + 0.5])
-def test_counts_that_are_no_whole_numbers_keep_32_bits_of_the_largest(largest: float) -> None:
+def test_fractional_counts_keep_32_bits_of_the_largest(largest: float) -> None:
     unit = _choose_unit(np.array([largest]))
     assert unit >= 1 and unit & (unit - 1) == 0
     assert largest * unit < 2**32 or unit == 1
     assert largest * unit >= 2**31 or unit == 2**52
 
 
-def test_equal_random_states_give_equal_vectors_and_others_do_not() -> None:
+def test_equal_random_states_give_equal_vectors_and_different_ones_do_not() -> None:
     counts = planted_counts(5)
     one, two, three = (SwivelEmbedding(**QUICK, epochs=5, random_state=seed).fit(counts) for seed in (None, 1, 2))
+
     assert one.row_vectors_.tobytes() == two.row_vectors_.tobytes() != three.row_vectors_.tobytes()
+
     drawn = [
         SwivelEmbedding(**QUICK, epochs=5, random_state=np.random.RandomState(7)).fit(counts).config_.seed
         for _ in range(2)
     ]
+
     assert drawn[0] == drawn[1] != 1
 
 
-def test_every_knob_is_a_parameter_and_reaches_training() -> None:
+def test_every_setting_is_a_parameter_and_is_used_in_training() -> None:
     names = SwivelEmbedding().get_params()
-    assert set(KNOBS) | {"recipe", "random_state", "threads", "memory"} == set(names)
+
+    assert set(SETTINGS) | {"recipe", "random_state", "threads", "memory"} == set(names)
+
     embedding = SwivelEmbedding(**QUICK, recipe="default", learning_rate=0.05, epochs=3, shift=0.5).fit(
         planted_counts(6)
     )
     config = embedding.config_
+
     assert (config.weight_decay, config.learning_rate, config.shift, len(embedding.losses_)) == (5e-5, 0.05, 0.5, 3)
     assert embedding.losses_[0]["mean"] > 0
 
@@ -139,26 +153,29 @@ def test_parameters_set_after_fitting_do_not_change_what_was_fitted(fitted: Swiv
     assert len(changed.get_feature_names_out()) == 4
 
 
-def test_it_works_in_a_pipeline_and_a_search() -> None:
-    counts, groups = planted_counts(7), np.arange(48) % GROUPS
+def test_pipelines_and_grid_searches_work() -> None:
+    counts = planted_counts(7)
+    groups = np.arange(48) % GROUPS
     steps = make_pipeline(SwivelEmbedding(**QUICK, epochs=60), Normalizer(), KNeighborsClassifier(3))
     search = GridSearchCV(steps, {"swivelembedding__dim": np.array([2, 4])}, cv=2).fit(counts, groups)
     assert search.best_score_ > 0.9
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_data_frames_go_in_and_come_out(library: str, fitted: SwivelEmbedding) -> None:
+def test_data_frames_are_accepted_and_returned(library: str, fitted: SwivelEmbedding) -> None:
     frames = pytest.importorskip(library)
     counts = planted_counts(1)
     table = frames.DataFrame({f"c{n}": counts[:, n] for n in range(20)})
     embedding = clone(fitted).set_output(transform=library)
     vectors = embedding.fit_transform(table)
+
     assert list(vectors.columns) == list(embedding.get_feature_names_out()) == [f"swivelembedding{n}" for n in range(4)]
     assert list(embedding.feature_names_in_) == list(table.columns)
+
     np.testing.assert_array_equal(vectors.to_numpy(), fitted.transform(counts))
 
 
-def test_no_temporary_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     SwivelEmbedding(**QUICK, epochs=1).fit(planted_counts(8))
     with pytest.raises(CountsError):
@@ -173,23 +190,23 @@ def test_no_temporary_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"recipe": "nonsense"}, np.ones((2, 2)), "recipe must be one of"),
         ({"dim": 0}, np.ones((2, 2)), "dim must be a positive integer, got 0"),
         ({"threads": 0}, np.ones((2, 2)), "threads must be a positive integer"),
-        ({}, np.zeros((2, 2)), "there are no counts at all"),
+        ({}, np.zeros((2, 2)), "there are no counts"),
         ({}, -np.ones((2, 2)), "Negative values in data passed to SwivelEmbedding"),
         ({}, np.full((2, 2), np.nan), "contains NaN"),
         ({}, np.full((2, 2), 1e30), "is too large"),
     ],
 )
-def test_wrong_settings_and_counts_are_named(settings: dict[str, Any], counts: np.ndarray, message: str) -> None:
+def test_invalid_settings_and_counts_raise_errors(settings: dict[str, Any], counts: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SwivelEmbedding(**{**QUICK, **settings}).fit(counts)
 
 
-def test_config_errors_are_swivels() -> None:
+def test_config_errors_are_swivel_errors() -> None:
     with pytest.raises(ConfigError):
         SwivelEmbedding(recipe="glove").fit(np.ones((2, 2)))
 
 
-def test_without_scikit_learn_the_extra_is_named() -> None:
+def test_without_scikit_learn_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['sklearn'] = None\nimport swivel\nswivel.SwivelEmbedding"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "MissingExtra: estimators need scikit-learn" in done.stderr

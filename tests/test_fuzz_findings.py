@@ -66,10 +66,10 @@ FINDINGS = [
         len(INFINITE).to_bytes(8, "little") + INFINITE,
         "OverflowError: infinitely many rows",
     ),
-    ("manifest", b'{"format": 1, "parts": {}, "x": ' + DEEP, "RecursionError"),
+    ("manifest", b'{"format": 2, "parts": {}, "x": ' + DEEP, "RecursionError"),
     (
         "manifest",
-        b'{"format": 1, "stage": [], "config": 1, "inputs": 1, "facts": 1, "parts": {}}',
+        b'{"format": 2, "stage": [], "config": 1, "inputs": 1, "facts": 1, "parts": {}}',
         "no stage, no facts",
     ),
     (
@@ -92,7 +92,7 @@ FINDINGS = [
         "a part of less than nothing",
     ),
     ("manifest", b'{"format": "a\\nb"}', "a message of two lines: the format"),
-    ("manifest", b'{"format": 1, "parts": {}, "a\\nb": 1}', "a message of two lines: a field"),
+    ("manifest", b'{"format": 2, "parts": {}, "a\\nb": 1}', "a message of two lines: a field"),
     ("vectors-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),
     ("import-npz", packed(zipfile.ZIP_LZMA), "LZMAError"),
     ("vectors-arrow", twice("word"), "KeyError: two columns of a name"),
@@ -149,6 +149,6 @@ def test_sealed_folders_of_wrong_content_are_refused(name: str, part: str, new: 
 
 
 def test_an_expression_takes_time_in_proportion_to_its_length(tmp_path: Path) -> None:
-    started = time.perf_counter()
+    started = time.process_time()  # of this process alone, however busy the machine is
     assert execute(TARGETS["expression"], b"a" + b" " * 100_000 + b"b", tmp_path) is None
-    assert time.perf_counter() - started < 2  # It was a minute: every space was tried as the first one.
+    assert time.process_time() - started < 20  # It was a minute: every space was tried as the first one.

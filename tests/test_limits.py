@@ -71,8 +71,8 @@ def test_a_limit_below_the_libraries_is_one_line_before_anything_begins(
     done = run_limited(400 * MIB, verb, str(tmp_path / source), "-o", str(tmp_path / "out"))
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("MemoryBudgetError: ")
-    assert "of address space or more" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "of address space, including libraries" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -82,7 +82,7 @@ def test_a_limit_below_the_need_of_training_stops_it_with_the_figure(planted: Ma
         3 * GIB, "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "1000000", "--dtype", "float32"
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("MemoryBudgetError: training needs about ")
+    assert done.stderr.splitlines()[-1].startswith("error: training needs about ")
     assert not any(line.startswith("Traceback") for line in done.stderr.splitlines())
     assert not (tmp_path / "out").exists()
 
@@ -104,7 +104,7 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of 100 GiB, without groups so far."""
     monkeypatch.setattr(resources, "_CGROUP", tmp_path / "fs")
     monkeypatch.setattr(resources, "_OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(resources, "_free_of_machine", lambda: 100 * GIB)
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: 100 * GIB)
     return tmp_path
 
 
@@ -141,7 +141,7 @@ def test_limits_of_the_own_group_and_those_above_it_count(
 
 def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free, taken in ((100 * GIB, 50 * GIB), (300 * MIB, 225 * MIB), (400 * MIB, 256 * MIB), (0, 1)):
-        monkeypatch.setattr(resources, "_free_of_machine", lambda free=free: free)
+        monkeypatch.setattr(resources, "_free_machine_memory", lambda free=free: free)
         assert RunOptions().memory_bytes == taken
 
 
@@ -152,14 +152,14 @@ def test_needs_are_held_against_disk_memory_and_address_space(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20 * GIB))
     needs.check(tmp_path / "new" / "folder")
     monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: 7 * GIB)
-    with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, 7\.0 GiB are left .* less text"):
+    with pytest.raises(MemoryBudgetError, match=r"about 8\.0 GiB of address space, but 7\.0 GiB remain .* less text"):
         needs.check(tmp_path)
     monkeypatch.setattr("swivel.runtime.estimates.free_address_space", lambda: None)
-    monkeypatch.setattr(resources, "_free_of_machine", lambda: 3 * GIB)
-    with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, 3\.0 GiB of memory are free"):
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: 3 * GIB)
+    with pytest.raises(MemoryBudgetError, match=r"needs about 5\.0 GiB of memory .*, but 3\.0 GiB of memory are free"):
         needs.check(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=GIB))
-    with pytest.raises(StorageError, match=r"needs about 10\.0 GiB of disk, 1\.0 GiB are free; choose another disk"):
+    with pytest.raises(StorageError, match=r"needs about 10\.0 GiB of disk, but 1\.0 GiB are free"):
         needs.check(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_libraries_are_not_loaded_into_too_little_space(monkeypatch: pytest.Monk
     check_libraries("training")
     monkeypatch.setattr("swivel.runtime.estimates.address_limit", lambda: GIB)
     check_libraries("counting")
-    with pytest.raises(MemoryBudgetError, match=r"training needs 1\.4 GiB .* may have 1\.0 GiB; raise the limit"):
+    with pytest.raises(MemoryBudgetError, match=r"training needs at least 1\.4 GiB .* is 1\.0 GiB; raise the limit"):
         check_libraries("training")
 
 

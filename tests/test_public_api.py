@@ -56,4 +56,4 @@ def test_reading_vectors_loads_numpy_alone() -> None:
 
 
 def test_pipeline_is_light_until_it_is_called() -> None:
-    assert not modules_after("from swivel import count, run, train, Means, SwivelError") & set(HEAVY)
+    assert not modules_after("from swivel import count, run, train, RunOptions, SwivelError") & set(HEAVY)

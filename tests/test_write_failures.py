@@ -153,7 +153,7 @@ def test_counting_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_di
     command = [sys.executable, "-m", "swivel", "count", str(text), "--threads", "1", "-o"]
     full = subprocess.run([*command, str(small_disk / "out")], capture_output=True, text=True)
     assert full.returncode == 1
-    assert re.search(rf"StorageError: {small_disk}\S*: .*(No space left|are free)", full.stderr.splitlines()[-1])
+    assert re.search(rf"error: {small_disk}\S*: .*(No space left|are free)", full.stderr.splitlines()[-1])
     assert "Traceback" not in full.stderr
     assert [file.name for file in small_disk.rglob("*") if file.is_file()] == []
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)

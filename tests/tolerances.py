@@ -8,6 +8,8 @@ are compared here.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -31,3 +33,11 @@ def assert_equal_but_for_rounding(found: ArrayLike, expected: ArrayLike, *, term
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = terms * float(np.finfo(expected.dtype).eps) * largest
     np.testing.assert_allclose(found, expected, rtol=0, atol=allowed)
+
+
+def usual_rounding(terms: int) -> float:
+    """Return the relative error that is usual for float32 sums of `terms` numbers, whatever their order.
+
+    Each addition rounds by half an eps at most, up or down: n of them add up to about sqrt(n) of these.
+    """
+    return math.sqrt(terms) * float(np.finfo(np.float32).eps) / 2

@@ -37,8 +37,16 @@ SWIVEL_ROWS = {
 BASELINE_ROWS = {
     "baseline_sgns": "SGNS, gensim",
     "baseline_cbow": "CBOW, gensim",
-    "baseline_fasttext": "fastText, gensim",
     "baseline_glove": "GloVe",
+}
+# All methods on the first 40 MB of the corpus, where fastText can be trained within minutes.
+SMALL_ROWS = {
+    "small_default": "Swivel `default`",
+    "small_fast": "Swivel `fast`",
+    "small_sgns": "SGNS, gensim",
+    "small_cbow": "CBOW, gensim",
+    "small_fasttext": "fastText, gensim",
+    "small_glove": "GloVe",
 }
 
 
@@ -171,6 +179,16 @@ def draw_difference(found: dict[str, Any]) -> str:
     return f"{found['mean_difference']:+.3f} ({count} of {found['seeds']})".replace("0.", ".", 1)
 
 
+def small_corpus() -> str:
+    """Return the figures of all methods, fastText included, on the first part of the corpus."""
+    rows = []
+    for name, label in measured(SMALL_ROWS).items():
+        result = read_result(name)
+        figures = [draw_figure(result["figures"]["whole"][key]) for key in SETS]
+        rows.append([label, draw_seconds(result["cpu_seconds"]), *figures])
+    return draw_table(["", "CPU time", *SETS.values()], make_bold(rows, range(2, len(SETS) + 2)))
+
+
 def gpu_speed() -> str:
     """Return the speed of training and counting on a GPU."""
     # Parts that keep the host busy are taken from a run on a quiet machine.
@@ -271,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
         headline_sources,
         untuned_halves,
         significance,
+        small_corpus,
         gpu_speed,
         scale_checks,
         scale_rotation,

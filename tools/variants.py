@@ -69,7 +69,8 @@ def run_tests(variables: dict[str, str], tests: list[str], processes: int) -> di
     """Run the tests once and return how that ended."""
     command = [sys.executable, "-m", "pytest", "-n", str(processes), "-m", "not slow", "-p", "no:cacheprovider", *tests]
     started = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True)
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", **variables}  # as `make test` sets it
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     if failed or done.returncode:

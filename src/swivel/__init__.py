@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from swivel.errors import SwivelError
     from swivel.estimator import SwivelEmbedding
     from swivel.evaluation import evaluate
+    from swivel.pipeline.add import add
+    from swivel.pipeline.count import count
     from swivel.pipeline.demo import open_sample
     from swivel.pipeline.extend import extend
-    from swivel.pipeline.stages import add, count, run, train
+    from swivel.pipeline.run import run
+    from swivel.pipeline.train import train
     from swivel.runtime.options import RunOptions
     from swivel.vectors import Vectors
     from swivel.vectors.compare import compare
@@ -39,9 +42,9 @@ _HOMES = {
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.corpus.vocabulary",
-    "add": "swivel.pipeline.stages",
+    "add": "swivel.pipeline.add",
     "compare": "swivel.vectors.compare",
-    "count": "swivel.pipeline.stages",
+    "count": "swivel.pipeline.count",
     "evaluate": "swivel.evaluation",
     "export": "swivel.vectors.formats",
     "extend": "swivel.pipeline.extend",
@@ -49,8 +52,8 @@ _HOMES = {
     "load": "swivel.vectors.formats",
     "open_matrix": "swivel.counts",
     "open_sample": "swivel.pipeline.demo",
-    "run": "swivel.pipeline.stages",
-    "train": "swivel.pipeline.stages",
+    "run": "swivel.pipeline.run",
+    "train": "swivel.pipeline.train",
 }
 
 __all__ = [

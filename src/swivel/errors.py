@@ -1,23 +1,23 @@
-"""Everything that Swivel raises on purpose.
+"""The exceptions that Swivel raises.
 
-Each message says what is wrong with which value, where, and what to do::
+Each message states what is wrong, with which value, where, and what to do::
 
     SwivelError
-    ├── ConfigError          a setting has a wrong value, or two do not go together (exit status 2)
-    ├── CorpusError          text cannot be read
-    ├── VocabularyError      a vocabulary is empty, or a list of tokens is malformed
-    ├── CountsError          counts are negative, not finite, or do not fit their vocabularies
-    ├── MemoryBudgetError    the job cannot be done inside --memory
+    ├── ConfigError          a setting is invalid, or two settings conflict (exit status 2)
+    ├── CorpusError          a text cannot be read
+    ├── VocabularyError      the vocabulary is empty, or a list of tokens is malformed
+    ├── CountsError          counts are negative, not finite, or do not match their vocabularies
+    ├── MemoryBudgetError    the job does not fit in the memory limit
     ├── StorageError         a folder or file cannot be read or written
-    │   ├── UnfinishedFolder   it has no manifest: the stage that writes it did not end
-    │   ├── DamagedFolder      its parts are not what its manifest says
-    │   ├── FolderExists       it is finished already and nobody asked to overwrite it
-    │   └── FolderLocked       another process is writing it
+    │   ├── UnfinishedFolder   it has no manifest, because its stage was interrupted
+    │   ├── DamagedFolder      its files differ from its manifest
+    │   ├── FolderExists       it is complete and `overwrite` is False
+    │   └── FolderLocked       another process is writing to it
     ├── TrainingError        training cannot start
     │   └── Diverged           the loss is no longer finite
-    ├── ClusterError         a cluster cannot be reached, has stopped answering, or lost what cannot be made again
-    ├── UnknownToken         a token that the vocabulary does not have (also a KeyError)
-    ├── EvaluationError      a test set cannot be read, or nothing of it is known
+    ├── ClusterError         a cluster is unreachable, does not respond, or lost data that cannot be recomputed
+    ├── UnknownToken         a token is not in the vocabulary (also a KeyError)
+    ├── EvaluationError      a test set cannot be read, or has no token of the vocabulary
     └── MissingExtra         an optional library is not installed
 """
 
@@ -29,31 +29,31 @@ from collections.abc import Iterator
 
 
 class SwivelError(Exception):
-    """Base of all errors that Swivel raises on purpose."""
+    """Base class of all Swivel exceptions; `exit_status` is what the command line returns."""
 
     exit_status = 1
 
 
 class ConfigError(SwivelError, ValueError):
-    """A setting has a wrong value, or two settings do not go together."""
+    """A setting is invalid, or two settings conflict."""
 
     exit_status = 2
 
 
 class CorpusError(SwivelError):
-    """Text cannot be read."""
+    """A text cannot be read or decoded."""
 
 
 class VocabularyError(SwivelError):
-    """A vocabulary is empty, or a list of tokens is malformed."""
+    """The vocabulary is empty, or a list of tokens is malformed."""
 
 
 class CountsError(SwivelError, ValueError):
-    """Counts are negative, not finite, or do not fit their vocabularies."""
+    """Counts are negative, not finite, or do not match their vocabularies."""
 
 
 class MemoryBudgetError(SwivelError):
-    """The job cannot be done inside the memory it was given."""
+    """The job does not fit in the memory limit."""
 
 
 class StorageError(SwivelError):
@@ -61,19 +61,19 @@ class StorageError(SwivelError):
 
 
 class UnfinishedFolder(StorageError):
-    """A folder without a manifest: the stage that writes it did not end."""
+    """A result folder has no manifest, because the stage that writes it was interrupted."""
 
 
 class DamagedFolder(StorageError):
-    """A folder whose parts are not what its manifest says."""
+    """The files of a result folder differ from its manifest."""
 
 
 class FolderExists(StorageError):
-    """A finished folder that nobody asked to overwrite."""
+    """The output folder is complete and `overwrite` is False."""
 
 
 class FolderLocked(StorageError):
-    """A folder that another process is writing."""
+    """Another process is writing to the folder."""
 
 
 class TrainingError(SwivelError):
@@ -85,19 +85,19 @@ class Diverged(TrainingError):
 
 
 class ClusterError(SwivelError):
-    """A cluster cannot be reached, has stopped answering, or lost what cannot be made again."""
+    """A cluster is unreachable, does not respond, or lost data that cannot be recomputed."""
 
 
 class UnknownToken(SwivelError, KeyError):
-    """A token that the vocabulary does not have."""
+    """A token is not in the vocabulary."""
 
     def __str__(self) -> str:
-        # KeyError would show the repr of the message.
+        # KeyError.__str__ would return the repr of the message.
         return str(self.args[0])
 
 
 class EvaluationError(SwivelError):
-    """A test set cannot be read, or nothing of it is known."""
+    """A test set cannot be read, or has no token of the vocabulary."""
 
 
 class MissingExtra(SwivelError, ImportError):
@@ -105,7 +105,7 @@ class MissingExtra(SwivelError, ImportError):
 
 
 def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
-    """Return the error that names the extra to install.
+    """Return a `MissingExtra` error that names the extra to install.
 
     >>> str(missing_extra("plots", "matplotlib", "plot"))
     "plots need matplotlib: pip install 'swivel-embeddings[plot]'"
@@ -115,8 +115,17 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
 
 @contextlib.contextmanager
 def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterator[None]:
-    """Turn the operating system's errors into one line of ours, which names the file.
+    """Convert an OSError raised in the block into a one-line Swivel error that names the file.
 
+    Parameters
+    ----------
+    name
+        Path or name to report if the OSError does not contain a file name.
+    kind
+        Class of the error to raise.
+
+    Examples
+    --------
     >>> with clear_errors("counts"):
     ...     open("no/such/file")
     Traceback (most recent call last):
@@ -125,5 +134,8 @@ def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterat
     try:
         yield
     except OSError as error:
-        place = name if error.filename is None or isinstance(error.filename, int) else os.fsdecode(error.filename)
-        raise kind(f"{place}: {error.strerror or error}") from error
+        file = name
+        if error.filename is not None and not isinstance(error.filename, int):  # an int is a file descriptor
+            file = os.fsdecode(error.filename)
+
+        raise kind(f"{file}: {error.strerror or error}") from error

@@ -1,8 +1,7 @@
-"""The scikit-learn face: any table of counts in, one vector a row out.
+"""scikit-learn estimator for tables of counts.
 
-Receives what scikit-learn's own validation takes (scipy sparse, arrays, data frames) and hands on arrays. The table is
-written as a matrix into a temporary folder, trained by `pipeline`, and gone; new rows are folded in by `folding`.
-It has no mathematics of its own.
+The input may be anything that scikit-learn accepts: SciPy sparse matrices, arrays and data frames. `fit` writes the
+counts to a temporary folder and trains with `swivel.pipeline.train`; `transform` uses `swivel.training.fold_in`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from swivel.config import TrainConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
-from swivel.pipeline.stages import train
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
 
@@ -32,46 +31,52 @@ except ImportError as error:
 if TYPE_CHECKING:
     import scipy.sparse
 
-# Counts that are no whole numbers are kept in a binary unit in which the largest takes 32 bits: the others are off by
-# less than 2^-32 of it. A unit above 2^52 would say more than the float64 that they came as.
-COUNT_BITS, FINEST_UNIT = 32, 52
+# Fractional counts are stored as multiples of 1 / unit, where unit is a power of two chosen so that the largest count
+# has 32 bits; rounding errors are below 2^-32 of it. A unit above 2^52 would exceed the precision of float64.
+COUNT_BITS = 32
+MAX_UNIT_BITS = 52
 TRAINING = ("dim", "epochs", "block_size", "learning_rate", "weight_decay", "zeros", "shift", "unseen")
 CONFIDENCE = ("confidence_base", "confidence_scale", "confidence_power")
-KNOBS = (*TRAINING, *CONFIDENCE, "dtype", "backend", "device")
+SETTINGS = (*TRAINING, *CONFIDENCE, "dtype", "backend", "device")
 
 
 class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Embed the rows of a table of co-occurrence counts so that w_i . c_j is close to PMI(i; j).
 
-    A setting that is None is the recipe's, or chosen when training; `swivel.config.TrainConfig` explains each.
+    A parameter that is None has the value of the recipe or is chosen by training; `swivel.config.TrainConfig` describes
+    all of them.
 
     Parameters
     ----------
     dim
-        Dimensions of a vector.
-    recipe
-        The named settings to start from: fast, default or paper.
-    epochs, block_size, rate, decay, zeros, shift, unseen, confidence_base, confidence_scale, confidence_power
-        How to train. Where counts are weights, `unseen` is the weight that stands in for 0.
+        Number of dimensions.
+    recipe : {"fast", "default", "paper"}
+        Named settings to start from.
+    epochs, block_size, learning_rate, weight_decay, zeros, shift, unseen
+        Settings of training. If counts are weights, `unseen` is the weight that replaces 0.
+    confidence_base, confidence_scale, confidence_power
+        Weights of the loss, by count.
     dtype, backend, device
-        What to compute with.
+        Settings of the computation.
     random_state
-        Seed, or a generator to draw one from; None is the seed 1, so that equal counts give equal vectors.
+        Seed, or a generator to draw a seed from. None is the seed 1, so that equal counts give equal vectors.
     threads, memory
-        What fitting may use, such as 2 and "1GiB"; None: every core, half of the free memory.
+        Resources of `fit`, such as 2 and "1GiB". None uses every core and half of the free memory.
 
     Attributes
     ----------
-    row_vectors_, column_vectors_ : float32 (rows, dim), (columns, dim)
-        As trained. `transform` folds rows in, also those that were trained, and comes close to `row_vectors_`.
+    row_vectors_ : ndarray of shape (n_rows, dim), float32
+        Trained row vectors. `transform` also folds in rows that were trained; the result is close to `row_vectors_`.
+    column_vectors_ : ndarray of shape (n_columns, dim), float32
+        Trained column vectors.
     row_sums_, column_sums_, total_ : float64
-        Marginals of the table that was fitted.
+        Marginal counts of the fitted table.
     losses_ : list of dict
         Mean losses of each epoch: observed, unobserved, mean.
     config_ : TrainConfig
-        Every setting that was used.
+        All settings used.
     n_features_in_, feature_names_in_
-        scikit-learn's own.
+        As in other scikit-learn estimators.
 
     Examples
     --------
@@ -124,41 +129,63 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.memory = memory
 
     def fit(self, X: Any, y: None = None) -> SwivelEmbedding:
-        """Train rows and columns on a table of counts.
+        """Train row and column vectors on a table of counts.
 
         Parameters
         ----------
-        X
-            (rows, columns): counts of 0 or more, sparse or dense; any finite weights will do.
+        X : array-like or sparse matrix of shape (n_rows, n_columns)
+            Counts, or other finite weights, of 0 or more.
         y
-            Not used; scikit-learn's pipelines hand it on.
+            Ignored; present for compatibility with scikit-learn pipelines.
+
+        Returns
+        -------
+        self
         """
-        settings = {"seed": self._seed(), **{name: _plain(getattr(self, name)) for name in KNOBS}}
+        settings: dict[str, Any] = {"seed": self._seed()}
+        for name in SETTINGS:
+            settings[name] = _plain(getattr(self, name))
+
         config = stage_config(TrainConfig, self.recipe, **settings)
         if config.objective != "swivel":
             raise ConfigError(
-                f"recipe must be one of fast, default, paper, got {self.recipe!r}: it cannot fold rows in"
+                f"recipe must be one of fast, default, paper, got {self.recipe!r}: its objective cannot fold in rows"
             )
+
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory))
         cells = self._validate(X, reset=True).tocoo()
-        row_order, column_order = (_falling_order(cells.sum(axis=axis)) for axis in (1, 0))
+        row_order = _descending_order(cells.sum(axis=1))
+        column_order = _descending_order(cells.sum(axis=0))
+
+        # Training needs rows and columns by descending sum; results are returned in the order of X.
         with tempfile.TemporaryDirectory(prefix="swivel-", ignore_cleanup_errors=True) as folder:
             matrix = _build_matrix(Path(folder) / "matrix", cells, (row_order, column_order), options)
             vectors = train(
                 matrix, Path(folder) / "vectors", recipe=self.recipe, options=options, combine="rows", **settings
             )
+
             self.losses_ = read_manifest(Path(folder) / "vectors").facts["losses"]
-            self.row_vectors_ = _in_given_order(vectors.rows, row_order)
-            self.column_vectors_ = _in_given_order(vectors.columns, column_order)
-            self.row_sums_ = _in_given_order(matrix.row_sums, row_order)
-            self.column_sums_ = _in_given_order(matrix.column_sums, column_order)
-        self.total_, self.config_ = matrix.total, config
+            self.row_vectors_ = _restore_order(vectors.rows, row_order)
+            self.column_vectors_ = _restore_order(vectors.columns, column_order)
+            self.row_sums_ = _restore_order(matrix.row_sums, row_order)
+            self.column_sums_ = _restore_order(matrix.column_sums, column_order)
+
+        self.total_ = matrix.total
+        self.config_ = config
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return a vector for each row of counts, (rows, dim), by folding it into the trained columns.
+        """Return a vector for each row of counts, computed with the trained columns held fixed.
 
-        A row without counts is the zero vector; one that was fitted comes close to its row of `row_vectors_`.
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_rows, n_columns)
+            Counts, with the columns of the fitted table.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, dim), float32
+            Zeros for a row without counts; close to `row_vectors_` for a fitted row.
         """
         from swivel.training.fold_in import fold_rows
 
@@ -176,8 +203,10 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return scipy.sparse.csr_array(counts)
 
     def _seed(self) -> int:
-        if self.random_state is None or isinstance(self.random_state, (int, np.integer)):
-            return TrainConfig().seed if self.random_state is None else int(self.random_state)
+        if self.random_state is None:
+            return TrainConfig().seed
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
         return int(check_random_state(self.random_state).randint(1 << 31))
 
     @property
@@ -188,29 +217,29 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = []  # Vectors are float32, whatever counts come as.
+        tags.transformer_tags.preserves_dtype = []  # Vectors are always float32.
         return tags
 
 
 def _plain(value: Any) -> Any:
-    """Return a number as Python has it: a search over parameters hands NumPy's."""
+    """Return NumPy scalars as Python numbers; scikit-learn's parameter search passes NumPy scalars."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _falling_order(sums: Any) -> NDArray[np.int64]:
-    """Return the ids by falling sum, as training wants rows and columns; equal ones keep their order."""
+def _descending_order(sums: Any) -> NDArray[np.int64]:
+    """Return ids by descending sum, as training requires; equal sums keep their order."""
     return np.argsort(-np.asarray(sums).ravel(), kind="stable")
 
 
-def _in_given_order(values: Any, order: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a copy in which value n is that of the id `order[n]`."""
+def _restore_order(values: Any, order: NDArray[np.int64]) -> NDArray[Any]:
+    """Return a copy in which value n is stored at index `order[n]`."""
     result: NDArray[Any] = np.empty_like(values, subok=False)
     result[order] = values
     return result
 
 
 def _choose_unit(counts: NDArray[np.float64]) -> int:
-    """Return the unit in which counts are kept: whole numbers as they are, others in a fine binary one.
+    """Return the unit of the stored counts: 1 for integers, otherwise a power of two.
 
     >>> _choose_unit(np.array([1.0, 7.0])), _choose_unit(np.array([0.5, 2.0])) == 2**30
     (1, True)
@@ -218,15 +247,17 @@ def _choose_unit(counts: NDArray[np.float64]) -> int:
     if not counts.size or (counts == np.rint(counts)).all():
         return 1
     _, exponent = np.frexp(counts.max())
-    return 1 << min(max(COUNT_BITS - int(exponent), 0), FINEST_UNIT)
+    return 1 << min(max(COUNT_BITS - int(exponent), 0), MAX_UNIT_BITS)
 
 
 def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], options: RunOptions) -> Matrix:
-    """Write the counts, rows and columns by falling sum; labels are the numbers that they had."""
+    """Write the counts with rows and columns by descending sum; labels are the original indices."""
     vocabularies = [Vocabulary(map(str, order.tolist())) for order in orders]
-    ranks = [_in_given_order(np.arange(len(order)), order) for order in orders]
+    ranks = [_restore_order(np.arange(len(order)), order) for order in orders]
+
     unit = _choose_unit(cells.data)
     spec = MatrixSpec(rows=vocabularies[0], columns=vocabularies[1], unit=unit)
+
     with MatrixBuilder(path, spec, memory_bytes=options.memory_bytes, threads=options.thread_count) as builder:
         row, column = cells.coords
         builder.add(ranks[0][row], ranks[1][column], to_units(cells.data, unit))

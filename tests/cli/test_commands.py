@@ -245,7 +245,7 @@ def test_evaluate_takes_a_folder_and_says_what_it_leaves_out(swivel: Run, square
     (folder / "near.tsv").write_text("king\tman\t9\nking\tqueen\t5\n")
     (folder / "notes.txt").write_text("these are notes, and no test set\n")
     ended = swivel("evaluate", square, folder)
-    assert (ended.status, ended.err) == (0, "notes.txt: left out, not a test set\n")
+    assert (ended.status, ended.err) == (0, "notes.txt: skipped, not a test set\n")
     assert swivel("evaluate", square, folder, "--quiet").err == ""
 
 
@@ -289,15 +289,15 @@ def check_error(ended: Ended, status: int, line: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--window", "0"], "ConfigError: window must be a positive integer, got 0"),
-        (["--threads", "0"], "ConfigError: threads must be a positive integer, got 0"),
-        (["--memory", "lots"], "ConfigError: memory must be a number of bytes such as 1GiB or 500MB, got 'lots'"),
+        (["--window", "0"], "error: --window must be a positive integer, got 0"),
+        (["--threads", "0"], "error: --threads must be a positive integer, got 0"),
+        (["--memory", "lots"], "error: --memory must be a number of bytes such as 1GiB or 500MB, got 'lots'"),
         (
             ["--device-memory", "lots"],
-            "ConfigError: memory must be a number of bytes such as 1GiB or 500MB, got 'lots'",
+            "error: --memory must be a number of bytes such as 1GiB or 500MB, got 'lots'",
         ),
-        (["--left", "0", "--right", "0"], "ConfigError: left and right are both 0: there is nothing to count"),
-        (["--vocabulary", "nowhere.txt"], "ConfigError: nowhere.txt: No such file or directory"),
+        (["--left", "0", "--right", "0"], "error: left and right are both 0: there is nothing to count"),
+        (["--vocabulary", "nowhere.txt"], "error: nowhere.txt: No such file or directory"),
     ],
 )
 def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, flags: list[str], line: str) -> None:
@@ -308,7 +308,7 @@ def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, 
 def test_vocabulary_file_that_is_no_text_is_refused(swivel: Run, text: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_bytes(b"\xff\xfe")
     ended = swivel("count", text, "-o", tmp_path / "matrix", "--vocabulary", tmp_path / "words")
-    check_error(ended, 2, "ConfigError: .*words: not valid UTF-8")
+    check_error(ended, 2, "error: .*words: not valid UTF-8")
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x", "-o", "y", "--nonsense"], ["demo", "x"]])
@@ -321,35 +321,35 @@ def test_wrong_usage_is_a_usage_error(swivel: Run, arguments: list[str]) -> None
 def test_missing_files_are_errors(swivel: Run, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     out = ["-o", tmp_path / "out"]
-    check_error(swivel("run", nowhere, *out), 1, "CorpusError: '.*nowhere': no such file or folder.*")
-    check_error(swivel("run", nowhere, nowhere, *out), 1, "CorpusError: '.*nowhere': no such file or folder.*")
-    check_error(swivel("run", f"{nowhere}*", *out), 1, "CorpusError: .*no file matches")
-    check_error(swivel("train", nowhere, *out), 1, "StorageError: .*nowhere: no such folder")
-    check_error(swivel("nearest", nowhere, "king"), 1, "StorageError: .*nowhere: no such file or folder")
-    check_error(swivel("info", nowhere), 1, "StorageError: .*nowhere: no such folder")
+    check_error(swivel("run", nowhere, *out), 1, "error: '.*nowhere': no such file or folder.*")
+    check_error(swivel("run", nowhere, nowhere, *out), 1, "error: '.*nowhere': no such file or folder.*")
+    check_error(swivel("run", f"{nowhere}*", *out), 1, "error: .*no file matches")
+    check_error(swivel("train", nowhere, *out), 1, "error: .*nowhere: no such folder")
+    check_error(swivel("nearest", nowhere, "king"), 1, "error: .*nowhere: no such file or folder")
+    check_error(swivel("info", nowhere), 1, "error: .*nowhere: no such folder")
 
 
 def test_info_on_a_file_or_on_an_empty_folder_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> None:
-    check_error(swivel("info", text), 1, "StorageError: .*text.txt: a file, not a folder that Swivel wrote")
+    check_error(swivel("info", text), 1, "error: .*text.txt: a file, not a folder that Swivel wrote")
     (tmp_path / "empty").mkdir()
-    check_error(swivel("info", tmp_path / "empty"), 1, r"UnfinishedFolder: .*empty: no manifest\.json.*")
+    check_error(swivel("info", tmp_path / "empty"), 1, r"error: .*empty: no manifest\.json.*")
 
 
 def test_output_below_a_file_is_an_error(swivel: Run, text: Path) -> None:
     for verb in ("run", "count"):
-        check_error(swivel(verb, text, "-o", text / "out"), 1, "StorageError: .*text.txt.*: Not a directory")
-    check_error(swivel("demo", "-o", text / "out", "--quiet"), 1, "StorageError: .*text.txt.*: Not a directory")
+        check_error(swivel(verb, text, "-o", text / "out"), 1, "error: .*text.txt.*: Not a directory")
+    check_error(swivel("demo", "-o", text / "out", "--quiet"), 1, "error: .*text.txt.*: Not a directory")
 
 
 def test_folder_of_another_stage_is_an_error(swivel: Run, work: Path, tmp_path: Path) -> None:
-    check_error(swivel("nearest", work / "matrix", "king"), 1, "StorageError: .*: a folder of matrix, not of vectors")
+    check_error(swivel("nearest", work / "matrix", "king"), 1, "error: .*: a folder of matrix, not of vectors")
     ended = swivel("train", work / "vectors", "-o", tmp_path / "out")
-    check_error(ended, 1, "StorageError: .*: a folder of vectors, not of matrix")
+    check_error(ended, 1, "error: .*: a folder of vectors, not of matrix")
 
 
 def test_finished_folder_with_other_settings_is_an_error(swivel: Run, work: Path) -> None:
     ended = swivel("run", work / "text.txt", "-o", work, *QUICK, "--seed", "7", "--quiet")
-    check_error(ended, 1, r"FolderExists: .*vectors: finished already with other settings \(train.seed\); .*")
+    check_error(ended, 1, r"error: .*vectors: finished already with other settings \(train.seed\); .*")
 
 
 def test_damaged_matrix_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> None:
@@ -358,19 +358,19 @@ def test_damaged_matrix_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> 
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    line = r"DamagedFolder: .*counts\.npy: checksum differs .*"
+    line = r"error: .*counts\.npy: checksum differs .*"
     check_error(swivel("train", tmp_path / "matrix", "-o", tmp_path / "vectors", "--quiet"), 1, line)
     check_error(swivel("info", tmp_path / "matrix", "--verify"), 1, line)
 
 
 def test_unknown_word_is_an_error_with_close_spellings(swivel: Run, work: Path) -> None:
-    line = "UnknownToken: 'quen' is not in the vocabulary of 8 tokens; did you mean 'queen'.*"
+    line = "error: 'quen' is not in the vocabulary of 8 tokens; did you mean 'queen'.*"
     check_error(swivel("nearest", work, "quen"), 1, line)
     check_error(swivel("analogy", work, "man", "king", "quen"), 1, line)
 
 
 def test_wrong_number_of_answers_is_a_usage_error(swivel: Run, work: Path) -> None:
-    check_error(swivel("nearest", work, "king", "-n", "0"), 2, "ConfigError: count must be a positive integer, got 0")
+    check_error(swivel("nearest", work, "king", "-n", "0"), 2, "error: count must be a positive integer, got 0")
 
 
 @pytest.mark.parametrize("order", [["--traceback", "info", "nowhere"], ["info", "nowhere", "--traceback"]])
@@ -378,14 +378,14 @@ def test_traceback_is_shown_when_asked_for(swivel: Run, order: list[str]) -> Non
     ended = swivel(*order)
     assert ended.status == 1
     assert ended.err.startswith("Traceback (most recent call last):")
-    assert ended.err.splitlines()[-1] == "StorageError: nowhere: no such folder"
+    assert ended.err.splitlines()[-1] == "error: nowhere: no such folder"
 
 
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
-        (MemoryError(), 1, "MemoryError: not enough memory; .*"),
-        (OSError(28, "No space left on device"), 1, "OSError: .*No space left on device"),
+        (MemoryError(), 1, "error: not enough memory; .*"),
+        (OSError(28, "No space left on device"), 1, "error: OSError: .*No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.Abort(), 130, "interrupted"),
     ],

@@ -66,8 +66,8 @@ def test_help_has_a_flag_for_every_setting(verb: str, configs: list[type[Any]]) 
 def test_help_shows_defaults_and_where_recipes_differ() -> None:
     shown = " ".join(show("run", "--help").stdout.split())
     assert "default: directional-bands, glove: symmetric]" in shown
-    assert "leave out tokens seen fewer times [default: 5]" in shown
-    assert "lower-case the text [default: yes]" in shown
+    assert "ignore tokens with fewer occurrences [default: 5]" in shown
+    assert "convert the text to lower case [default: yes]" in shown
     assert "[paper: 4096, fast: auto, default: auto, glove: 1024]" in shown
 
 

@@ -39,17 +39,17 @@ def test_exit_statuses_are_those_of_a_good_citizen() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"swivel, version {__version__}\n", "")
     missing = swivel("info", "nowhere")
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == "StorageError: nowhere: no such folder\n"
+    assert missing.stderr == "error: nowhere: no such folder\n"
     wrong = swivel("count", "nowhere", "-o", "nowhere", "--window", "0")
-    assert (wrong.returncode, wrong.stderr) == (2, "ConfigError: window must be a positive integer, got 0\n")
+    assert (wrong.returncode, wrong.stderr) == (2, "error: --window must be a positive integer, got 0\n")
 
 
 def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
-    broken = "import swivel.pipeline.stages as p, swivel.cli; p.count = None; swivel.cli.main()"
+    broken = "import swivel.pipeline.count as p, swivel.cli; p.count = None; swivel.cli.main()"
     arguments = [sys.executable, "-c", broken, "count", str(text), "-o", str(tmp_path)]
     done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "TypeError: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
+    assert done.stderr == "error: TypeError: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
 
 
 def start_long_training(text: Path, out: Path, epochs: int) -> subprocess.Popen[str]:
@@ -69,10 +69,10 @@ def test_interrupted_run_leaves_with_one_line_and_goes_on_when_given_again(text:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err.strip() == "interrupted; the same command goes on from what was saved"
+    assert err.strip() == "interrupted; run the same command again to resume"
     done = swivel("run", text, "-o", tmp_path / "out", *LONG, "--epochs", "300")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^going on after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
+    assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
     assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
 
 
@@ -80,7 +80,7 @@ def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_
     process = start_long_training(text, tmp_path / "out", epochs=1_000_000)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (out, err) == ("", "terminated; the same command goes on from what was saved\n")
+    assert (out, err) == ("", "terminated; run the same command again to resume\n")
     assert process.returncode == 143
 
 
@@ -123,7 +123,7 @@ def test_terminal_sees_a_bar_that_goes_away(text: Path, tmp_path: Path) -> None:
     status, shown = read_terminal([*COMMAND, "run", str(text), "-o", str(tmp_path), *LONG, "--epochs", "40"])
     assert status == 0
     assert re.search(r"training .*━.* \d+% .* cells/s \d:\d\d:\d\d left", shown), "all on one line"
-    assert re.search(r"\n[^\n]*  pass \d+/40, loss \S+ \(observed \S+, unobserved \S+\)", shown), "below it, whole"
+    assert re.search(r"\n[^\n]*  epoch \d+/40, loss \S+ \(observed \S+, unobserved \S+\)", shown), "below it, whole"
     assert "\x1b[2K" in shown, "the bar is wiped when the job is done"
     assert shown.rstrip().splitlines()[-1].startswith("next: swivel nearest ")
 

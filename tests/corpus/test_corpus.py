@@ -1,4 +1,4 @@
-"""What is a token and what a unit: the rules, on examples a reader can check."""
+"""Rules of tokens and units, on examples."""
 
 import subprocess
 import sys
@@ -9,7 +9,8 @@ import swivel.corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import split_units
 
-WORDS, SENTENCES = CorpusConfig(), CorpusConfig(unit="sentence")
+WORDS = CorpusConfig()
+SENTENCES = CorpusConfig(unit="sentence")
 DOCUMENTS = CorpusConfig(unit="document")
 
 
@@ -32,7 +33,7 @@ DOCUMENTS = CorpusConfig(unit="document")
         ("", []),
     ],
 )
-def test_words_are_what_the_rule_says(text: str, tokens: list[str]) -> None:
+def test_words_follow_the_rules(text: str, tokens: list[str]) -> None:
     assert [token for unit in split_units(text, WORDS) for token in unit] == tokens
 
 
@@ -66,7 +67,7 @@ def test_a_document_ends_at_a_blank_line() -> None:
         ("Er ging.“ Dann kam sie.", 2),
         ("Mr. Smith met J. R. Tolkien, etc. and left.", 1),
         ("It cost 3.14 at example.com today.", 1),
-        ("approx. five and so on. but lower case goes on", 1),
+        ("approx. five and so on. but lower case continues", 1),
         ("Wait... What", 2),
         ("In 1999. The end", 2),
         ("這是。那是！對嗎？好", 4),
@@ -74,11 +75,11 @@ def test_a_document_ends_at_a_blank_line() -> None:
         ("No stop. 5 digits. “Quote", 3),
     ],
 )
-def test_sentences_end_where_the_rule_says(text: str, sentences: int) -> None:
+def test_sentences_end_according_to_the_rules(text: str, sentences: int) -> None:
     assert len(split_units(text, SENTENCES)) == sentences
 
 
-def test_a_sentence_of_tokenised_text_ends_after_a_token_that_ends_in_a_stop() -> None:
+def test_with_whitespace_tokens_a_sentence_ends_after_a_token_that_ends_in_a_stop() -> None:
     config = CorpusConfig(tokenizer="whitespace", unit="sentence")
     assert split_units("it ends . here too! and 。 on", config) == [
         ["it", "ends", "."],
@@ -88,12 +89,12 @@ def test_a_sentence_of_tokenised_text_ends_after_a_token_that_ends_in_a_stop() -
     ]
 
 
-def test_importing_the_room_loads_no_numba() -> None:
+def test_importing_the_package_does_not_import_numba() -> None:
     code = "import sys, swivel.corpus; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_name_the_room_promises_is_there() -> None:
+def test_every_name_in_all_exists() -> None:
     assert all(hasattr(swivel.corpus, name) for name in swivel.corpus.__all__)
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         _ = swivel.corpus.missing

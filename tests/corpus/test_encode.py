@@ -1,4 +1,4 @@
-"""The compiled tokeniser against the oracle, whatever the threads, the pieces and the source."""
+"""The compiled tokenizer against the reference, for any number of threads, piece size and source."""
 
 import itertools
 import tempfile
@@ -26,11 +26,11 @@ NASTY = [
     *'09½²_.!?…。！？,"”’)]»«“',
     *["\r\n", "\n\n", "\r\r", ". A", ". a", "mr. X", "J. B", "no.) Y", "etc... Z", "e.g. ", "? ", "don't", "x-y"],
 ]
-# A few of them at a time, so that each meets the others often.
+# Each text uses few of them, so that all combinations occur often.
 nasty_texts = st.lists(st.sampled_from(NASTY), min_size=1, max_size=7, unique=True).flatmap(
     lambda few: st.lists(st.sampled_from(few), max_size=60).map("".join)
 )
-# What few random texts would hold.
+# Cases that random texts rarely contain.
 HARD = [
     "a--b a'-b x-’y a\u00ad-b a-\u00ad\u0301b -\u0301b c-\u00ad d",
     "He left.' Then \"No.\" 'Yes!' ”X?” Y",
@@ -64,15 +64,19 @@ def encode(
 def read_units(
     encoded: EncodedCorpus, folder: Path, vocabulary: Vocabulary | None = None, keep_gaps: bool = False
 ) -> list[list[str | None]]:
-    """Return units as lists of tokens (None for a gap), checking that breaks are where they belong."""
+    """Return units as lists of tokens (None for a gap); assert that no break is repeated or at either end."""
     vocabulary = vocabulary or Vocabulary(sorted(encoded.counts()))
     ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=folder / "out.npy", threads=2)
+
     assert ids.dtype == np.uint32
+
     if not len(ids):
         return []
     breaks = np.flatnonzero(ids == BREAK)
+
     assert not {0, len(ids) - 1} & set(breaks.tolist())
     assert (np.diff(breaks) > 1).all()
+
     names = {**dict(enumerate(vocabulary.tokens)), int(GAP): None}
     return [[names[int(i)] for i in unit if i != BREAK] for unit in np.split(ids, breaks)]
 
@@ -82,14 +86,15 @@ def read_units(
 )
 @many
 @given(text=nasty_texts | free_texts, piece_bytes=st.integers(1, 64), threads=st.integers(1, 3))
-def test_a_file_encodes_to_what_the_oracle_says(
+def test_a_file_is_encoded_like_the_reference(
     folder: Path, config: CorpusConfig, text: str, piece_bytes: int, threads: int
 ) -> None:
     file = folder / "text.txt"
-    text = text.lstrip("\ufeff")  # which a file begins with, and is not text
+    text = text.lstrip("\ufeff")  # A byte order mark at the start of a file is not part of the text.
     file.write_bytes(text.encode())
     encoded = encode(file, config, folder, threads=threads, piece_bytes=piece_bytes)
     expected = split_units(text, config)
+
     assert read_units(encoded, folder) == expected
     assert encoded.counts() == Counter(token for unit in expected for token in unit)
     assert encoded.token_count == sum(map(len, expected))
@@ -97,7 +102,7 @@ def test_a_file_encodes_to_what_the_oracle_says(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_hard_cases_encode_to_what_the_oracle_says(folder: Path, config: CorpusConfig) -> None:
+def test_hard_cases_are_encoded_like_the_reference(folder: Path, config: CorpusConfig) -> None:
     for text in [*HARD, "\n\n".join(HARD), " ".join(HARD)]:
         (folder / "hard.txt").write_bytes(text.encode())
         for piece_bytes in (1, 7, 1 << 20):
@@ -112,7 +117,7 @@ def test_hard_cases_encode_to_what_the_oracle_says(folder: Path, config: CorpusC
     piece_bytes=st.integers(1, 64),
     threads=st.integers(1, 3),
 )
-def test_each_string_of_an_iterable_is_a_document_of_its_own(
+def test_each_string_of_an_iterable_is_a_separate_document(
     folder: Path, texts: list[str], config: CorpusConfig, piece_bytes: int, threads: int
 ) -> None:
     encoded = encode(iter(texts), config, folder, threads=threads, piece_bytes=piece_bytes)
@@ -127,7 +132,7 @@ def test_each_string_of_an_iterable_is_a_document_of_its_own(
     config=st.sampled_from(CONFIGS),
     piece_bytes=st.integers(1, 64),
 )
-def test_lists_of_tokens_are_taken_as_they_are_but_for_case(
+def test_lists_of_tokens_are_changed_in_case_only(
     folder: Path, units: list[list[str]], config: CorpusConfig, piece_bytes: int
 ) -> None:
     encoded = encode(units, config, folder, threads=2, piece_bytes=piece_bytes)
@@ -153,10 +158,11 @@ def test_units_never_cross_files_and_files_keep_their_order(
 @given(data=st.lists(st.sampled_from([b"a ", b"B", b"\n", b"\xff", b"\xe2\x82", b"\x80", b"\xf0\x9f\x98", b"\xc3\xa9",
                                       b"\xed\xa0\x80", b"\xc0\x80", b". ", b"\xf4\x90\x80\x80"]), max_size=12),
        config=st.sampled_from(CONFIGS), piece_bytes=st.integers(1, 64))  # fmt: skip
-def test_bad_utf8_separates_when_asked_to_be_replaced(
+def test_invalid_utf8_separates_tokens_with_errors_replace(
     folder: Path, data: list[bytes], config: CorpusConfig, piece_bytes: int
 ) -> None:
-    file, joined = folder / "bad.txt", b"".join(data)
+    file = folder / "bad.txt"
+    joined = b"".join(data)
     file.write_bytes(joined)
     config = CorpusConfig(tokenizer=config.tokenizer, unit=config.unit, lowercase=config.lowercase, errors="replace")
     encoded = encode(file, config, folder, threads=2, piece_bytes=piece_bytes)
@@ -165,7 +171,7 @@ def test_bad_utf8_separates_when_asked_to_be_replaced(
 
 @many
 @given(text=nasty_texts, vocabulary=st.sets(st.sampled_from(["a", "b", "absent", "don't", "j", "z", "中"]), min_size=1))
-def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(
+def test_tokens_outside_the_vocabulary_are_left_out_or_become_gaps(
     folder: Path, text: str, vocabulary: set[str]
 ) -> None:
     config = CorpusConfig()
@@ -173,12 +179,14 @@ def test_tokens_outside_the_vocabulary_are_left_out_or_keep_their_place(
     expected = split_units(text, config) * 2
     chosen = Vocabulary(sorted(vocabulary))
     kept = [[token for token in unit if token in vocabulary] for unit in expected]
+
     assert read_units(encoded, folder, chosen) == [unit for unit in kept if unit]
+
     gaps = [[token if token in vocabulary else None for token in unit] for unit in expected]
     assert read_units(encoded, folder, chosen, keep_gaps=True) == gaps
 
 
-def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder: Path) -> None:
+def test_a_token_that_is_too_long_is_split(folder: Path) -> None:
     text = "é" * 50_000 + "x" * 100_000 + "-İ" * 40_000 + " end"
     (folder / "long.txt").write_text(text, encoding="utf-8")
     for config in (CorpusConfig(), CorpusConfig(tokenizer="whitespace", lowercase=False)):
@@ -188,7 +196,7 @@ def test_a_token_too_long_is_cut_and_goes_on_as_the_next(folder: Path) -> None:
             assert max(len(token.encode()) for token in encoded.counts()) <= MAX_TOKEN_BYTES
 
 
-def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folder: Path) -> None:
+def test_many_types_and_long_lines_are_encoded_equally_for_all_threads_and_pieces(folder: Path) -> None:
     rng = np.random.default_rng(3)
     text = " ".join(f"w{number:x}" for number in rng.zipf(1.3, 200_000) % 100_000)
     (folder / "line.txt").write_text(text)
@@ -202,29 +210,33 @@ def test_many_types_and_long_lines_are_the_same_for_all_threads_and_pieces(folde
         vocabulary = choose_tokens(encoded.counts(2), VocabularyConfig(min_count=2, max_size=500))
         ids = encoded.write_ids(vocabulary, keep_gaps=True, path=folder / f"{threads}.npy", threads=threads)
         results.append(ids.tobytes())
+
     assert len(set(results)) == 1
 
 
-def test_counts_are_only_those_of_the_least_count_or_more(folder: Path) -> None:
+def test_counts_are_limited_by_min_count(folder: Path) -> None:
     encoded = encode(["a b a c", "c a"], CorpusConfig(), folder)
     assert encoded.counts() == {"a": 3, "b": 1, "c": 2}
     assert encoded.counts(min_count=2) == {"a": 3, "c": 2}
 
 
-def test_the_tables_say_what_the_oracle_says_of_every_character() -> None:
+def test_the_tables_classify_every_character_like_the_reference() -> None:
     kinds = build_rules(CorpusConfig(unit="sentence")).kinds
     assert kinds.tolist() == [kind_of(chr(point)) for point in range(0x110000)]
 
 
-def test_no_abbreviation_is_too_long_for_the_compiled_tokeniser() -> None:
+def test_abbreviations_fit_the_compiled_tokenizer() -> None:
     assert all(word.isascii() and word.islower() and 1 < len(word) <= 7 and "k" not in word for word in ABBREVIATIONS)
 
 
 class Recorder(SilentProgress):
-    """A progress that adds up what it is told."""
+    """Progress that adds the reported amounts."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        self.total, self.unit, self.done, self.ended = total, unit, 0.0, False
+        self.total = total
+        self.unit = unit
+        self.done = 0.0
+        self.ended = False
         return self
 
     def advance(self, amount: float = 1, note: str = "") -> None:
@@ -237,7 +249,7 @@ class Recorder(SilentProgress):
         raise AssertionError(text)
 
 
-def test_progress_counts_the_bytes_of_the_files(folder: Path) -> None:
+def test_progress_adds_up_to_the_bytes_of_the_files(folder: Path) -> None:
     (folder / "p.txt").write_bytes(b"some words\n" * 100)
     recorder = Recorder()
     encode_corpus([folder / "p.txt"] * 2, CorpusConfig(), scratch=folder, threads=2, progress=recorder, piece_bytes=64)

@@ -1,4 +1,4 @@
-"""Ranges of files: together they are the file, cut where no unit goes on; and files behind URLs."""
+"""File ranges, which are cut between units and cover the files; remote files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(part: FileRange, config: CorpusConfig) -> bytes:
     unit=st.sampled_from(["line", "sentence", "document"]),
     scan=st.integers(1, 4),
 )
-def test_ranges_are_the_file_cut_where_units_end(
+def test_ranges_cover_the_file_and_are_cut_between_units(
     text: str, range_bytes: int, unit: str, scan: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "range.txt"
@@ -47,12 +47,14 @@ def test_ranges_are_the_file_cut_where_units_end(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges_module, "_SCAN_BYTES", scan)
         parts = [read(part, config) for part in cut_files([file], config, range_bytes)]
+
     assert b"".join(parts) == text.encode()
+
     units = [unit for part in parts for unit in split_units(part.decode(), config)]
     assert units == split_units(text, config)
 
 
-def test_lines_of_a_corpus_are_in_one_range_each(tmp_path: Path) -> None:
+def test_ranges_end_with_whole_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("".join(f"line {number}\n" for number in range(100)))
     parts = [read(part, CorpusConfig()) for part in cut_files([file], CorpusConfig(), 100)]
@@ -61,7 +63,7 @@ def test_lines_of_a_corpus_are_in_one_range_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "encoding"), [("a.txt.gz", "utf-8"), ("a.txt", "utf-16")])
-def test_what_cannot_be_cut_is_one_range(name: str, encoding: str, tmp_path: Path) -> None:
+def test_compressed_and_transcoded_files_are_one_range(name: str, encoding: str, tmp_path: Path) -> None:
     data = ("line\n" * 100).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     config = CorpusConfig(encoding=encoding)
@@ -77,12 +79,14 @@ def test_small_files_are_grouped_and_large_ones_are_not() -> None:
     assert group_ranges([], 9) == []
 
 
-def test_a_bad_byte_has_its_line_in_the_file(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_with_its_line_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"fine\n" * 50 + b"b\xff\n" + b"fine\n" * 50)
     part = cut_files([file], CorpusConfig(), 100)[2]
+
     with pytest.raises(CorpusError, match=r"a.txt, line 51: not valid UTF-8 \(byte 0xff at column 2\)"):
         encode_ranges((part,), CorpusConfig(), scratch=tmp_path)
+
     (tmp_path / "b.txt").write_bytes(b"\xff\n")
     with pytest.raises(CorpusError, match=r"b.txt, line 1: not valid UTF-8"):
         encode_ranges((FileRange(tmp_path / "b.txt", 0, None, 2),), CorpusConfig(), scratch=tmp_path)
@@ -98,7 +102,7 @@ def archive(tmp_path: Path) -> str:
     return f"file://{tmp_path}/a.zip"
 
 
-def test_urls_are_listed_as_folders_patterns_and_files(archive: str) -> None:
+def test_urls_are_listed_as_folders_globs_and_files(archive: str) -> None:
     def names(url: str) -> list[str]:
         return [file.name for file in list_files(url)]
 
@@ -108,7 +112,7 @@ def test_urls_are_listed_as_folders_patterns_and_files(archive: str) -> None:
     assert list_files(list_files(f"zip://in/a.txt::{archive}"))[0].suffix == ".txt"
 
 
-def test_a_url_of_this_machine_s_disk_is_a_path(tmp_path: Path) -> None:
+def test_a_url_of_a_local_file_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     assert list_files(f"file://{tmp_path}/*.txt") == [tmp_path / "a.txt"]
     assert list_files(f"local://{tmp_path}") == [tmp_path / "a.txt"]
@@ -140,27 +144,27 @@ def test_a_fingerprint_of_a_url_changes_with_the_file(archive: str, tmp_path: Pa
         ("zip://a.txt::file:///nowhere/a.zip", "No such file or directory"),
     ],
 )
-def test_a_url_that_leads_nowhere_is_told(url: str, message: str, archive: str) -> None:
+def test_a_url_without_files_is_an_error(url: str, message: str, archive: str) -> None:
     with pytest.raises(CorpusError, match=message):
         list_files(url.replace("ARCHIVE", archive))
 
 
-def test_a_file_that_is_gone_is_told(archive: str) -> None:
+def test_a_remote_file_that_does_not_exist_is_an_error(archive: str) -> None:
     [file] = list_files(f"zip://in/a.txt::{archive}")
     assert isinstance(file, RemoteFile)
-    gone = RemoteFile(file.system, "in/gone.txt")
-    for ask in (gone.size, gone.version, gone.open):
+    missing = RemoteFile(file.system, "in/gone.txt")
+    for method in (missing.size, missing.version, missing.open):
         with pytest.raises(CorpusError, match=r"zip://in/gone.txt: No such file"):
-            ask()
+            method()
 
 
-def test_who_reads_this_machine_s_disk_only_refuses_urls(archive: str, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="only files of this machine are read here; fetch them first"):
+def test_list_paths_refuses_urls(archive: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="only local files are supported here; download the remote files first"):
         list_paths(f"zip://in::{archive}")
     assert list_paths(tmp_path) == [tmp_path / "a.zip"]
 
 
-def test_empty_files_are_grouped_wherever_they_stand(tmp_path: Path) -> None:
+def test_empty_files_are_grouped_at_any_position(tmp_path: Path) -> None:
     for name, text in (("a.txt", ""), ("b.txt", "some words\n"), ("c.txt", "")):
         (tmp_path / name).write_text(text)
     files = list_files([tmp_path])

@@ -1,4 +1,4 @@
-"""Files, folders, globs, compressed files, standard input, iterables; and what is said of those that cannot be read."""
+"""Files, folders, globs, compressed files, standard input and iterables, and errors of sources that cannot be read."""
 
 import bz2
 import gzip
@@ -43,7 +43,7 @@ def fail(texts: Any, folder: Path, config: CorpusConfig = CorpusConfig()) -> str
     return str(caught.value)
 
 
-def test_folders_are_read_whole_in_sorted_order_without_hidden_files(tmp_path: Path) -> None:
+def test_folders_are_read_in_sorted_order_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.txt", "a/y.txt", ".hidden", ".git/config"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text(name)
@@ -74,25 +74,27 @@ def test_compressed_files_read_like_plain_ones(tmp_path: Path, suffix: str) -> N
     file.write_bytes(COMPRESS[suffix](data[:half]) + COMPRESS[suffix](data[half:]))  # two members in one file
     plain = tmp_path / "text"
     plain.write_bytes(data)
+
     assert count(file, tmp_path).counts() == count(plain, tmp_path).counts()
     assert count(file, tmp_path).unit_count == 100
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_compressed_files_in_other_encodings_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
-    # Letters by chance, hardly compressible: many reads bring nothing out, some half a character.
+    # Random letters hardly compress: many reads return no data, and some end inside a character.
     words = ["".join(map(chr, row)) for row in np.random.default_rng(5).integers(0x4E00, 0x9FA5, (30_000, 7))]
     data = " ".join(words).encode("utf-16")
     file = tmp_path / f"text{suffix}"
     file.write_bytes(COMPRESS[suffix](data[:333]) + COMPRESS[suffix](data[333:]))
     config = CorpusConfig(encoding="utf-16", tokenizer="whitespace")
-    blocks = list(swivel_blocks(file, config))
+    blocks = list(read_blocks(file, config))
+
     assert b"".join(block.data for block in blocks).decode() == " ".join(words)
     assert all(block.data for block in blocks)
     assert 0 < sum(block.cost for block in blocks) <= file.stat().st_size
 
 
-def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path: Path) -> None:
+def test_half_a_character_at_the_end_is_an_error_or_separates_tokens(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes("ab".encode("utf-16-le") + b"c")
     assert "line 1: not valid utf-16-le" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
     config = CorpusConfig(encoding="utf-16-le", errors="replace")
@@ -100,7 +102,7 @@ def test_half_a_character_at_the_end_is_an_error_or_separates(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None:
+def test_a_damaged_compressed_file_is_an_error_with_its_name(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"text{suffix}"
     file.write_bytes(COMPRESS[suffix](TEXT.encode())[:-12])
     assert f"text{suffix}: not a " in fail(file, tmp_path)
@@ -108,7 +110,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
     assert "or damaged" in fail(file, tmp_path)
 
 
-def test_zst_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zst_without_its_library_is_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zst").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"\.zst files need zstandard: pip install .*\[zstd\]"):
@@ -140,27 +142,28 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-32-be", "cp1252", "UTF8", "utf-8-sig"])
-def test_other_encodings_read_the_same(tmp_path: Path, encoding: str) -> None:
+def test_other_encodings_have_the_same_counts(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "text").write_bytes(TEXT.encode(encoding))
     encoded = count(tmp_path / "text", tmp_path, CorpusConfig(encoding=encoding))
     assert encoded.counts() == {"ünïcode": 50, "words": 50, "and": 50, "more": 50}
 
 
-def test_bytes_that_are_not_in_another_encoding_are_an_error_or_separate(tmp_path: Path) -> None:
+def test_invalid_bytes_in_other_encodings_are_an_error_or_separate_tokens(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"ab\r\nc\xe9d")
     message = fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="ascii"))
-    assert message.endswith(
-        "text, line 2: not valid ascii (byte 0xe9 at column 2); pass --encoding or --errors replace"
-    )
+
+    assert "text, line 2: not valid ascii (byte 0xe9 at column 2); pass encoding (--encoding)" in message
+
     config = CorpusConfig(encoding="ascii", errors="replace")
     assert count(tmp_path / "text", tmp_path, config).counts() == {"ab": 1, "c": 1, "d": 1}
+
     (tmp_path / "text").write_bytes(b"a\0b")
     assert "not valid utf-16" in fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="utf-16-le"))
 
 
 @pytest.mark.parametrize("encoding", ["klingon", "rot13", "a\0b"])
-def test_an_unknown_encoding_is_a_wrong_setting(tmp_path: Path, encoding: str) -> None:
-    with pytest.raises(ConfigError, match="encoding must be one"):
+def test_an_unknown_encoding_is_a_config_error(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(ConfigError, match="encoding must be"):
         count(["a"], tmp_path, CorpusConfig(encoding=encoding))
 
 
@@ -173,30 +176,35 @@ def test_an_unknown_encoding_is_a_wrong_setting(tmp_path: Path, encoding: str) -
         (b"\xed\xa0\x80", "line 1: not valid UTF-8 (byte 0xed at column 1)"),
     ],
 )
-def test_bad_utf8_is_an_error_that_says_where(tmp_path: Path, data: bytes, place: str, piece_bytes: int) -> None:
+def test_invalid_utf8_is_an_error_with_line_and_column(
+    tmp_path: Path, data: bytes, place: str, piece_bytes: int
+) -> None:
     (tmp_path / "bad.txt").write_bytes(data)
     with pytest.raises(CorpusError) as caught:
         encode_pieces(tmp_path / "bad.txt", CorpusConfig(), scratch=tmp_path, threads=2, piece_bytes=piece_bytes)
-    assert str(caught.value) == f"{tmp_path / 'bad.txt'}, {place}; pass --encoding or --errors replace"
+    assert str(caught.value).startswith(f"{tmp_path / 'bad.txt'}, {place}; pass encoding (--encoding) or errors=")
 
 
-def test_an_error_in_the_text_comes_before_a_later_one_of_the_file(tmp_path: Path) -> None:
+def test_an_error_in_an_earlier_file_is_raised_first(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff")
     (tmp_path / "b.gz").write_bytes(b"never compressed")
     assert "a.txt, line 1: not valid UTF-8" in fail([tmp_path / "a.txt", tmp_path / "b.gz"], tmp_path)
 
 
-def test_paths_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+def test_missing_paths_are_errors_with_their_names(tmp_path: Path) -> None:
     assert "missing.txt': no such file or folder" in fail(str(tmp_path / "missing.txt"), tmp_path)
     assert "missing.gz': no such file or folder" in fail([tmp_path / "missing.gz"], tmp_path)
     assert "*.txt: no file matches" in fail(str(tmp_path / "*.txt"), tmp_path)
-    (tmp_path / "hollow").mkdir()
-    assert "hollow: the folder has no files" in fail(tmp_path / "hollow", tmp_path)
-    assert "no such file or folder (texts themselves" in fail("some text\n" * 1000, tmp_path)
+
+    (tmp_path / "empty-folder").mkdir()
+    assert "empty-folder: the folder has no files" in fail(tmp_path / "empty-folder", tmp_path)
+    assert "no such file or folder (pass texts" in fail("some text\n" * 1000, tmp_path)
     assert "no such file or folder" in fail("a\0b", tmp_path)
 
 
-def test_files_and_folders_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_and_folders_are_errors_with_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "secret").write_text("x")
 
@@ -206,36 +214,40 @@ def test_files_and_folders_that_may_not_be_read_are_named(tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
         with pytest.raises(CorpusError, match="secret: Permission denied"):
-            list(swivel_blocks(tmp_path / "in" / "secret"))
+            list(read_blocks(tmp_path / "in" / "secret"))
     monkeypatch.setattr(os, "scandir", refuse)
+
     with pytest.raises(CorpusError, match="in: Permission denied"):
         list_files(tmp_path / "in")
 
 
-def swivel_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[TextBlock]:  # noqa: B008 (frozen)
+def read_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[TextBlock]:  # noqa: B008 (frozen)
     return open_streams(file, config)[0].blocks()
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a", 1], "item 2: expected a string, as before, got int"),
-        (["a", ["b"]], "item 2: expected a string, as before, got list"),
+        (["a", 1], "item 2: expected a string like the items before, got int"),
+        (["a", ["b"]], "item 2: expected a string like the items before, got list"),
         ([["a"], "b"], "item 2: expected a list of tokens, got str"),
         ([["a"], 3], "item 2: expected a list of tokens, got int"),
-        ([["a", 3]], "item 1: expected tokens that are strings"),
-        ([b"a"], "item 1: expected tokens that are strings"),
-        (5, "texts: expected a path, or texts to iterate over, got int"),
-        ([Path("-"), "a"], "item 2: expected a path, as before, got str"),
-        (["a", "b\ud800"], "item 2: a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"),
-        ([["a"], ["\ud800"]], "item 2: a token has a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"),
+        ([["a", 3]], "item 1: all tokens must be strings"),
+        ([b"a"], "item 1: all tokens must be strings"),
+        (5, "texts must be a path or an iterable, got int"),
+        ([Path("-"), "a"], "item 2: expected a path like the items before, got str"),
+        (["a", "b\ud800"], "item 2: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'"),
+        (
+            [["a"], ["\ud800"]],
+            "item 2: a token contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'",
+        ),
     ],
 )
-def test_items_that_are_no_text_are_numbered(tmp_path: Path, texts: Any, message: str) -> None:
+def test_items_of_the_wrong_type_are_errors_with_their_numbers(tmp_path: Path, texts: Any, message: str) -> None:
     assert fail(texts, tmp_path) == message
 
 
-def test_lone_surrogates_are_replaced_when_asked(tmp_path: Path) -> None:
+def test_lone_surrogates_are_replaced_with_errors_replace(tmp_path: Path) -> None:
     config = CorpusConfig(errors="replace")
     assert count(["a\ud800b"], tmp_path, config).counts() == {"a": 1, "b": 1}
     assert count([["a\ud800b"]], tmp_path, config).counts() == {"a?b": 1}
@@ -246,35 +258,42 @@ def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path: Path) ->
     file.write_text("x")
     os.utime(file, ns=(1, 1))
     before = fingerprint_sources(file, CorpusConfig())
+
     assert before == fingerprint_sources([file], CorpusConfig())
     assert before != fingerprint_sources(file, CorpusConfig(lowercase=False))
+
     os.utime(file, ns=(2, 2))
     assert before != fingerprint_sources(file, CorpusConfig())
+
     items = iter(["a"])
     assert fingerprint_sources(items, CorpusConfig()) == {"iterable": "iterable"}
     assert next(items) == "a"
 
 
-def test_a_fingerprint_does_not_say_where_a_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fingerprint_does_not_depend_on_the_location_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("x")
         os.utime(tmp_path / name / "a.txt", ns=(1, 1))
     monkeypatch.chdir(tmp_path / "one")
-    here = fingerprint_sources("a.txt", CorpusConfig())
-    assert list(here) == ["a.txt"]
-    assert here == fingerprint_sources(tmp_path / "one" / "a.txt", CorpusConfig())
-    assert here == fingerprint_sources(tmp_path / "two" / "a.txt", CorpusConfig())
-    assert here == fingerprint_sources(tmp_path / "two", CorpusConfig())
+    relative = fingerprint_sources("a.txt", CorpusConfig())
+
+    assert list(relative) == ["a.txt"]
+    assert relative == fingerprint_sources(tmp_path / "one" / "a.txt", CorpusConfig())
+    assert relative == fingerprint_sources(tmp_path / "two" / "a.txt", CorpusConfig())
+    assert relative == fingerprint_sources(tmp_path / "two", CorpusConfig())
 
 
-def test_files_of_the_same_name_have_a_fingerprint_each(tmp_path: Path) -> None:
+def test_files_of_the_same_name_have_separate_fingerprints(tmp_path: Path) -> None:
     names = ("-", "a/a.txt", "a/vocabulary", "a.txt#2", "b/a.txt", "c/a.txt", "iterable")
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = fingerprint_sources([tmp_path / name for name in (*names, "a/a.txt")], CorpusConfig())
-    assert sorted(found) == [
+
+    fingerprints = fingerprint_sources([tmp_path / name for name in (*names, "a/a.txt")], CorpusConfig())
+    assert sorted(fingerprints) == [
         "-#2", "a.txt", "a.txt#2", "a.txt#3", "a.txt#4", "a.txt#5", "iterable#2", "vocabulary#2",
     ]  # fmt: skip
-    assert found["a.txt#5"] == found["a.txt"]
+    assert fingerprints["a.txt#5"] == fingerprints["a.txt"]

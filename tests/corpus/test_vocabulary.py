@@ -1,4 +1,4 @@
-"""Which tokens are kept, in which order, and how they are saved."""
+"""Selection, order, lookup and storage of vocabularies."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from swivel.errors import UnknownToken, VocabularyError
 ALL = VocabularyConfig(min_count=1, max_size=None)
 
 
-def test_tokens_come_by_falling_count_and_ties_by_code_points() -> None:
+def test_tokens_are_in_order_of_decreasing_count_and_ties_of_code_points() -> None:
     counts = {"b": 2, "é": 2, "a": 2, "B": 2, "rare": 1, "the": 9}
     vocabulary = choose_tokens(counts, ALL)
     assert vocabulary.tokens == ("the", "B", "a", "b", "é", "rare")
@@ -20,7 +20,7 @@ def test_tokens_come_by_falling_count_and_ties_by_code_points() -> None:
     assert choose_tokens(dict(reversed(counts.items())), ALL) == vocabulary
 
 
-def test_rare_tokens_and_those_beyond_the_size_are_left_out() -> None:
+def test_min_count_and_max_size_limit_the_vocabulary() -> None:
     counts = {"a": 3, "b": 2, "c": 1}
     assert choose_tokens(counts, VocabularyConfig(min_count=2)).tokens == ("a", "b")
     assert choose_tokens(counts, VocabularyConfig(min_count=1, max_size=1)).tokens == ("a",)
@@ -28,9 +28,9 @@ def test_rare_tokens_and_those_beyond_the_size_are_left_out() -> None:
     assert len(choose_tokens(counts, ALL)) == 3
 
 
-def test_an_empty_vocabulary_is_an_error_that_says_why() -> None:
+def test_an_empty_vocabulary_is_an_error_with_the_reason() -> None:
     with pytest.raises(
-        VocabularyError, match=r"no token occurs 5 times or more \(the commonest: 3\); lower --min-count"
+        VocabularyError, match=r"no token occurs 5 times or more \(the most frequent: 3\); lower min_count"
     ):
         choose_tokens({"a": 3}, VocabularyConfig(min_count=5))
     with pytest.raises(VocabularyError, match="the text has no tokens"):
@@ -39,7 +39,7 @@ def test_an_empty_vocabulary_is_an_error_that_says_why() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**62), max_size=20))
-def test_what_is_saved_as_text_comes_back(counts: dict[str, int]) -> None:
+def test_lines_are_read_back(counts: dict[str, int]) -> None:
     vocabulary = Vocabulary(counts, counts.values())
     lines = vocabulary.to_lines()
     assert not any(char in line for line in lines for char in "\r\n")
@@ -48,18 +48,18 @@ def test_what_is_saved_as_text_comes_back(counts: dict[str, int]) -> None:
 
 @settings(deadline=None)
 @given(st.text(st.sampled_from("\\\t\n\rtnr a")))
-def test_escaping_is_undone(token: str) -> None:
+def test_unescape_inverts_escape(token: str) -> None:
     assert unescape(escape(token)) == token
     assert not set(escape(token)) & set("\t\r\n")
 
 
 @pytest.mark.parametrize("line", ["", "word", "word\t", "word\tmany", "word\t-1", "word 3"])
-def test_a_malformed_line_is_numbered(line: str) -> None:
+def test_a_malformed_line_is_an_error_with_its_number(line: str) -> None:
     with pytest.raises(VocabularyError, match="vocabulary, line 2: expected a token, a tab and a count"):
         Vocabulary.from_lines(["a\t1", line])
 
 
-def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens() -> None:
+def test_a_list_of_tokens_is_ordered_by_count_and_keeps_unseen_tokens() -> None:
     vocabulary = from_list(["x", "unseen", "y", "z"], {"x": 1, "y": 5, "z": 1, "other": 9})
     assert vocabulary.tokens == ("y", "x", "z", "unseen")
     assert vocabulary.counts.tolist() == [5, 1, 1, 0]
@@ -69,8 +69,8 @@ def test_ones_own_list_is_ordered_by_count_and_keeps_unseen_tokens() -> None:
     ("tokens", "message"),
     [
         ([], "the list of tokens is empty"),
-        (["a", ""], "list of tokens, line 2: empty"),
-        (["a", "b", "a"], "list of tokens, line 3: 'a' is there twice"),
+        (["a", ""], "list of tokens, line 2: the token is empty"),
+        (["a", "b", "a"], "list of tokens, line 3: 'a' is repeated"),
     ],
 )
 def test_a_malformed_list_is_refused(tokens: list[str], message: str) -> None:
@@ -88,7 +88,7 @@ def test_ids_are_positions() -> None:
     assert repr(vocabulary) == "<Vocabulary of 2 tokens>"
 
 
-def test_an_unknown_token_is_answered_with_close_spellings() -> None:
+def test_an_unknown_token_is_an_error_with_similar_tokens() -> None:
     vocabulary = Vocabulary(["color", "colours", "banana"])
     with pytest.raises(UnknownToken, match=r"'colour' is not in the vocabulary of 3 tokens; did you mean 'col"):
         vocabulary.id("colour")
@@ -97,30 +97,32 @@ def test_an_unknown_token_is_answered_with_close_spellings() -> None:
     assert vocabulary.close_spellings("colour") == ["colours", "color"]
 
 
-def test_a_vocabulary_is_immutable_and_leaves_the_callers_counts_alone() -> None:
+def test_a_vocabulary_is_immutable_and_copies_the_counts() -> None:
     counts = np.array([2, 1])
     vocabulary = Vocabulary(["a", "b"], counts)
     counts[0] = 9
+
     assert vocabulary.counts.tolist() == [2, 1]
     with pytest.raises(ValueError, match="read-only"):
         vocabulary.counts[0] = 1
     assert Vocabulary("ab", (count for count in (2, 1))) == vocabulary
 
 
-def test_wrong_numbers_of_counts_and_tokens_given_twice_are_errors() -> None:
+def test_mismatched_counts_and_repeated_tokens_are_errors() -> None:
     with pytest.raises(VocabularyError, match="2 tokens but 1 counts"):
         Vocabulary(["a", "b"], [1])
     with pytest.raises(VocabularyError, match="'a' is in the vocabulary twice"):
         _ = Vocabulary(["a", "b", "a"]).ids
 
 
-def test_a_long_text_is_split_only_when_asked_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_parsed_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     words = Vocabulary(
         [f"w{number}" for number in range(50)] + ["tab\t", "line\n", "back\\slash", ""], range(54, 0, -1)
     )
     text = "".join(line + "\n" for line in words.to_lines())
     monkeypatch.setattr("swivel.corpus.vocabulary._LONG_TEXT", 10)
     stored = Vocabulary.from_text(text)
+
     assert len(stored) == 54
     assert "tokens" not in vars(stored)
     assert stored == words
@@ -129,7 +131,7 @@ def test_a_long_text_is_split_only_when_asked_for_a_token(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["no count\n", "a\t1\nb\n", "a\tx\n"])
-def test_a_text_that_is_no_vocabulary_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_text_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.corpus.vocabulary._LONG_TEXT", 1)
     with pytest.raises(VocabularyError, match=r"line \d: expected a token, a tab and a count"):
         _ = Vocabulary.from_text(text).tokens

@@ -1,4 +1,4 @@
-"""Adding matrices: the sum of counts by label, exact, for every kind of columns; and what does not add up."""
+"""Adding matrices: exact sums by label for every kind of columns, and matrices that cannot be added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from swivel.cli import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, StorageError
-from swivel.pipeline.stages import add, count
+from swivel.pipeline.add import add
+from swivel.pipeline.count import count
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 
@@ -35,6 +36,7 @@ def make_matrix(path: Path, table: dict[tuple[str, str], int], *, unit: int = 1)
         columns=Vocabulary(columns, range(len(columns), 0, -1)),
         unit=unit,
     )
+
     with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
         for (row, column), units in table.items():
             builder.add(rows.index(row), columns.index(column), units)
@@ -57,29 +59,32 @@ def test_halves_of_a_text_add_up_to_the_whole_bit_for_bit(columns: str, tmp_path
     total = add(*halves, out=tmp_path / "sum")
     for name in CELL_FILES:
         assert (tmp_path / "sum" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
     assert total.columns == whole.columns
     assert total.fingerprint == whole.fingerprint
     assert total.is_symmetric == (columns in ("symmetric", "bands") and whole.is_symmetric)
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_counts_of_equal_labels_are_summed_where_vocabularies_differ(columns: str) -> None:
+def test_counts_of_equal_labels_are_summed_if_vocabularies_differ(columns: str) -> None:
     settings: dict[str, Any] = {"columns": columns, "window": 3}
     matrices = [count(make_text(seed, lines=40, words=30 + seed), min_count=seed, **settings) for seed in (2, 3, 4)]
     assert len({matrix.rows.tokens for matrix in matrices}) == 3
     expected: dict[tuple[str, str], float] = {}
+
     for matrix in matrices:
         for cell, value in cells_of(matrix).items():
             expected[cell] = expected.get(cell, 0.0) + value
+
     total = add(*matrices)
-    found = cells_of(total)
-    assert found.keys() == expected.keys()
-    assert all(found[cell] == pytest.approx(value) for cell, value in expected.items())
+    cells = cells_of(total)
+    assert cells.keys() == expected.keys()
+    assert all(cells[cell] == pytest.approx(value) for cell, value in expected.items())
     assert total.total == pytest.approx(sum(matrix.total for matrix in matrices))
     assert total.columns_per_row == matrices[0].columns_per_row
 
 
-def test_words_are_sorted_by_falling_summed_count_equal_ones_by_code_points() -> None:
+def test_words_are_sorted_by_descending_summed_count_then_by_code_points() -> None:
     total = add(count(["b a", "b c"], min_count=1), count(["c d", "c a"], min_count=1))
     assert list(zip(total.rows.tokens, total.rows.counts.tolist(), strict=True)) == [
         ("c", 3),
@@ -89,7 +94,7 @@ def test_words_are_sorted_by_falling_summed_count_equal_ones_by_code_points() ->
     ]
 
 
-def test_rows_and_columns_of_tables_have_vocabularies_apart(tmp_path: Path) -> None:
+def test_rows_and_columns_of_tables_have_separate_vocabularies(tmp_path: Path) -> None:
     first = make_matrix(tmp_path / "a", {("tea", "hot"): 2, ("milk", "cold"): 1})
     second = make_matrix(tmp_path / "b", {("tea", "hot"): 3, ("hot", "tea"): 4})
     total = add(first, second)
@@ -110,7 +115,7 @@ def test_counts_above_32_bits_are_summed_exactly(tmp_path: Path) -> None:
     assert total.count("tea", "hot") == 2 * large
 
 
-def test_the_same_files_come_of_little_memory(tmp_path: Path) -> None:
+def test_little_memory_gives_the_same_files(tmp_path: Path) -> None:
     matrices = [count(make_text(seed), min_count=1, columns="symmetric") for seed in (5, 6)]
     add(*matrices, out=tmp_path / "much", options=RunOptions(memory="64MiB"))
     add(*matrices, out=tmp_path / "little", options=RunOptions(memory=100_000, threads=1))
@@ -118,36 +123,49 @@ def test_the_same_files_come_of_little_memory(tmp_path: Path) -> None:
         assert (tmp_path / "much" / name).read_bytes() == (tmp_path / "little" / name).read_bytes(), name
 
 
-def test_a_finished_sum_is_not_made_again_and_other_terms_are_refused(tmp_path: Path) -> None:
+def test_a_finished_sum_is_not_computed_again_and_other_terms_are_refused(tmp_path: Path) -> None:
     first, second = (count(make_text(seed), tmp_path / str(seed), min_count=1) for seed in (5, 6))
-    made = add(tmp_path / "5", tmp_path / "6", out=tmp_path / "sum")
+    total = add(tmp_path / "5", tmp_path / "6", out=tmp_path / "sum")
     before = (tmp_path / "sum" / "manifest.json").stat().st_mtime_ns
     again = add(first, second, out=tmp_path / "sum")
     assert (tmp_path / "sum" / "manifest.json").stat().st_mtime_ns == before
-    assert again.fingerprint == made.fingerprint
+    assert again.fingerprint == total.fingerprint
     with pytest.raises(FolderExists, match="finished already from other inputs"):
         add(first, first, out=tmp_path / "sum")
+
     assert add(first, first, out=tmp_path / "sum", options=RunOptions(overwrite=True)).total == 2 * first.total
 
 
-def test_a_sum_can_be_added_to_and_remembers_how_it_was_counted() -> None:
+def test_a_sum_can_be_added_to_and_keeps_its_count_settings() -> None:
     first, second, third = (count(make_text(seed), min_count=1, window=3) for seed in (1, 2, 3))
     total = add(add(first, second), third)
     assert total.config["count"] == first.config["count"]
     assert cells_of(total) == pytest.approx(cells_of(add(first, second, third)))
-    with pytest.raises(CountsError, match="window_left is 3 in the one, 5 in the other"):
+    with pytest.raises(CountsError, match="window_left is 3 in the first and 5 in the second"):
         add(total, count(make_text(1), min_count=1, window=5))
 
 
 @pytest.mark.parametrize(
     ("one", "other", "reason"),
     [
-        ({"window": 3}, {"window": 4}, "window_left is 3 in the one, 4 in the other; count both with the same"),
-        ({"left": 2}, {"left": 3}, "window_left is 2 in the one, 3 in the other"),
-        ({"weight": "harmonic"}, {"weight": "uniform"}, "weight is harmonic in the one, uniform in the other"),
-        ({"oov": "drop"}, {"oov": "gap"}, "oov is drop in the one, gap in the other"),
-        ({"columns": "symmetric"}, {"columns": "directional"}, "columns is symmetric in the one, directional in the"),
-        ({"columns": "bands", "near": 1}, {"columns": "bands", "near": 2}, "near is 1 in the one, 2 in the other"),
+        (
+            {"window": 3},
+            {"window": 4},
+            "window_left is 3 in the first and 4 in the second; count both with the same settings",
+        ),
+        ({"left": 2}, {"left": 3}, "window_left is 2 in the first and 3 in the second"),
+        ({"weight": "harmonic"}, {"weight": "uniform"}, "weight is harmonic in the first and uniform in the second"),
+        ({"oov": "drop"}, {"oov": "gap"}, "oov is drop in the first and gap in the second"),
+        (
+            {"columns": "symmetric"},
+            {"columns": "directional"},
+            "columns is symmetric in the first and directional in the",
+        ),
+        (
+            {"columns": "bands", "near": 1},
+            {"columns": "bands", "near": 2},
+            "near is 1 in the first and 2 in the second",
+        ),
     ],
 )
 def test_matrices_counted_differently_are_refused(one: dict[str, Any], other: dict[str, Any], reason: str) -> None:
@@ -159,11 +177,15 @@ def test_matrices_counted_differently_are_refused(one: dict[str, Any], other: di
 def test_columns_of_different_kinds_are_refused(tmp_path: Path) -> None:
     edges = [("a", "b", 1), ("b", "c", 2)]
     table, directed, mirrored = (swivel.import_counts(edges, sides=sides) for sides in ("apart", "same", "undirected"))
-    with pytest.raises(CountsError, match=r"columns that mirror its rows \(symmetric\): they do not add up"):
+    with pytest.raises(CountsError, match=r"the same rows and columns \(symmetric\): they cannot be added"):
         add(directed, mirrored)
-    with pytest.raises(CountsError, match=r"has columns with labels of their own, .* has its rows' labels as columns"):
+
+    with pytest.raises(
+        CountsError, match=r"has columns with their own labels, .* has the same labels for rows and columns"
+    ):
         add(table, directed)
-    with pytest.raises(CountsError, match=r"has 2 columns a row \(left, right\)"):
+
+    with pytest.raises(CountsError, match=r"has 2 columns per row \(left, right\)"):
         add(table, count(["a b c"], min_count=1, columns="directional"))
 
 
@@ -172,7 +194,7 @@ def test_imported_counts_of_other_windows_are_refused(tmp_path: Path) -> None:
     first, second = (
         swivel.import_counts(tmp_path / "visits.baskets", format="baskets", window=window) for window in (1, 2)
     )
-    with pytest.raises(CountsError, match="window is 1 in the one, 2 in the other"):
+    with pytest.raises(CountsError, match="window is 1 in the first and 2 in the second"):
         add(first, second)
     assert add(first, first).total == 2 * first.total
 
@@ -185,34 +207,36 @@ def test_one_matrix_alone_is_refused() -> None:
 def test_units_too_different_are_refused(tmp_path: Path) -> None:
     first = make_matrix(tmp_path / "a", {("tea", "hot"): 1 << 50}, unit=(1 << 20) + 7)
     second = make_matrix(tmp_path / "b", {("tea", "hot"): 1 << 50}, unit=1 << 20)
-    with pytest.raises(CountsError, match="too different to be summed exactly"):
+    with pytest.raises(CountsError, match="too different for an exact sum"):
         add(first, second, out=tmp_path / "sum")
     assert not (tmp_path / "sum").exists()
 
 
-def test_too_little_memory_is_told(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused(tmp_path: Path) -> None:
     matrix = count(["a b"], min_count=1)
     with pytest.raises(MemoryBudgetError, match="building a matrix needs"):
         add(matrix, matrix, options=RunOptions(memory=1_000))
 
 
-def test_what_a_sum_needs_is_said_first_and_held_against_the_disk(
+def test_the_estimate_is_announced_and_checked_against_the_free_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = (count([text], tmp_path / text[0], min_count=1) for text in ("a b a c", "b c b"))
-    said: list[str] = []
-    monkeypatch.setattr(SilentProgress, "say", lambda self, line: said.append(line))
+    messages: list[str] = []
+    monkeypatch.setattr(SilentProgress, "message", lambda self, text: messages.append(text))
     add(one, two, out=tmp_path / "sum")
-    assert any(line.startswith("about ") and line.endswith("for adding") for line in said)
+    assert any(line.startswith("about ") and line.endswith("for adding") for line in messages)
     monkeypatch.setattr("swivel.runtime.estimates.free_disk", lambda path: 8)
-    with pytest.raises(StorageError, match=r"adding needs about .* of disk, 8 B are free"):
+    with pytest.raises(StorageError, match=r"adding needs about .* of disk, but 8 B are free"):
         add(one, two, out=tmp_path / "more")
+
     assert not (tmp_path / "more").exists()
 
 
-def test_progress_is_told_in_cells() -> None:
+def test_progress_is_reported_in_cells() -> None:
     class Adding(SilentProgress):
-        total, done = 0.0, 0.0
+        total = 0.0
+        done = 0.0
 
         def begin(self, job: str, total: float | None, unit: str) -> Task:
             assert (job, unit) == ("adding", "cells")
@@ -222,15 +246,16 @@ def test_progress_is_told_in_cells() -> None:
         def advance(self, amount: float = 1, note: str = "") -> None:
             self.done += amount
 
-    heard = Adding()
+    progress = Adding()
     matrix = count(make_text(1), min_count=1, columns="directional")
-    add(matrix, matrix, options=RunOptions(progress=heard))
-    assert heard.done == heard.total == 2 * matrix.cell_count
+    add(matrix, matrix, options=RunOptions(progress=progress))
+    assert progress.done == progress.total == 2 * matrix.cell_count
 
 
-def test_the_verb_adds_folders(tmp_path: Path) -> None:
+def test_the_command_adds_folders(tmp_path: Path) -> None:
     for seed in (5, 6):
         count(make_text(seed), tmp_path / str(seed), min_count=1)
+
     folders = [str(tmp_path / name) for name in ("5", "6")]
     done = CliRunner().invoke(cli, ["add", *folders, "-o", str(tmp_path / "sum"), "--quiet"])
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""The builder: any order, any memory, the same bytes."""
+"""MatrixBuilder: the same files for any order, memory and number of threads, and its error messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from swivel.counts import layout as matrix_layout
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
 from swivel.storage import ArrayAppender
 
-ROWS, COLUMNS = 9, 7
-LEAST = 1_024 * 80
+ROWS = 9
+COLUMNS = 7
+MIN_MEMORY = 1_024 * 80
 
 
 def make_spec(*, symmetric: bool = False, unit: int = 1) -> MatrixSpec:
@@ -41,7 +42,7 @@ def build(
     capacity: int = 10**6,
     threads: int = 1,
 ) -> Matrix:
-    with MatrixBuilder(path, make_spec(symmetric=symmetric), memory_bytes=LEAST, threads=threads) as builder:
+    with MatrixBuilder(path, make_spec(symmetric=symmetric), memory_bytes=MIN_MEMORY, threads=threads) as builder:
         builder._capacity = capacity
         for rows, columns, units in additions:
             builder.add(rows, columns, units)
@@ -80,10 +81,12 @@ def test_any_order_and_memory_give_the_sums_and_the_same_bytes(
     folder = tmp_path_factory.mktemp("build")
     if symmetric:
         added = [cell for row, column, units in added for cell in ((row, column, units), (column, row, units))]
+
     dense = np.zeros((ROWS, ROWS if symmetric else COLUMNS), np.int64)
     np.add.at(dense, tuple(np.array(added).T[:2]), np.array(added).T[2])
     if not dense.any():
         return
+
     one = build(folder / "one", [np.array(added).T], symmetric=symmetric)
     shuffled = data.draw(st.permutations(added))
     halves = [np.array(half).T for half in (shuffled[::2], shuffled[1::2]) if half]
@@ -106,7 +109,7 @@ def test_rows_and_columns_without_counts_are_no_error(tmp_path: Path) -> None:
 
 def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST) as builder:
+    with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY) as builder:
         builder.add([0], [0], [-1])
     assert list((tmp_path / "m").iterdir()) == []
     with pytest.raises(UnfinishedFolder):
@@ -115,9 +118,9 @@ def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path: Path) 
 
 def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
     build(tmp_path / "m", [([0], [0], [3])])
-    with pytest.raises(FolderExists), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST):
+    with pytest.raises(FolderExists), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY):
         pass
-    with MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST, overwrite=True) as builder:
+    with MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY, overwrite=True) as builder:
         builder.add([1], [1], [4])
         assert builder.finish().count("r1", "c1") == 4.0
 
@@ -125,11 +128,11 @@ def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "columns", "units", "message"),
     [
-        ([0, ROWS], [0, 0], [1, 1], "row 9 at index 1: there are 9 rows"),
-        ([0], [-1], [1], "column -1 at index 0: there are 7 columns"),
+        ([0, ROWS], [0, 0], [1, 1], "row 9 at index 1 is out of range: there are 9 rows"),
+        ([0], [-1], [1], "column -1 at index 0 is out of range: there are 7 columns"),
         ([0], [0], [-5], "count -5 at index 0 is negative"),
         ([0], [0, 1], [1], "must have the same length, got 1, 2, 1"),
-        ([0], [0], [0.5], "must be integers, got float64; see to_units"),
+        ([0], [0], [0.5], "must be integers, got float64; convert counts with to_units"),
         ([0], [0], np.array([1 << 63], np.uint64), "does not fit in 63 bits"),
         ([0, 0], [0, 0], [1 << 61, 1 << 61], "more than 2\\^62 units"),
     ],
@@ -137,15 +140,15 @@ def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
 def test_wrong_additions_are_refused(
     tmp_path: Path, rows: ArrayLike, columns: ArrayLike, units: ArrayLike, message: str
 ) -> None:
-    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
+    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY)
     with builder, pytest.raises(CountsError, match=message):
         builder.add(rows, columns, units)
 
 
 def test_an_empty_matrix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CountsError, match="no counts at all"):
+    with pytest.raises(CountsError, match="there are no counts"):
         build(tmp_path / "m", [([0], [0], [0])])
-    with pytest.raises(CountsError, match="no counts at all"):
+    with pytest.raises(CountsError, match="there are no counts"):
         build(tmp_path / "n", [])
 
 
@@ -156,34 +159,37 @@ def test_counts_said_to_be_symmetric_that_are_not_are_refused(tmp_path: Path) ->
         build(tmp_path / "n", [([0, 2], [1, 0], [2, 2])], symmetric=True)
 
 
-def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_with_the_bytes_needed(tmp_path: Path) -> None:
     builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=1_000)
-    with pytest.raises(MemoryBudgetError, match="needs 81,920 bytes of memory or more, got 1,000"), builder:
+    with pytest.raises(MemoryBudgetError, match="needs at least 81,920 bytes of memory, got 1,000"), builder:
         pass
 
 
-def test_specs_that_do_not_fit_are_refused() -> None:
+def test_inconsistent_specs_are_refused() -> None:
     rows, columns = Vocabulary(["a", "b"]), Vocabulary(["x", "y", "z"])
     with pytest.raises(CountsError, match="unit must be 1 or more, got 0"):
         MatrixSpec(rows=rows, unit=0)
-    with pytest.raises(CountsError, match="leave columns out"):
+
+    with pytest.raises(CountsError, match="columns must be None"):
         MatrixSpec(rows=rows, columns=columns, symmetric=True)
+
     with pytest.raises(CountsError, match="2 rows in 2 column parts make 4 columns, not 3"):
         MatrixSpec(rows=rows, columns=columns, column_parts=("left", "right"))
+
     with pytest.raises(CountsError, match="0 x 3 has no cells"):
         MatrixSpec(rows=Vocabulary([]), columns=columns).layout()
 
 
-def test_to_units_rounds_and_refuses_what_is_no_count() -> None:
+def test_to_units_rounds_and_refuses_invalid_counts() -> None:
     assert to_units([0.0, 1.0, 0.3334, 1e-9], 3).tolist() == [0, 3, 1, 1]
-    for value, what in ((-1.0, "negative"), (np.nan, "not finite"), (np.inf, "not finite"), (1e30, "too large")):
-        with pytest.raises(CountsError, match=f"at index 1 is {what}"):
+    for value, reason in ((-1.0, "negative"), (np.nan, "not finite"), (np.inf, "not finite"), (1e30, "too large")):
+        with pytest.raises(CountsError, match=f"at index 1 is {reason}"):
             to_units([1.0, value], 1)
 
 
-def test_a_run_that_misses_shards_is_a_bug_that_is_told(tmp_path: Path) -> None:
-    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=LEAST)
-    with builder, pytest.raises(AssertionError, match="a run of 0 shards, not of 1"), builder.begin_run():
+def test_a_run_without_all_shards_raises_an_error(tmp_path: Path) -> None:
+    builder = MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY)
+    with builder, pytest.raises(AssertionError, match="run has 0 shards instead of 1"), builder.begin_run():
         pass
 
 
@@ -192,6 +198,7 @@ def test_appended_arrays_are_what_numpy_reads(tmp_path: Path, pieces: list[int])
     appender = ArrayAppender(tmp_path / "a.npy", np.uint32)
     for size in pieces:
         appender.append(np.arange(size, dtype=np.uint32))
+
     appender.close()
     appender.close()
     expected = np.concatenate([np.arange(size) for size in pieces]) if pieces else np.empty(0)

@@ -1,8 +1,7 @@
-"""Blocks, re-blocking, opening and damage."""
+"""Matrix: blocks, sums, re-blocking, opening, and errors for damaged folders."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +83,8 @@ def test_stored_blocks_have_about_1024_rows() -> None:
     assert block_count_for(98_304, 1_024) == 96
 
 
-def test_blocks_that_positions_cannot_hold_are_refused() -> None:
-    with pytest.raises(CountsError, match="at most 65,536 rows; ask for 2 blocks or more"):
+def test_blocks_too_large_for_16_bit_positions_are_refused() -> None:
+    with pytest.raises(CountsError, match="at most 65,536 rows; use 2 blocks or more"):
         Layout(65_537, 10, 1, 1, False)
     with pytest.raises(CountsError, match="column blocks must be 1 to 10"):
         Layout(10, 10, 1, 11, False)
@@ -104,6 +103,7 @@ def test_positions_and_keys_are_each_others_inverse() -> None:
 def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
+
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             cells = matrix.cells(i, j)
@@ -114,6 +114,7 @@ def test_blocks_hold_every_cell_at_its_place(tmp_path: Path, small_blocks: None,
             assert np.array_equal(block, (expected / 3).astype(np.float32))
             assert np.all(np.diff(cells.positions.astype(np.int64)) > 0)
             assert cells.mirrored == (symmetric and i > j)
+
     assert matrix.is_symmetric == symmetric
 
 
@@ -142,13 +143,14 @@ def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, symme
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_stored_cells_are_all_of_them_shard_after_shard(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
+def test_stored_cells_are_all_cells_in_shard_order(tmp_path: Path, small_blocks: None, symmetric: bool) -> None:
     dense = make_dense(11, 11 if symmetric else 14, symmetric=symmetric, large=True)
     matrix = build(tmp_path / "m", dense, symmetric=symmetric, unit=3)
     stored = matrix.stored
     assert (stored.blocks, stored.symmetric) == ((matrix.row_blocks, matrix.column_blocks), symmetric)
     assert len(stored.offsets) == matrix.row_blocks * matrix.column_blocks + 1
     assert stored.offsets[-1] == len(stored.positions) == matrix.facts["stored_cells"]
+
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             first, last = stored.offsets[i * matrix.column_blocks + j :][:2].tolist()
@@ -166,6 +168,7 @@ def test_stored_counts_are_read_in_any_pieces(tmp_path: Path, small_blocks: None
     whole = stored.counts_of(0, int(stored.offsets[-1]))
     assert whole.dtype == np.float32
     assert whole.max() == np.float32((5 << 40) / 3)
+
     for first in range(len(whole)):
         for last in (first, first + 1, len(whole)):
             assert np.array_equal(stored.counts_of(first, last), whole[first:last])
@@ -184,6 +187,7 @@ def test_reblocked_is_the_same_matrix(
     assert np.array_equal(other.to_scipy().toarray(), dense)
     assert other.cell_count == matrix.cell_count
     assert other.rows is not None and np.array_equal(other.row_sums, matrix.row_sums)
+
     for i in range(blocks[0]):
         for j in range(blocks[1]):
             assert np.all(np.diff(other.cells(i, j).positions.astype(np.int64)) > 0)
@@ -211,22 +215,21 @@ def test_count_finds_cells_from_both_sides(tmp_path: Path, small_blocks: None) -
 
 def test_blocks_out_of_range_are_refused(tmp_path: Path) -> None:
     matrix = build(tmp_path / "m", make_dense(5, 6))
-    with pytest.raises(IndexError, match=r"block \(0, 1\) of a matrix of 1 x 1 blocks"):
+    with pytest.raises(IndexError, match=r"block \(0, 1\) is outside a matrix of 1 x 1 blocks"):
         matrix.cells(0, 1)
 
 
 def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path: Path) -> None:
     build(tmp_path / "m", make_dense(50, 60))
-    started = time.perf_counter()
     matrix = open_matrix(tmp_path / "m")
-    assert time.perf_counter() - started < 0.1
     assert "rows" not in vars(matrix)
     assert "50 x 60" in repr(matrix)
     assert matrix.config == {"made": "here"}
 
 
-def test_fingerprints_tell_matrices_apart(tmp_path: Path) -> None:
-    first, again = build(tmp_path / "a", make_dense(5, 6)), build(tmp_path / "b", make_dense(5, 6))
+def test_fingerprints_differ_for_different_matrices(tmp_path: Path) -> None:
+    first = build(tmp_path / "a", make_dense(5, 6))
+    again = build(tmp_path / "b", make_dense(5, 6))
     other = build(tmp_path / "c", make_dense(5, 6, seed=2))
     assert first.fingerprint == again.fingerprint == open_matrix(tmp_path / "a").fingerprint
     assert first.fingerprint != other.fingerprint
@@ -239,7 +242,7 @@ def test_to_scipy_is_a_sparse_matrix_of_float64(tmp_path: Path) -> None:
     assert np.array_equal(sparse.toarray(), make_dense(5, 6) / 4)
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damaged_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "m"
     matrix = build(path, make_dense(5, 6))
     matrix.verify()
@@ -248,24 +251,32 @@ def test_damage_is_told(tmp_path: Path) -> None:
     (path / "counts.npy").write_bytes(data)
     with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
         open_matrix(path).verify()
+
     (path / "counts.npy").write_bytes(data[:-4])
-    with pytest.raises(DamagedFolder, match=r"counts\.npy: .* bytes, the manifest says"):
+    with pytest.raises(DamagedFolder, match=r"counts\.npy: .* bytes, but the manifest says"):
         open_matrix(path)
+
     (path / "counts.npy").unlink()
     with pytest.raises(DamagedFolder, match=r"counts\.npy: missing"):
         open_matrix(path)
+
     (path / "manifest.json").unlink()
     with pytest.raises(UnfinishedFolder):
         open_matrix(path)
+
     with pytest.raises(StorageError, match="no such folder"):
         open_matrix(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("fact", "value", "message"),
-    [("row_blocks", 3, "does not fit"), ("shape", [5], "not that of a matrix"), ("shape", [0, 6], "not that")],
+    [
+        ("row_blocks", 3, "does not match"),
+        ("shape", [5], "not describe a matrix"),
+        ("shape", [0, 6], "positive integers"),
+    ],
 )
-def test_a_manifest_that_does_not_fit_is_told(tmp_path: Path, fact: str, value: object, message: str) -> None:
+def test_a_manifest_that_does_not_match_is_refused(tmp_path: Path, fact: str, value: object, message: str) -> None:
     path = tmp_path / "m"
     build(path, make_dense(5, 6))
     manifest = unseal((path / "manifest.json").read_bytes())

@@ -1,4 +1,4 @@
-"""SGNS and CBOW: the same tokens and vocabulary as ours, a planted answer, and nothing left behind."""
+"""SGNS, CBOW and fastText baselines: planted answers, the same tokens as Swivel, and no leftover files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, VocabularyError
 from swivel.evaluation.baselines import (
-    LONGEST_UNIT,
+    MAX_SENTENCE_TOKENS,
     BaselineConfig,
     baseline_settings,
     keep_vectors,
@@ -25,25 +25,29 @@ from swivel.evaluation.baselines import (
     train_word2vec,
     vectors_of_words,
 )
-from swivel.pipeline.stages import count, is_done
+from swivel.pipeline.count import count
+from swivel.pipeline.result_folder import is_done
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors, load
 
-GROUPS, WORDS = 4, 24
+GROUPS = 4
+WORDS = 24
 CONFIG = BaselineConfig(dim=16, window=3, epochs=8, learning_rate=0.1, sample=0.0)
 ONE_THREAD = RunOptions(threads=1)
 
 
 def make_texts(lines: int = 1500) -> list[str]:
-    """Lines of words of one group each; word n is of group n % 4, and low numbers are commoner."""
+    """Return lines with words of one group each; word n is in group n % 4, and low numbers are more frequent."""
     rng = np.random.default_rng(21)
     chance = 1 / (1 + np.arange(WORDS // GROUPS))
     texts = []
+
     for _ in range(lines):
         group = rng.integers(GROUPS)
         numbers = group + GROUPS * rng.choice(WORDS // GROUPS, 8, p=chance / chance.sum())
         texts.append(" ".join(f"W{n}" for n in numbers))
+
     return texts
 
 
@@ -51,8 +55,8 @@ TEXTS = make_texts()
 VOCABULARY = Vocabulary([f"w{n}" for n in range(WORDS)])
 
 
-class Bar(SilentProgress):
-    """Adds up what is reported; asks the process to stop after so many reports."""
+class ProgressSum(SilentProgress):
+    """Sums up the reported progress; optionally sends a signal to the process during training."""
 
     def __init__(self, stop_with: int | None = None) -> None:
         self.totals: dict[str, float | None] = {}
@@ -82,7 +86,7 @@ def share_of_own_group(vectors: Vectors) -> float:
 
 
 @pytest.mark.parametrize("method", ["sgns", "cbow"])
-def test_groups_are_found_and_vectors_are_in_the_vocabularys_order(method: str) -> None:
+def test_groups_are_found_and_vectors_have_the_order_of_the_vocabulary(method: str) -> None:
     vectors = train(method)
     assert vectors.vocabulary is VOCABULARY
     assert vectors.vectors.shape == (WORDS, 16)
@@ -97,14 +101,15 @@ def test_same_seed_on_one_thread_gives_the_same_vectors_and_another_seed_others(
     assert not np.array_equal(one, other)
 
 
-def test_order_of_the_vocabulary_does_not_change_a_words_vector() -> None:
-    """Where counts differ: gensim numbers words by falling count."""
+def test_the_order_of_the_vocabulary_does_not_change_vectors() -> None:
+    """This needs different counts, because gensim orders words by descending count."""
     config = replace(CONFIG, epochs=1)
     texts = [" ".join(["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d"])] * 20
     found = [
         train_word2vec(texts, Vocabulary(order), config=config, options=ONE_THREAD)
         for order in ("abcd", "dbca", "cadb")
     ]
+
     for vectors in found[1:]:
         for token in "abcd":
             np.testing.assert_array_equal(vectors[token], found[0][token])
@@ -129,28 +134,28 @@ def test_vocabulary_of_a_matrix_of_the_same_text_has_the_same_counts(
     assert given == [dict(zip(matrix.rows.tokens, matrix.rows.counts.tolist(), strict=True))]
 
 
-def test_words_that_the_text_has_not_get_zeros_and_others_are_left_out() -> None:
+def test_words_that_do_not_occur_get_zeros_and_other_words_are_skipped() -> None:
     vectors = train_word2vec(
         ["a b a b c", "b a"], Vocabulary(["unseen", "b", "a"]), config=BaselineConfig(dim=3), options=ONE_THREAD
     )
     assert vectors.is_zero.tolist() == [True, False, False]
 
 
-def test_text_is_read_as_the_configuration_says() -> None:
+def test_text_is_read_with_the_corpus_settings() -> None:
     config = replace(CONFIG, corpus=CorpusConfig(lowercase=False))
-    with pytest.raises(VocabularyError, match="none of the 24 tokens of the vocabulary is in the text"):
+    with pytest.raises(VocabularyError, match="none of the 24 tokens of the vocabulary occurs in the text"):
         train(config=config)
 
 
-def test_tokens_with_spaces_are_tokens() -> None:
+def test_tokens_may_contain_spaces() -> None:
     texts = [["New York", "is", "big"], ["New York", "is", "old"]]
     vectors = train_word2vec(texts, Vocabulary(["is", "new york"]), config=BaselineConfig(dim=3), options=ONE_THREAD)
     assert not vectors.is_zero.any()
 
 
-def test_units_longer_than_gensim_takes_are_cut_not_lost() -> None:
-    bar = Bar()
-    tokens = ["a"] * (LONGEST_UNIT + 5) + ["b"]
+def test_sentences_that_are_too_long_for_gensim_are_split() -> None:
+    bar = ProgressSum()
+    tokens = ["a"] * (MAX_SENTENCE_TOKENS + 5) + ["b"]
     config = BaselineConfig(dim=3, epochs=2)
     before = train_word2vec([tokens[:10]], Vocabulary(["a", "b"]), config=config, options=ONE_THREAD)
     assert before.is_zero.tolist() == [False, True]
@@ -158,19 +163,20 @@ def test_units_longer_than_gensim_takes_are_cut_not_lost() -> None:
     assert bar.done == bar.totals["training sgns"] == 2 * len(tokens)
 
 
-def test_progress_is_told_in_tokens() -> None:
-    bar = Bar()
+def test_progress_is_reported_in_tokens() -> None:
+    bar = ProgressSum()
     train_word2vec(TEXTS, VOCABULARY, method="cbow", config=CONFIG, options=RunOptions(threads=2, progress=bar))
     assert list(bar.totals) == ["reading", "training cbow"]
     assert bar.done == bar.totals["training cbow"] == 8 * 8 * len(TEXTS)
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_interrupted_training_leaves_nothing_behind(
+def test_interrupted_training_leaves_no_files(
     number: int, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.evaluation.baselines.TOLD_TOKENS", 500)
-    bar = Bar(stop_with=number)
+    monkeypatch.setattr("swivel.evaluation.baselines.TOKENS_PER_REPORT", 500)
+    bar = ProgressSum(stop_with=number)
+
     with pytest.raises(error):
         train_word2vec(
             TEXTS, VOCABULARY, config=CONFIG, options=RunOptions(threads=1, progress=bar), scratch=tmp_path / "scratch"
@@ -179,20 +185,22 @@ def test_interrupted_training_leaves_nothing_behind(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_gensims_remarks_are_heard_again_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_level_of_gensim_is_restored(caplog: pytest.LogCaptureFixture) -> None:
     train(config=replace(CONFIG, epochs=1))
     assert not caplog.records
     assert logging.getLogger("gensim").level == logging.NOTSET
 
 
-def test_kept_vectors_say_how_they_were_made(tmp_path: Path) -> None:
+def test_saved_vectors_have_their_provenance(tmp_path: Path) -> None:
     vectors = train()
-    settings, inputs = baseline_settings("sgns", CONFIG), {"text": "fingerprint"}
+    settings = baseline_settings("sgns", CONFIG)
+    inputs = {"text": "fingerprint"}
     kept = keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
     np.testing.assert_array_equal(kept.vectors, vectors.vectors)
+
     assert load(tmp_path / "sgns").vocabulary == VOCABULARY
     assert is_done(tmp_path / "sgns", "vectors", {"config": settings, "inputs": inputs}, RunOptions())
-    with pytest.raises(FolderExists, match=r"other settings \(baseline.rate, baseline.method\)"):
+    with pytest.raises(FolderExists, match=r"other settings \(baseline.learning_rate, baseline.method\)"):
         is_done(
             tmp_path / "sgns",
             "vectors",
@@ -201,10 +209,11 @@ def test_kept_vectors_say_how_they_were_made(tmp_path: Path) -> None:
         )
     with pytest.raises(FolderExists):
         keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs=inputs)
+
     keep_vectors(vectors, tmp_path / "sgns", config=settings, inputs={}, overwrite=True)
 
 
-def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_passed_to_gensim(monkeypatch: pytest.MonkeyPatch) -> None:
     import gensim.models
 
     given: list[dict[str, object]] = []
@@ -224,7 +233,7 @@ def test_settings_are_those_that_gensim_gets(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_fasttext_has_vectors_for_words_that_it_never_saw() -> None:
+def test_fasttext_has_vectors_for_unknown_words() -> None:
     config = replace(CONFIG, epochs=1, buckets=100, min_n=2, max_n=3)
     model = train_gensim_model(TEXTS, VOCABULARY, method="fasttext", config=config, options=ONE_THREAD)
     assert (model.sg, model.wv.min_n, model.wv.max_n, model.wv.bucket) == (1, 2, 3, 100)
@@ -238,7 +247,7 @@ def test_only_fasttext_has_settings_of_character_ngrams() -> None:
     assert not ngrams & baseline_settings("sgns", CONFIG)["baseline"].keys()
 
 
-def test_unknown_method_is_refused() -> None:
+def test_an_unknown_method_raises_an_error() -> None:
     with pytest.raises(ConfigError, match="method must be one of sgns, cbow, fasttext, got 'glove'"):
         train("glove")
     with pytest.raises(ConfigError, match="method must be one of sgns, cbow, fasttext, got 'glove'"):
@@ -248,12 +257,12 @@ def test_unknown_method_is_refused() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("dim", 0), ("negatives", -1), ("sample", -1.0), ("learning_rate", 0.0), ("corpus", "words")]
 )
-def test_settings_without_sense_are_refused(setting: str, value: object) -> None:
+def test_invalid_settings_raise_errors(setting: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{setting} must be "):
         BaselineConfig(**{setting: value})  # type: ignore[arg-type]
 
 
-def test_missing_gensim_is_told_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gensim_raises_an_error_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     message = r"sgns, cbow and fasttext need gensim: pip install 'swivel-embeddings\[baselines\]'"
     with pytest.raises(MissingExtra, match=message):

@@ -1,4 +1,4 @@
-"""Test sets as files: what is read, what is refused, and the halves of each."""
+"""Reading test sets from files, errors in them, and their halves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(path: Path, text: str) -> Path:
         "\ufefftiger\tcat\t7.35\n\n  sun\tmoon\t1.0  \n\n",
     ],
 )
-def test_pairs_are_read_whatever_separates_words_and_lines(tmp_path: Path, text: str) -> None:
+def test_pairs_are_read_with_any_separators_and_line_ends(tmp_path: Path, text: str) -> None:
     pairs = read_set(write(tmp_path / "pairs.txt", text))
     assert pairs == SimilaritySet("pairs", (("tiger", "cat"), ("sun", "moon")), (7.35, 1.0))
 
@@ -65,7 +65,7 @@ def test_case_is_kept_when_asked_and_labels_may_hold_spaces(tmp_path: Path) -> N
     assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("Red wine", "Oslo"),)
 
 
-def test_a_next_line_character_ends_no_line(tmp_path: Path) -> None:
+def test_a_next_line_character_does_not_end_a_line(tmp_path: Path) -> None:
     pairs = read_set(write(tmp_path / "p.tsv", "a\x85b\tc\t3\n"))
     assert isinstance(pairs, SimilaritySet) and pairs.pairs == (("a\x85b", "c"),)
 
@@ -83,22 +83,22 @@ def test_a_next_line_character_ends_no_line(tmp_path: Path) -> None:
         ("a\n", "line 1: expected word1 word2 score, or a b c d .*, got 'a'"),
         ("a b\n", "line 1: expected word1 word2 score, or .* separated by a tab, got 'a b'"),
         ("a\tb\nc\n", "line 2: expected word and category, separated by a tab, got 'c'"),
-        (": s\n", "line 1: sections without questions"),
-        ("\n \n", "p.txt: empty; expected"),
+        (": s\n", "line 1: the file has sections but no questions"),
+        ("\n \n", "p.txt: the file is empty; expected"),
     ],
 )
-def test_a_malformed_line_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_lines_raise_errors_with_the_line_number(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         read_set(write(tmp_path / "p.txt", text))
 
 
-def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+def test_invalid_utf8_raises_an_error_with_the_line_number(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_bytes(b"a b 1\nc \xff 2\n")
     with pytest.raises(EvaluationError, match=r"p\.txt, line 2: not valid UTF-8 \(byte 0xff\)"):
         read_set(tmp_path / "p.txt")
 
 
-def test_missing_files_and_folders_without_sets_are_told(tmp_path: Path) -> None:
+def test_missing_files_and_folders_without_sets_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="none: No such file"):
         find_sets(tmp_path / "none")
     with pytest.raises(EvaluationError, match="no test sets"):
@@ -107,7 +107,7 @@ def test_missing_files_and_folders_without_sets_are_told(tmp_path: Path) -> None
         find_sets([])
 
 
-def test_sets_come_in_the_papers_order_then_by_name(tmp_path: Path) -> None:
+def test_sets_have_the_order_of_the_paper_and_then_of_their_names(tmp_path: Path) -> None:
     for name in ("zoo", "men", "ape", "ws353_similarity", "google_analogies"):
         write(tmp_path / f"{name}.tsv", "a\tb\t1\n")
     write(tmp_path / "README.md", "not read")
@@ -115,9 +115,9 @@ def test_sets_come_in_the_papers_order_then_by_name(tmp_path: Path) -> None:
     assert names == ["ws353_similarity", "men", "google_analogies", "ape", "zoo"]
 
 
-def test_two_sets_of_one_name_are_told_but_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+def test_two_sets_of_one_name_raise_an_error_but_a_file_listed_twice_is_read_once(tmp_path: Path) -> None:
     men, bruni = (write(tmp_path / name, "a\tb\t1\n") for name in ("men.tsv", "bruni_men.txt"))
-    with pytest.raises(EvaluationError, match=r"bruni_men\.txt: .*men\.tsv is a set 'men' already; rename one"):
+    with pytest.raises(EvaluationError, match=r"bruni_men\.txt: the set 'men' was already read from .*men\.tsv"):
         find_sets([men, bruni])
     assert len(find_sets([men, men]).sets) == 1
 
@@ -157,6 +157,6 @@ def test_halves_are_the_same_on_every_machine_and_in_either_order() -> None:
     assert [half_of_pair(*pair) for pair in pairs] == [half_of_pair(*pair[::-1]) for pair in pairs] == expected
 
 
-def test_a_half_that_there_is_not_is_told() -> None:
+def test_an_unknown_half_raises_an_error() -> None:
     with pytest.raises(ConfigError, match="half must be one of tune, report, got 'test'"):
         split_set(SimilaritySet("p", (), ()), "test")

@@ -1,4 +1,4 @@
-"""The paper's eight sets: fetched from a server, kept, checked, and read as their publisher has them."""
+"""The paper's eight sets are downloaded, cached, verified and read in their published form."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import EvaluationError, MissingExtra
 from swivel.evaluation import PAPER_ORDER, AnalogySet, SimilaritySet, evaluate, fetch_sets, find_sets, read_set
 from swivel.evaluation.download import SOURCES, SetSource
-from swivel.runtime.progress import SilentProgress
 from swivel.vectors import Vectors, VectorTable
 
 REAL_SETS = Path(__file__).resolve().parents[3] / "shared" / "data" / "eval"
 CLOSED = "http://127.0.0.1:9"
-# How the published files part their columns and end their lines.
+# Column separators and line ends of the published files.
 SHAPES = {source.name: ("\t", "\r\n") for source in SOURCES}
 SHAPES |= {"men": (" ", "\n"), "simlex999": (" ", "\r\n")}
 SHAPES |= dict.fromkeys(["ws353_similarity", "ws353_relatedness"], ("\t", "\n"))
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves files and says nothing; counts what it was asked for."""
+    """Serves files without logging; records the requested paths."""
 
-    asked: list[str] = []
+    requested: list[str] = []
 
     def log_message(self, format: str, *arguments: object) -> None:
-        self.asked.append(self.path)
+        self.requested.append(self.path)
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An address, and the folder that is served there."""
+    """The URL of a server and the folder that it serves."""
     folder = tmp_path / "served"
     folder.mkdir()
-    QuietHandler.asked = []
+    QuietHandler.requested = []
+
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as http:
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -65,32 +66,23 @@ def publish(folder: Path, name: str, path: str, text: str) -> SetSource:
     return source
 
 
-class Heard(SilentProgress):
-    """Keeps what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
-def test_sets_are_fetched_once_and_then_come_from_the_cache(server: tuple[str, Path], cache: Path) -> None:
+def test_sets_are_downloaded_once_and_then_read_from_the_cache(server: tuple[str, Path], cache: Path) -> None:
     host, folder = server
     sources = [
         publish(folder, "men", "sim/bruni_men.txt", "sun moon 9\nsun pear 1\n"),
         publish(folder, "google_analogies", "ana/google.txt", "a\tb\tc\td\r\n"),
     ]
-    heard = Heard()
-    files = fetch_sets(sources, host=host, progress=heard)
+    recorder = MessageRecorder()
+    files = fetch_sets(sources, host=host, progress=recorder)
+
     assert files == (cache / "bruni_men.txt", cache / "google.txt")
-    assert heard.lines == [f"fetching bruni_men.txt, google.txt into {cache}"]
+    assert recorder.lines == [f"downloading bruni_men.txt, google.txt into {cache}"]
     assert [each.name for each in find_sets(files).sets] == ["men", "google_analogies"]
-    assert fetch_sets(sources, host=CLOSED, progress=heard) == files
-    assert (len(heard.lines), len(QuietHandler.asked)) == (1, 2)
+    assert fetch_sets(sources, host=CLOSED, progress=recorder) == files
+    assert (len(recorder.lines), len(QuietHandler.requested)) == (1, 2)
 
 
-def test_a_damaged_file_of_the_cache_is_fetched_again(server: tuple[str, Path], cache: Path) -> None:
+def test_a_damaged_file_in_the_cache_is_downloaded_again(server: tuple[str, Path], cache: Path) -> None:
     host, folder = server
     source = publish(folder, "men", "bruni_men.txt", "sun moon 9\n")
     cache.mkdir()
@@ -98,50 +90,52 @@ def test_a_damaged_file_of_the_cache_is_fetched_again(server: tuple[str, Path], 
     assert fetch_sets([source], host=host)[0].read_text() == "sun moon 9\n"
 
 
-def test_a_file_with_another_checksum_is_refused_and_not_kept(server: tuple[str, Path], cache: Path) -> None:
+def test_a_file_with_a_wrong_checksum_raises_an_error_and_is_not_kept(server: tuple[str, Path], cache: Path) -> None:
     host, folder = server
     source = publish(folder, "men", "bruni_men.txt", "sun moon 9\n")
     (folder / "someone/sets/abc123/bruni_men.txt").write_text("sun moon 8\n")
-    with pytest.raises(EvaluationError, match=r"bruni_men\.txt, as fetched from http.*, does not have the checksum"):
+    with pytest.raises(EvaluationError, match=r"bruni_men\.txt, downloaded from http.*, has a wrong checksum"):
         fetch_sets([source], host=host)
     assert not list(cache.iterdir())
 
 
-def test_offline_one_line_says_how_to_get_the_sets(cache: Path) -> None:
+def test_the_error_without_a_network_says_how_to_get_the_sets(cache: Path) -> None:
     with pytest.raises(EvaluationError) as caught:
         fetch_sets(host=CLOSED)
+
     text = str(caught.value)
+
     assert "\n" not in text
     assert text.startswith(
-        "the paper's test sets are not here and cannot be fetched (ConnectionError): pass --data DIR"
+        "the paper's test sets are not in the cache and cannot be downloaded (ConnectionError): pass a folder"
     )
-    assert "put ws353_similarity.txt, ws353_relatedness.txt, bruni_men.txt, " in text
-    assert text.endswith(f"google.txt, msr.txt of github.com/zhezhaoa/ngram2vec, commit e57c623a, into {cache}")
+    assert "copy ws353_similarity.txt, ws353_relatedness.txt, bruni_men.txt, " in text
+    assert text.endswith(f"google.txt, msr.txt from github.com/zhezhaoa/ngram2vec, commit e57c623a, to {cache}")
 
 
-def test_only_what_is_missing_is_asked_for(server: tuple[str, Path], cache: Path) -> None:
+def test_only_missing_files_are_requested(server: tuple[str, Path], cache: Path) -> None:
     host, folder = server
     sources = [publish(folder, name, f"{name}.txt", "a b 1\n") for name in ("men", "mturk")]
     fetch_sets(sources[:1], host=host)
     (folder / "someone/sets/abc123/mturk.txt").unlink()
-    with pytest.raises(EvaluationError, match=r"fetched \(HTTP status 404\): .* or put mturk\.txt of github"):
+    with pytest.raises(EvaluationError, match=r"downloaded \(HTTP status 404\): .* or copy mturk\.txt from github"):
         fetch_sets(sources, host=host)
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SWIVEL_DATA", str(tmp_path / "file" / "cache"))
-    with pytest.raises(EvaluationError, match=r"cannot be fetched \(.*\): pass --data DIR"):
+    with pytest.raises(EvaluationError, match=r"cannot be downloaded \(.*\): pass a folder"):
         fetch_sets(host=CLOSED)
 
 
-def test_without_pooch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pooch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(MissingExtra, match=r"the paper's test sets need pooch: pip install .*\[evaluate\]"):
         fetch_sets()
 
 
-def test_the_table_of_sources_is_whole() -> None:
+def test_the_table_of_sources_is_complete() -> None:
     assert tuple(source.name for source in SOURCES) == PAPER_ORDER
     assert all(len(source.sha256) == 64 and len(source.commit) == 40 for source in SOURCES)
     google = next(source for source in SOURCES if source.name == "google_analogies")
@@ -151,13 +145,16 @@ def test_the_table_of_sources_is_whole() -> None:
 
 @pytest.mark.parametrize("separator", ["\t", " "])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_published_files_get_our_names_whatever_parts_columns_and_lines(
+def test_published_files_get_our_names_with_any_separators_and_line_ends(
     tmp_path: Path, separator: str, end: str
 ) -> None:
     pair, question = [separator.join(words) + end for words in (["Sun", "moon", "9.5"], ["a", "b", "c", "d"])]
+
     for source in SOURCES:
         (tmp_path / source.file).write_bytes((question if "analogies" in source.name else pair).encode())
+
     sets = find_sets(tmp_path).sets
+
     assert [each.name for each in sets] == list(PAPER_ORDER)
     for each in sets:
         if isinstance(each, SimilaritySet):
@@ -166,46 +163,61 @@ def test_published_files_get_our_names_whatever_parts_columns_and_lines(
             assert isinstance(each, AnalogySet) and each.rows == [(0, ("a", "b", "c", "d"))]
 
 
-def test_published_analogies_without_sections_get_those_of_their_publication(tmp_path: Path) -> None:
-    google, msr = tmp_path / "google.txt", tmp_path / "msr.txt"
+def test_published_analogies_without_sections_get_the_published_sections(tmp_path: Path) -> None:
+    google = tmp_path / "google.txt"
+    msr = tmp_path / "msr.txt"
     google.write_text("a b c d\n" * 19_544)
     msr.write_text("".join(f"a b c d{n}\n" for n in range(8_000)))
     questions = read_set(google)
+
     assert isinstance(questions, AnalogySet)
+
     sizes = {section.section: len(section.words) for section in questions.sections}
+
     assert (len(sizes), sizes["capital-world"], sizes["gram9-plural-verbs"]) == (14, 4_524, 870)
+
     questions = read_set(msr)
+
     assert isinstance(questions, AnalogySet)
     assert [len(section.words) for section in questions.sections] == [500] * 16
     assert questions.sections[1].section == "JJR_JJ" and questions.sections[1].words[1][3] == "d7"
     assert [words[3] for _, words in questions.rows] == [f"d{n}" for n in range(8_000)]
+
     msr.write_text("a b c d\n" * 7)
     questions = read_set(msr)
+
     assert isinstance(questions, AnalogySet) and [each.section for each in questions.sections] == ["msr_analogies"]
 
 
 def as_published(name: str) -> bytes:
-    """Return a set at hand as its publisher has it: without sections, with its separators and line ends."""
+    """Return a local test set in its published form: without sections, with the published separators."""
     separator, end = SHAPES[name]
     rows = [line.split("\t")[:4] for line in (REAL_SETS / f"{name}.tsv").read_text().splitlines()]
     return "".join(separator.join(row) + end for row in rows).encode()
 
 
-@pytest.mark.skipif(not REAL_SETS.is_dir(), reason="the paper's eight sets are not here")
-def test_the_papers_eight_sets_are_the_same_fetched_and_from_a_folder(server: tuple[str, Path]) -> None:
+@pytest.mark.skipif(not REAL_SETS.is_dir(), reason="the paper's eight sets are not available")
+def test_the_downloaded_sets_equal_those_of_a_folder(server: tuple[str, Path]) -> None:
     host, folder = server
+
     for source in SOURCES:
         file = folder / source.repository / source.commit / source.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(as_published(source.name))
+
     sets = find_sets(fetch_sets(host=host)).sets
+
     assert sets == find_sets(REAL_SETS).sets
     assert [each.name for each in sets] == list(PAPER_ORDER)
     assert [each.size for each in sets] == [203, 252, 3000, 287, 2034, 999, 19544, 8000]
+
     sections = {each.name: len(each.sections) for each in sets if isinstance(each, AnalogySet)}
+
     assert sections == {"google_analogies": 14, "msr_analogies": 16}
+
     vectors = Vectors(
         VectorTable(Vocabulary(["sun", "moon", "sunlight", "car", "automobile"]), np.eye(5, dtype=np.float32))
     )
-    report = evaluate(vectors, draws=0)  # Now they are in the cache.
+    report = evaluate(vectors, draws=0)  # The sets are in the cache now.
+
     assert (report["men"].known > 0, report["msr_analogies"].figure) == (True, None)

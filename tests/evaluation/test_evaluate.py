@@ -1,4 +1,4 @@
-"""Spearman's rho, analogies, categories and the report."""
+"""Similarity, analogies, categories and the report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 import swivel.evaluation
+from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import (
@@ -33,7 +34,6 @@ from swivel.evaluation import (
     score_similarity,
 )
 from swivel.evaluation.analogy_search import answer_questions
-from swivel.runtime.progress import SilentProgress
 from swivel.vectors import Vectors, VectorTable
 
 
@@ -47,31 +47,24 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-class Heard(SilentProgress):
-    """Keeps what was said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
 def test_every_public_name_is_exported() -> None:
     assert all(hasattr(swivel.evaluation, name) for name in swivel.evaluation.__all__)
 
 
-def test_a_file_that_is_no_set_is_left_out_of_a_folder_and_said(tmp_path: Path) -> None:
+def test_files_of_a_folder_that_are_not_test_sets_are_skipped_with_a_message(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", "w0\tw1\t1\n")
     write(tmp_path / "SOURCES.tsv", "one\ttwo\tthree\tfour\tfive\tsix\n")
     write(tmp_path / "empty.txt", "")
-    heard = Heard()
-    report = evaluate(make_vectors(np.ones((2, 2), np.float32)), str(tmp_path), progress=heard)
+    recorder = MessageRecorder()
+    report = evaluate(make_vectors(np.ones((2, 2), np.float32)), str(tmp_path), progress=recorder)
+
     assert report.left_out == ("SOURCES.tsv", "empty.txt")
-    assert heard.lines == ["SOURCES.tsv: left out, not a test set", "empty.txt: left out, not a test set"]
+    assert recorder.lines == ["SOURCES.tsv: skipped, not a test set", "empty.txt: skipped, not a test set"]
     with pytest.raises(EvaluationError, match=r"SOURCES\.tsv, line 1: expected"):
         find_sets([tmp_path / "SOURCES.tsv"])
+
     write(tmp_path / "men.txt", "w0 w1\nw0 w2 3\n")
+
     with pytest.raises(EvaluationError, match=r"men\.txt, line 1: expected"):
         find_sets(tmp_path)
 
@@ -92,20 +85,24 @@ def test_similarity_is_measured_on_the_known_pairs_only() -> None:
     pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("a", "new"), ("a", "a"), ("a", "zero")), (8, 1, 9, 10, 2))
     result = score_similarity(vectors, pairs)
     expected = spearmanr([0.5**0.5, 0, 1, 0], [8, 1, 10, 2]).statistic
+
     assert (result.known, result.total) == (4, 5)
     assert result.rho == pytest.approx(expected)
+
     np.testing.assert_allclose(result.cosines, [0.5**0.5, 0, np.nan, 1, 0], atol=1e-7)
+
     assert (result.scores.tolist(), result.items) == ([8, 1, 9, 10, 2], pairs.pairs)
 
 
 @pytest.mark.parametrize(("unknown_pairs", "cosine"), [("zero", 0.0), ("mean", 0.5**0.5)])
-def test_unknown_pairs_may_count_with_zero_or_with_the_mean_vector(unknown_pairs: str, cosine: float) -> None:
+def test_unknown_pairs_may_count_as_zero_or_use_the_mean_vector(unknown_pairs: str, cosine: float) -> None:
     vectors = make_vectors(np.array([[2, 0], [0, 2], [4, 4], [0, 9]], np.float32), ["a", "b", "c", "rare"])
     pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("a", "new"), ("rare", "b")), (1, 8, 9, 3))
     result = score_similarity(vectors, pairs, EvaluationConfig(unknown_pairs=unknown_pairs, top=3))
     # The mean of the three words that count is (2, 2).
     expected = [0, 0.5**0.5, cosine, cosine]
     np.testing.assert_allclose(result.cosines, expected, atol=1e-7)
+
     assert (result.known, result.total) == (2, 4)
     assert result.figure == pytest.approx(spearmanr(np.round(expected, 6), [1, 8, 9, 3]).statistic)
 
@@ -114,30 +111,34 @@ def test_fewer_than_two_known_pairs_have_no_rho() -> None:
     vectors = make_vectors(np.eye(2, dtype=np.float32), ["a", "b"])
     assert score_similarity(vectors, SimilaritySet("p", (("a", "b"), ("a", "x")), (1, 2))).rho is None
     for unknown_pairs in ("skip", "zero", "mean"):
-        strange = score_similarity(
+        unknown = score_similarity(
             vectors, SimilaritySet("p", (("y", "x"),) * 3, (1, 2, 3)), EvaluationConfig(unknown_pairs=unknown_pairs)
         )
-        assert (strange.figure, strange.interval, strange.known, strange.total) == (None, None, 0, 3)
+        assert (unknown.figure, unknown.interval, unknown.known, unknown.total) == (None, None, 0, 3)
 
 
 def answer_naively(table: NDArray[np.float32], question: list[int], method: str) -> int:
     lengths = np.linalg.norm(table.astype(float), axis=1, keepdims=True)
     unit = np.divide(table, lengths, out=np.zeros(table.shape), where=lengths > 0)
-    best, answer = -np.inf, -1
+    best = -np.inf
+    answer = -1
+
     for n in range(len(table)):
         to_a, to_b, to_c = (float(unit[n] @ unit[i]) for i in question)
         score = to_b - to_a + to_c
         if method == "3cosmul":
             score = ((to_b + 1) / 2) * ((to_c + 1) / 2) / ((to_a + 1) / 2 + 0.001)
         if n not in question and lengths[n] > 0 and score > best:
-            best, answer = score, n
+            best = score
+            answer = n
+
     return answer
 
 
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Small tiles and batches, so that sizes divide nothing.
+    # Small tiles and batches that do not divide the numbers of words and questions.
     monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 16)
     monkeypatch.setattr("swivel.evaluation.analogy_search._BATCH", 7)
     rng = np.random.default_rng(seed)
@@ -145,21 +146,23 @@ def test_answers_equal_a_naive_loop(method: str, seed: int, monkeypatch: pytest.
     table[[0, 20, 21, 52]] = 0
     questions = rng.integers(0, 53, (60, 3))
     expected = [answer_naively(table, question, method) for question in questions.tolist()]
+
     assert answer_questions(make_vectors(table), questions, method).tolist() == expected
 
 
 def test_answers_do_not_depend_on_threads_tiles_or_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
-    # Whole numbers, so that sums are exact whatever their order.
+    # Multiples of 1/2, so that sums are exact in any order.
     vectors = make_vectors(rng.choice([-0.5, 0.5], (120, 4)).astype(np.float32))
     questions = rng.integers(0, 120, (80, 3))
     expected = answer_questions(vectors, questions).tolist()
+
     for name, value in (("count_cores", lambda: 5), ("_TABLE", 700), ("_QUESTIONS", 41), ("_TILE", 1)):
         monkeypatch.setattr(f"swivel.evaluation.analogy_search.{name}", value)
         assert answer_questions(vectors, questions).tolist() == expected
 
 
-def test_answers_may_be_looked_for_among_the_first_words_only() -> None:
+def test_answers_may_be_limited_to_the_first_words() -> None:
     table = np.random.default_rng(8).standard_normal((40, 5)).astype(np.float32)
     questions = np.random.default_rng(9).integers(0, 12, (30, 3))
     expected = answer_questions(make_vectors(table[:12]), questions).tolist()
@@ -167,14 +170,14 @@ def test_answers_may_be_looked_for_among_the_first_words_only() -> None:
     assert answer_questions(make_vectors(table), questions).tolist() != expected
 
 
-def test_progress_of_answers_adds_up_to_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_adds_up_to_the_number_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 3)
     done: list[float] = []
     answer_questions(make_vectors(np.eye(10, dtype=np.float32)), np.array([[0, 1, 2]] * 6), advance=done.append)
     assert sum(done) == pytest.approx(6)
 
 
-def test_equal_answers_go_by_id_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_are_resolved_by_id_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.evaluation.analogy_search._TILE", 2)
     table = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]], np.float32)
     assert answer_questions(make_vectors(table), np.array([[0, 1, 3], [0, 0, 0], [0, 1, 2]])).tolist() == [4, 1, 3]
@@ -210,9 +213,10 @@ QUESTIONS = AnalogySet(
 
 
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
-def test_unknown_words_make_a_question_wrong_or_are_skipped(method: str) -> None:
+def test_questions_with_unknown_words_are_wrong_or_skipped(method: str) -> None:
     vectors = make_vectors(PLANTED, WORDS)
     wrong = score_analogies(vectors, QUESTIONS, EvaluationConfig(method=method))
+
     assert (wrong.accuracy, wrong.correct, wrong.known, wrong.total) == (2 / 5, 2, 3, 5)
     assert [(section.name, section.accuracy) for section in wrong.sections] == [
         ("royal", 0.5),
@@ -221,21 +225,26 @@ def test_unknown_words_make_a_question_wrong_or_are_skipped(method: str) -> None
     ]
     assert wrong.is_right.tolist() == [True, False, True, False, False]
     assert wrong.is_known.tolist() == [True, False, True, True, False]
+
     skipped = score_analogies(vectors, QUESTIONS, EvaluationConfig(method=method, unknown="skip"))
+
     assert (skipped.accuracy, skipped.known) == (2 / 3, 3)
     assert [section.accuracy for section in skipped.sections] == [1.0, 0.5, None]
 
 
-def test_words_beyond_the_commonest_asked_for_are_unknown() -> None:
+def test_words_after_the_first_top_words_are_unknown() -> None:
     few = score_analogies(make_vectors(PLANTED, WORDS), QUESTIONS, EvaluationConfig(top=4))
     assert (few.correct, few.known, few.total) == (1, 1, 5)
 
 
-def test_answers_stand_in_the_order_of_the_file_whatever_their_sections(tmp_path: Path) -> None:
+def test_answers_have_the_order_of_the_file_for_any_order_of_sections(tmp_path: Path) -> None:
     lines = ["man king woman queen x", "big bigger old queen y", "a b c d x", "big bigger old older y"]
     questions = read_set(write(tmp_path / "mixed.txt", "\n".join(lines)))
+
     assert isinstance(questions, AnalogySet)
+
     result = score_analogies(make_vectors(PLANTED, WORDS), questions)
+
     assert result.questions == result.items == tuple(tuple(line.split()[:4]) for line in lines)
     assert result.is_right.tolist() == [True, False, False, True]
     assert [(each.name, each.correct, each.known, each.total) for each in result.sections] == [
@@ -251,13 +260,14 @@ KINDS = CategorySet(
 )
 
 
-def test_purity_is_the_share_of_words_in_a_cluster_of_their_own_kind() -> None:
+def test_purity_is_the_fraction_of_words_in_a_cluster_of_their_category() -> None:
     table = np.array(
         [[9, 1, 0], [9, 0, 1], [8, 1, 1], [0, 9, 0], [1, 9, 0], [0, 1, 9], [0, 0, 9], [1, 9, 1]], np.float32
     )
     vectors = make_vectors(table, ["apple", "pear", "plum", "oak", "elm", "car", "bus", "odd"])
     result = score_categories(vectors, KINDS)
-    # "odd" is a fruit among the trees.
+
+    # "odd" is a fruit in the cluster of trees.
     assert (result.purity, result.known, result.total) == (7 / 8, 8, 9)
     assert result.is_right.tolist() == [True] * 5 + [False] + [True] * 2 + [False]
     assert result.is_known.tolist() == [True] * 5 + [False] + [True] * 3
@@ -271,7 +281,7 @@ def test_words_of_fewer_than_two_categories_have_no_purity() -> None:
     assert score_categories(same, KINDS).purity == 1 / 3  # equal vectors: one cluster
 
 
-def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(MissingExtra, match=r"sets of categories need scikit-learn: pip install .*\[evaluate\]"):
         score_categories(make_vectors(np.eye(2, dtype=np.float32), ["apple", "oak"]), KINDS)
@@ -284,13 +294,14 @@ def write_planted(folder: Path) -> None:
     write(folder / "kinds.tsv", "man\tperson\nking\tperson\nbig\tsize\nbigger\tsize\n")
 
 
-def test_the_report_has_the_figures_as_values_and_as_a_table(tmp_path: Path) -> None:
+def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
     write_planted(tmp_path)
-    heard = Heard()
-    report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, progress=heard)
+    recorder = MessageRecorder()
+    report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, progress=recorder)
+
     assert [result.name for result in report.results] == ["men", "kinds", "planted", "strange"]
     assert isinstance(report["planted"], AnalogyResult)
-    assert heard.lines == ["strange: none of its items is in the vocabulary"]
+    assert recorder.lines == ["strange: no item is in the vocabulary"]
     assert report.table() == [
         ("men", "rho", "1.000", "1.000 .. 1.000", "3", "3"),
         ("kinds", "purity", "1.000", "1.000 .. 1.000", "4", "4"),
@@ -299,7 +310,9 @@ def test_the_report_has_the_figures_as_values_and_as_a_table(tmp_path: Path) -> 
     ]
     assert report.table(sections=True)[4] == ("  gram", "accuracy", "0.500", "0.000 .. 1.000", "1", "2")
     assert all(len(row) == len(TABLE_HEADER) for row in report.table(sections=True))
+
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+
     assert plain["rules"] == {
         "method": "3cosadd",
         "unknown": "wrong",
@@ -323,10 +336,11 @@ def test_the_report_has_the_figures_as_values_and_as_a_table(tmp_path: Path) -> 
     assert (plain["sets"][3]["figure"], plain["sets"][3]["interval"]) == (None, None)
 
 
-def test_the_table_is_also_markdown(tmp_path: Path) -> None:
+def test_the_table_is_converted_to_markdown(tmp_path: Path) -> None:
     write(tmp_path / "a|b.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
     write(tmp_path / "q.txt", ": royal\nman king woman queen\n")
     report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)
+
     assert report.markdown(sections=True).splitlines() == [
         "| set | measure | figure | 95 % interval | known | of |",
         "| :-- | --: | --: | --: | --: | --: |",
@@ -336,13 +350,13 @@ def test_the_table_is_also_markdown(tmp_path: Path) -> None:
     ]
 
 
-def test_without_a_source_the_papers_sets_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_source_the_papers_sets_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     men = write(tmp_path / "bruni_men.txt", "man king 9\nman woman 1\n")
     monkeypatch.setattr("swivel.evaluation.report.fetch_sets", lambda *, progress: (men,))
     assert evaluate(make_vectors(PLANTED, WORDS))["men"].known == 2
 
 
-def test_files_may_be_named_and_other_rules_asked_for(tmp_path: Path) -> None:
+def test_files_and_rules_may_be_passed(tmp_path: Path) -> None:
     write_planted(tmp_path)
     report = evaluate(
         make_vectors(PLANTED, WORDS), [tmp_path / "planted.txt"], method="3cosmul", unknown="skip", lowercase=False
@@ -351,32 +365,33 @@ def test_files_may_be_named_and_other_rules_asked_for(tmp_path: Path) -> None:
     assert isinstance(report["planted"], AnalogyResult) and report["planted"].accuracy == 1.0
 
 
-def test_a_set_that_was_not_evaluated_is_told(tmp_path: Path) -> None:
+def test_a_set_that_was_not_evaluated_raises_an_error(tmp_path: Path) -> None:
     write_planted(tmp_path)
     with pytest.raises(
-        EvaluationError, match="no set 'rare_words' was evaluated; there are men, kinds, planted, strange"
+        EvaluationError, match="no set 'rare_words' was evaluated; the sets are men, kinds, planted, strange"
     ):
         evaluate(make_vectors(PLANTED, WORDS), tmp_path)["rare_words"]
 
 
-def test_vectors_that_know_nothing_of_any_set_are_told(tmp_path: Path) -> None:
+def test_vectors_without_any_known_item_raise_an_error(tmp_path: Path) -> None:
     write_planted(tmp_path)
     with pytest.raises(EvaluationError, match="no item of men, kinds, planted, strange is in the vocabulary"):
         evaluate(make_vectors(np.eye(2, dtype=np.float32), ["Mann", "Frau"]), tmp_path)
 
 
-def test_a_half_without_items_is_told(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="this half of one has no items: nothing to evaluate"):
+def test_a_half_without_items_raises_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="this half of one has no items to evaluate"):
         evaluate(make_vectors(PLANTED, WORDS), write(tmp_path / "one.tsv", "man\tking\t9\n"), half="report")
 
 
-def test_rules_that_there_are_not_are_told_before_anything_is_read(tmp_path: Path) -> None:
+def test_invalid_rules_raise_errors_before_anything_is_read(tmp_path: Path) -> None:
     vectors = make_vectors(PLANTED, WORDS)
+
     with pytest.raises(ConfigError, match="method must be one of 3cosadd, 3cosmul, got 'add'"):
         evaluate(vectors, tmp_path, method="add")
     with pytest.raises(ConfigError, match="unknown must be one of wrong, skip, got 'drop'"):
         evaluate(vectors, tmp_path, unknown="drop")
     with pytest.raises(ConfigError, match="top must be a positive integer, got 0"):
         evaluate(vectors, tmp_path, rules=EvaluationConfig(half="tune"), top=0)
-    with pytest.raises(ConfigError, match="'metod' is not a rule of evaluation; known are method, unknown"):
+    with pytest.raises(ConfigError, match="'metod' is not an evaluation rule; the rules are method, unknown"):
         evaluate(vectors, tmp_path, metod="3cosmul")

@@ -1,4 +1,4 @@
-"""The verb `evaluate` of the command line."""
+"""The command `swivel evaluate`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def show(*arguments: object) -> Result:
 
 @pytest.fixture
 def square(tmp_path: Path) -> Path:
-    """Vectors on which the answers are known."""
+    """Vectors with known answers."""
     Vectors(VectorTable(Vocabulary(WORDS), SQUARE)).save(tmp_path / "square")
     return tmp_path / "square"
 
 
 @pytest.fixture
 def crooked(tmp_path: Path) -> Path:
-    """Vectors to which a pear is the queen."""
+    """Vectors in which 'pear' and 'queen' are swapped."""
     Vectors(VectorTable(Vocabulary([*WORDS[:3], "pear", "queen"]), SQUARE)).save(tmp_path / "crooked")
     return tmp_path / "crooked"
 
@@ -48,7 +48,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_intervals_and_coverage_stand_beside_the_figures(square: Path, data: Path) -> None:
+def test_the_table_has_figures_intervals_and_coverage(square: Path, data: Path) -> None:
     assert show(square, "--data", data).stdout.splitlines() == [
         "set     measure  figure   95 % interval  known  of",
         "near        rho   1.000  1.000 .. 1.000      3   4",
@@ -56,7 +56,7 @@ def test_intervals_and_coverage_stand_beside_the_figures(square: Path, data: Pat
     ]
 
 
-def test_a_folder_and_files_are_taken_together(square: Path, data: Path, tmp_path: Path) -> None:
+def test_a_folder_and_files_may_be_combined(square: Path, data: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.txt"
     own.write_text("king man 3\nking queen 2\n")
     names = [line.split()[0] for line in show(square, own, "--data", data).stdout.splitlines()]
@@ -67,6 +67,7 @@ def test_a_folder_and_files_are_taken_together(square: Path, data: Path, tmp_pat
 def test_rules_are_options(square: Path, data: Path) -> None:
     options = ["--unknown", "skip", "--unknown-pairs", "zero", "--method", "3cosmul", "--draws", "0", "--json"]
     plain = json.loads(show(square, data, *options, "--half", "report", "--top", "4").stdout)
+
     assert plain["rules"] == {
         "method": "3cosmul",
         "unknown": "skip",
@@ -76,33 +77,40 @@ def test_rules_are_options(square: Path, data: Path) -> None:
         "half": "report",
         "draws": 0,
     }
+
     near = plain["sets"][0]
+
     assert (near["known"], near["total"], near["figure"], near["interval"]) == (1, 2, 1.0, None)
+
     plain = json.loads(show(square, data, *options).stdout)
+
     assert [each["figure"] for each in plain["sets"]] == [pytest.approx(0.948683), 1.0]
 
 
 def test_other_vectors_are_compared_item_by_item(square: Path, crooked: Path, data: Path) -> None:
     lines = show(square, "--data", data, "--against", crooked, "--against", square).stdout.splitlines()
+
     assert lines[3:6] == ["", f"against {crooked}:", ""]
     assert lines[6].split() == ["set", "first", "second", "difference", "95", "%", "interval", "p", "items"]
     assert lines[8].split()[:4] == ["pairs", "0.500", "0.000", "+0.500"]
     assert f"against {square}:" in lines
+
     plain = json.loads(show(square, "--data", data, "--against", crooked, "--json").stdout)
     (comparisons,) = plain["against"].values()
+
     assert [(each["name"], each["items"]) for each in comparisons] == [("near", 3), ("pairs", 2)]
 
 
-def test_vectors_of_other_tools_are_evaluated_too(square: Path, data: Path, tmp_path: Path) -> None:
+def test_vectors_of_other_tools_are_evaluated(square: Path, data: Path, tmp_path: Path) -> None:
     lines = (f"{word} {' '.join(map(str, row))}\n" for word, row in zip(WORDS, SQUARE, strict=True))
     (tmp_path / "other.txt").write_text("".join(lines))
     assert show(tmp_path / "other.txt", data).stdout == show(square, data).stdout
     (tmp_path / "other.txt").write_text("king 1 0\nking 0 1\n")
-    with pytest.raises(StorageError, match=r"other\.txt, line 2: the word 'king' a second time"):
+    with pytest.raises(StorageError, match=r"other\.txt, line 2: duplicate word 'king'"):
         show(square, data, "--against", tmp_path / "other.txt")
 
 
-def test_tables_are_also_markdown(square: Path, crooked: Path, data: Path) -> None:
+def test_tables_are_printed_as_markdown(square: Path, crooked: Path, data: Path) -> None:
     shown = show(square, data, "--markdown", "--sections", "--against", crooked).stdout
     assert shown.startswith("| set | measure | figure | 95 % interval | known | of |\n| :-- | --: |")
     assert "| royal | accuracy | 1.000 | 1.000 .. 1.000 | 1 | 1 |\n" in shown
@@ -110,13 +118,13 @@ def test_tables_are_also_markdown(square: Path, crooked: Path, data: Path) -> No
     assert f"\nagainst {crooked}:\n\n| set | first | second |" in shown
 
 
-def test_without_sets_the_papers_are_taken(
+def test_without_sets_those_of_the_paper_are_used(
     square: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(*, progress: object) -> None:
-        raise EvaluationError("not here")
+    def fail(*, progress: object) -> None:
+        raise EvaluationError("no network")
 
-    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", refuse)
-    with pytest.raises(EvaluationError, match="not here"):
+    monkeypatch.setattr("swivel.evaluation.report.fetch_sets", fail)
+    with pytest.raises(EvaluationError, match="no network"):
         show(square)
     show(square, data)

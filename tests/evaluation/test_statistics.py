@@ -1,4 +1,4 @@
-"""Intervals, paired comparisons and accuracy by frequency."""
+"""Confidence intervals, paired comparisons and accuracy by frequency."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ from swivel.evaluation.bootstrap import (
 def test_resampled_correlations_are_spearmans_of_the_items_drawn(rows: list[tuple[int, int, int]]) -> None:
     first, second, target = np.array(rows, float).T
     drawn = draw_correlations([first, second], target, draws=20, seed=3)
-    order = np.argsort(first, kind="stable")  # the order in which items are drawn
+    order = np.argsort(first, kind="stable")  # draw_correlations sorts the items by the first column
     counts = np.concatenate(list(_resample(len(rows), 20, 3))).astype(int)
+
     for number, times in enumerate(counts):
         items = np.repeat(order, times)
         for column, rhos in zip((first, second), drawn, strict=True):
@@ -59,20 +60,21 @@ def test_resampled_correlations_are_spearmans_of_the_items_drawn(rows: list[tupl
                 assert rhos[number] == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
 
 
-def test_resamplings_draw_every_item_as_often_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.evaluation.bootstrap._CELLS", 64)
+def test_resampling_draws_all_items_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.evaluation.bootstrap._MAX_CELLS", 64)
     chunks = list(_resample(10, 2_000, 5))
     counts = np.concatenate(chunks)
     assert (len(counts), {len(chunk) for chunk in chunks[:-1]}) == (2_000, {6})
     assert set(counts.sum(axis=1)) == {10}
     np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.1)
-    np.testing.assert_allclose(counts.var(axis=0), 0.9, atol=0.1)  # binomial: 10 draws, a chance of 1 in 10
+    np.testing.assert_allclose(counts.var(axis=0), 0.9, atol=0.1)  # binomial with n = 10 and p = 1 / 10
 
 
-def test_the_interval_of_a_correlation_covers_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_of_a_correlation_covers_the_truth_in_about_95_percent() -> None:
     rng = np.random.default_rng(6)
-    truth = 6 / np.pi * np.arcsin(0.6 / 2)  # Spearman's rho of normal values that correlate with .6
+    truth = 6 / np.pi * np.arcsin(0.6 / 2)  # Spearman's rho of normal values with correlation 0.6
     hits = 0
+
     for _ in range(150):
         x, y = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 120).T
         interval = correlation_interval(x, y, draws=400)
@@ -81,8 +83,9 @@ def test_the_interval_of_a_correlation_covers_the_truth_as_often_as_it_says() ->
     assert 0.87 < hits / 150 < 0.99
 
 
-def test_intervals_are_the_same_for_the_same_seed_and_none_where_nothing_is_defined() -> None:
+def test_intervals_depend_only_on_the_seed_and_are_none_if_undefined() -> None:
     x = np.random.default_rng(1).standard_normal(30)
+
     assert correlation_interval(x, x**3 + 1, draws=50) == (1, 1)
     assert correlation_interval(x, np.sin(9 * x), draws=50) == correlation_interval(x, np.sin(9 * x), draws=50)
     assert correlation_interval(x, np.ones(30), draws=50) is None
@@ -94,7 +97,7 @@ def test_intervals_are_the_same_for_the_same_seed_and_none_where_nothing_is_defi
     assert percentile_interval(np.array([np.nan, 2.0])) == (2.0, 2.0)
 
 
-def test_the_interval_of_a_share_is_that_of_resampled_items() -> None:
+def test_the_interval_of_a_fraction_equals_that_of_resampled_items() -> None:
     is_right = np.arange(80) < 24
     drawn = np.concatenate(list(_resample(80, 10_000, 2))) @ is_right / 80
     expected = np.quantile(drawn, [0.025, 0.975])
@@ -103,21 +106,24 @@ def test_the_interval_of_a_share_is_that_of_resampled_items() -> None:
     np.testing.assert_allclose(found, expected, atol=0.0126)
 
 
-def test_differences_of_shares_are_those_of_resampled_items() -> None:
+def test_differences_of_fractions_equal_those_of_resampled_items() -> None:
     rng = np.random.default_rng(3)
-    first, second = rng.random(90) < 0.6, rng.random(90) < 0.5
+    first = rng.random(90) < 0.6
+    second = rng.random(90) < 0.5
     drawn = draw_share_differences(first, second)
     expected = np.concatenate(list(_resample(90, 10_000, 2))) @ (first.astype(float) - second) / 90
     assert drawn.mean() == pytest.approx(first.mean() - second.mean(), abs=0.005)
     assert drawn.std() == pytest.approx(expected.std(), rel=0.05)
 
 
-def test_p_values_are_even_where_there_is_no_difference_and_small_where_there_is() -> None:
+def test_p_values_are_uniform_without_a_difference_and_small_with_one() -> None:
     rng = np.random.default_rng(9)
     p_values = []
+
     for _ in range(200):
         first, second = rng.random((2, 400)) < 0.5
         p_values.append(two_sided_p(draw_share_differences(first, second, draws=400)))
+
     assert 0.01 < np.mean(np.array(p_values) < 0.05) < 0.1
     assert two_sided_p(draw_share_differences(np.ones(50, bool), np.arange(50) < 30)) == pytest.approx(2 / 10_001)
     assert two_sided_p(np.zeros(100)) == 1
@@ -141,10 +147,14 @@ def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationCo
 
 
 def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
-    good, poor = make_report(1, 1.0, known=30), make_report(2, 8.0)
+    good = make_report(1, 1.0, known=30)
+    poor = make_report(2, 8.0)
     pairs, asked, kinds = compare_reports(good, poor)
+
     assert [each.items for each in (pairs, asked, kinds)] == [30, 40, 30]
+
     first, second = (report["pairs"] for report in (good, poor))
+
     assert isinstance(first, SimilarityResult) and isinstance(second, SimilarityResult)
     assert pairs.first == first.figure
     assert pairs.second == pytest.approx(spearmanr(second.cosines[:30], second.scores[:30]).statistic)
@@ -152,49 +162,60 @@ def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
     assert pairs.interval[0] < pairs.difference < pairs.interval[1]
     assert pairs.interval[0] > 0 and pairs.p_value < 0.05
     assert (asked.first, asked.second) == (good["asked"].figure, poor["asked"].figure)
+
     mirrored = compare_reports(poor, good)[1]
+
     assert mirrored.difference == pytest.approx(-(asked.difference or 0))
     assert compare_reports(good, poor) == compare_reports(good, poor) != compare_reports(good, poor, seed=2)
 
 
-def test_a_report_is_no_better_than_itself() -> None:
+def test_a_report_does_not_differ_from_itself() -> None:
     for each in compare_reports(make_report(1, 3.0), make_report(1, 3.0), draws=100):
         assert (each.difference, each.interval, each.p_value) == (0, (0, 0), 1)
 
 
-def test_under_the_rule_skip_questions_known_to_both_are_compared() -> None:
+def test_with_the_rule_skip_questions_known_to_both_are_compared() -> None:
     skip = EvaluationConfig(unknown="skip")
     reports = make_report(1, 2.0, known=25, rules=skip), make_report(2, 2.0, known=33, rules=skip)
     assert compare_reports(*reports, draws=10)[1].items == 25
 
 
-def test_what_nobody_knows_has_no_difference() -> None:
+def test_sets_without_known_items_have_no_difference() -> None:
     pairs, asked, kinds = compare_reports(make_report(1, 1.0, known=0), make_report(2, 1.0), draws=10)
     assert pairs == Comparison("pairs", "similarity", None, None, None, None, None, 0)
     assert asked == Comparison("asked", "analogies", None, None, None, None, None, 0)
     assert tabulate_comparisons([kinds]) == [("kinds", "-", "-", "-", "-", "-", "0")]
 
 
-def test_comparisons_are_rows_and_plain_values() -> None:
-    first, second = make_report(1, 1.0), make_report(2, 6.0)
+def test_comparisons_are_converted_to_rows_and_json() -> None:
+    first = make_report(1, 1.0)
+    second = make_report(2, 6.0)
     comparisons = compare_reports(first, second, draws=200)
     rows = tabulate_comparisons(comparisons)
+
     assert all(len(row) == len(COMPARISON_HEADER) for row in rows)
     assert rows[0][0] == "pairs" and rows[0][3].startswith("+0.")
+
     plain = json.loads(json.dumps([each.to_dict() for each in comparisons], allow_nan=False))
+
     assert plain[0]["interval"] == list(comparisons[0].interval or ())
     assert compare_reports(first, second, draws=0)[0].interval is None
 
 
-def test_reports_of_other_sets_or_items_are_not_compared() -> None:
+def test_comparing_reports_of_different_items_raises_an_error() -> None:
     report = make_report(1, 1.0)
-    with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds; other"):
+
+    with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds and other"):
         compare_reports(report, Report((summarise_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
+
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])
-    with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
+
+    with pytest.raises(EvaluationError, match="pairs: the two reports have different items"):
         compare_reports(report, Report((summarise_pairs(half, np.zeros(30)),), EvaluationConfig()))
+
     other = SimilaritySet("pairs", PAIRS.pairs, PAIRS.scores[::-1])
-    with pytest.raises(EvaluationError, match="pairs: the two reports are not of the same items"):
+
+    with pytest.raises(EvaluationError, match="pairs: the two reports have different items"):
         compare_reports(report, Report((summarise_pairs(other, np.zeros(60)),), EvaluationConfig()))
 
 
@@ -205,13 +226,14 @@ def make_answers(seed: int, chance: float) -> AnalogyResult:
     return summarise_answers(AnalogySet("q", (Questions("s", words),)), is_right, np.ones(900, bool))
 
 
-COUNTS = {f"w{n}": 10 ** (n / 40) for n in range(190)}  # ten words have none
+COUNTS = {f"w{n}": 10 ** (n / 40) for n in range(190)}  # ten of the words have no count
 
 
-def test_buckets_are_large_enough_and_hold_every_question_with_counts_once() -> None:
+def test_buckets_are_large_enough_and_contain_every_question_with_counts_once() -> None:
     result = make_answers(1, 0.5)
     buckets = bucket_by_frequency(result, COUNTS)
     logs = [np.log10(np.mean([COUNTS[w] for w in words])) for words in result.questions if set(words) <= set(COUNTS)]
+
     assert len(buckets) > 3
     assert min(bucket.questions for bucket in buckets) >= 100
     assert sum(bucket.questions for bucket in buckets) == len(logs) < 900
@@ -222,15 +244,20 @@ def test_buckets_are_large_enough_and_hold_every_question_with_counts_once() -> 
         assert bucket.questions == len(inside)
         assert bucket.mean_log10 == pytest.approx(np.mean(inside))
         assert bucket.interval is not None and bucket.interval[0] < bucket.figure < bucket.interval[1]
+
     right = sum(bucket.figure * bucket.questions for bucket in buckets)
     asked = [set(words) <= set(COUNTS) for words in result.questions]
+
     assert right == pytest.approx(result.is_right[asked].sum())
 
 
 def test_buckets_do_not_depend_on_answers_and_can_be_compared() -> None:
-    good, poor = make_answers(1, 0.9), make_answers(1, 0.2)
-    first, second = bucket_by_frequency(good, COUNTS), bucket_by_frequency(poor, COUNTS)
+    good = make_answers(1, 0.9)
+    poor = make_answers(1, 0.2)
+    first = bucket_by_frequency(good, COUNTS)
+    second = bucket_by_frequency(poor, COUNTS)
     difference = compare_buckets(good, poor, COUNTS)
+
     for one, other, both in zip(first, second, difference, strict=True):
         assert (one.low, one.high, one.questions) == (other.low, other.high, other.questions)
         assert (both.low, both.high, both.mean_log10) == (one.low, one.high, one.mean_log10)
@@ -238,20 +265,20 @@ def test_buckets_do_not_depend_on_answers_and_can_be_compared() -> None:
         assert both.interval is not None and 0.4 < both.interval[0] < both.figure < both.interval[1] < 0.95
 
 
-def test_a_vocabulary_gives_counts_too() -> None:
+def test_counts_may_be_those_of_a_vocabulary() -> None:
     vocabulary = Vocabulary(COUNTS, [round(count * 100) for count in COUNTS.values()])
     whole = {token: float(count) for token, count in zip(vocabulary, vocabulary.counts, strict=True)}
     result = make_answers(2, 0.5)
     assert bucket_by_frequency(result, vocabulary) == bucket_by_frequency(result, whole)
 
 
-def test_too_few_questions_make_no_bucket() -> None:
+def test_too_few_questions_give_no_bucket() -> None:
     result = make_answers(3, 0.5)
     assert bucket_by_frequency(result, {}) == ()
     assert bucket_by_frequency(result, COUNTS, at_least=901) == ()
     assert len(bucket_by_frequency(result, COUNTS, at_least=700)) == 1
 
 
-def test_buckets_of_other_questions_are_not_compared() -> None:
-    with pytest.raises(EvaluationError, match="q and q do not ask the same questions in the same order"):
+def test_comparing_buckets_of_different_questions_raises_an_error() -> None:
+    with pytest.raises(EvaluationError, match="q and q do not have the same questions in the same order"):
         compare_buckets(make_answers(1, 0.5), make_answers(2, 0.5), COUNTS)

@@ -1,7 +1,7 @@
-"""The explorer in a real browser: every feature, at desktop and phone size, without a word in the console.
+"""Tests of the explorer in a browser: every feature, at desktop and phone size, without errors in the console.
 
-Playwright drives the system's Chromium; where there is none, or no Playwright, all of this is skipped. axe-core, which
-looks for what screen readers and weak eyes stumble over, comes with the package axe-playwright-python.
+Playwright controls the Chromium of the system; without either of them the tests are skipped. The package
+axe-playwright-python contains axe-core, which checks accessibility.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # WebGL without a graphics card
-PATIENCE = 30_000  # milliseconds: a busy machine is slow, not wrong
-expect = playwright.announce
-expect.set_options(timeout=PATIENCE)
+TIMEOUT_MILLISECONDS = 30_000  # long, because the machine may be busy
+expect = playwright.expect
+expect.set_options(timeout=TIMEOUT_MILLISECONDS)
 
 
 def serve(exploration: Any) -> Iterator[str]:
-    """Yield the address of a server in a thread."""
+    """Run a server in a thread and yield its URL."""
     with explorer.listen("127.0.0.1", 0) as listener:
         warm(exploration)
         server = make_server(exploration, "127.0.0.1")
@@ -66,11 +66,11 @@ def browser() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page whose complaints, and whose requests to other places, are errors of the test."""
+    """A page that records console messages, errors, dialogs and requests to other hosts in `wrong`."""
 
     def __init__(self, browser: Browser, **settings: Any) -> None:
         self.context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **settings})
-        self.context.set_default_timeout(PATIENCE)
+        self.context.set_default_timeout(TIMEOUT_MILLISECONDS)
         self.page: Page = self.context.new_page()
         self.wrong: list[str] = []
         self.page.on("console", lambda message: self.wrong.append(message.text) if message.type != "log" else None)
@@ -80,7 +80,7 @@ class Watched:
 
     def _check_origin(self, request: Any) -> None:
         if not re.match(r"http://127\.0\.0\.1:\d+/|data:", request.url):
-            self.wrong.append(f"asked {request.url}")
+            self.wrong.append(f"requested {request.url}")
 
     def open(self, address: str, **state: str) -> Page:
         self.page.goto(f"{address}?{urlencode(state)}")
@@ -108,34 +108,38 @@ def words(page: Page) -> list[str]:
     return page.locator("#results tbody th .word").all_inner_texts()
 
 
-def map_is_whole(page: Page) -> None:
+def wait_for_map(page: Page) -> None:
     page.wait_for_selector(".map-tools input[value=umap]:checked", state="attached")
     page.wait_for_selector(".legend tbody tr", state="attached")
 
 
-def test_a_word_is_searched_with_the_keyboard_alone(desktop: Watched, one: str) -> None:
+def test_a_word_can_be_searched_with_the_keyboard_alone(desktop: Watched, one: str) -> None:
     page = desktop.open(one)
     page.keyboard.press("/")
     page.keyboard.type("gui")
     expect(page.locator("[role=option]")).to_have_count(2)
+
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(page.locator("[role=option][aria-selected=true] .token")).to_have_text("guitars")
+
     page.keyboard.press("Enter")
     expect(page.locator("h2.title")).to_have_text("guitars")
     assert "q=guitars" in page.url
+
     page.keyboard.press("/")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
-    page.keyboard.press("ArrowDown")  # from the field to the first answer
+    page.keyboard.press("ArrowDown")  # from the search field to the first answer
     expect(page.locator("#results tbody a.word").first).to_be_focused()
+
     page.keyboard.press("ArrowDown")
     second = words(page)[1]
     page.keyboard.press("Enter")
     expect(page.locator("h2.title")).to_have_text(second)
 
 
-def test_neighbours_have_bars_counts_and_ranks(desktop: Watched, one: str) -> None:
+def test_neighbors_have_bars_counts_and_ranks(desktop: Watched, one: str) -> None:
     page = desktop.open(one, q="word20", n="10")
     assert len(words(page)) == 10
     assert page.locator("#results thead th").all_inner_texts() == ["word", "cosine", "count", "rank"]
@@ -165,7 +169,7 @@ def test_columns_have_scores_and_counts(desktop: Watched, one: str) -> None:
     expect(row.locator("td").nth(1)).to_have_text("7")
 
 
-def test_a_word_that_is_not_known_leads_to_close_spellings(desktop: Watched, one: str) -> None:
+def test_an_unknown_word_shows_similar_spellings(desktop: Watched, one: str) -> None:
     page = desktop.open(one, q="giutar")
     expect(page.get_by_role("alert")).to_contain_text("not among the 300 words")
     page.get_by_role("alert").get_by_role("link", name="Guitar", exact=True).click()
@@ -190,9 +194,11 @@ def test_analogies_show_their_arithmetic(desktop: Watched, one: str) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".equation")).to_have_text("king − man + woman ≈ queen")
     expect(page.locator(".arithmetic li")).to_have_count(3)
+
     text = page.locator(".arithmetic code").inner_text()
     left, _, right = text.replace("−", "-").replace("÷", "/").replace("\u2009", "").partition("=")
     assert eval(left) == pytest.approx(float(right), abs=0.005)
+
     page.locator("input[value='3cosmul']").check()
     expect(page.locator(".arithmetic code")).to_contain_text("×")
     assert page.locator(".equation").inner_text().endswith("queen")
@@ -213,61 +219,75 @@ def test_every_state_has_a_link_and_back_works(desktop: Watched, one: str) -> No
     first = words(page)[0]
     page.locator("#results a.word").first.click()
     expect(page.locator("h2.title")).to_have_text(first)
+
     page.get_by_role("tab", name="Compare").click()
     expect(page.locator("h2.title")).to_have_text("Compare")
+
     page.go_back()
     expect(page.locator("h2.title")).to_have_text(first)
+
     page.go_back()
     expect(page.locator("h2.title")).to_have_text("word20")
+
     page.go_forward()
     expect(page.locator("h2.title")).to_have_text(first)
+
     page.reload()
     expect(page.locator("h2.title")).to_have_text(first)
 
 
-def test_the_map_zooms_moves_colours_and_picks(desktop: Watched, one: str) -> None:
+def test_the_map_can_zoom_move_color_and_select(desktop: Watched, one: str) -> None:
     page = desktop.open(one, tab="map")
-    map_is_whole(page)
+    wait_for_map(page)
     page.locator(".frame").focus()
     for key in ("+", "+", "ArrowLeft", "ArrowUp"):
         page.keyboard.press(key)
     expect(page).to_have_url(re.compile(r"at=-\d+%2C\d+%2C19\d\d"))
-    place = page.url
+
+    url_before = page.url
     page.locator("input[value=frequency]").check()
     expect(page).to_have_url(re.compile("color=frequency"))
+
     page.locator("input[value=pca]").check()
     expect(page).to_have_url(re.compile("layout=pca"))
+
     page.locator(".frame").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#card h3")).not_to_be_empty()
-    assert re.search("at=[^&]+", place).group() in page.url  # type: ignore[union-attr]
-    page.get_by_role("link", name="Look at it").click()
+    assert re.search("at=[^&]+", url_before).group() in page.url  # type: ignore[union-attr]
+
+    page.get_by_role("link", name="Show word").click()
     expect(page.locator("h2.title")).to_be_visible()
 
 
-def test_a_click_on_a_point_looks_at_its_word(desktop: Watched, one: str) -> None:
+def test_a_click_on_a_point_shows_its_word(desktop: Watched, one: str) -> None:
     page = desktop.open(one)
-    map_is_whole(page)
+    wait_for_map(page)
     box = page.locator(".frame").bounding_box()
     assert box
+
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.wheel(0, -400)
     expect(page).to_have_url(re.compile("at="))
+
     before = page.url
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2 - 80, box["y"] + box["height"] / 2, steps=3)
     page.mouse.up()
     expect(page).not_to_have_url(before)
+
     page.locator(".frame").focus()
     page.keyboard.press("0")
     expect(page).not_to_have_url(re.compile("at="))
+
     radius = min(box["width"], box["height"]) / 2.15
-    found = page.evaluate(
+    is_on_map = page.evaluate(
         "async (at) => { const [x, y] = at; return document.elementFromPoint(x, y).closest('.frame') !== null }",
         [box["x"] + box["width"] / 2 + 0.7 * radius, box["y"] + box["height"] / 2],
     )
-    assert found
-    for step in range(24):  # the stand-in for UMAP is a circle: points lie all along its edge
+    assert is_on_map
+
+    for step in range(24):  # The points are on a circle, in place of UMAP.
         page.mouse.click(box["x"] + box["width"] / 2 + (0.6 + step / 50) * radius, box["y"] + box["height"] / 2)
         if "q=" in page.url:
             break
@@ -275,25 +295,28 @@ def test_a_click_on_a_point_looks_at_its_word(desktop: Watched, one: str) -> Non
     assert "q=" in page.url
 
 
-def test_the_map_has_its_words_as_text(desktop: Watched, one: str) -> None:
+def test_the_words_of_the_map_are_available_as_text(desktop: Watched, one: str) -> None:
     page = desktop.open(one, tab="map")
-    map_is_whole(page)
+    wait_for_map(page)
     page.get_by_text("Clusters", exact=True).click()
     expect(page.get_by_role("table", name="Clusters of the map").locator("tbody tr")).to_have_count(12)
     page.get_by_text("Words in view", exact=True).click()
     expect(page.locator(".inview li").first).to_be_visible()
-    expect(page.locator("#words-0")).to_contain_text("The commonest words in view:")
+    expect(page.locator("#words-0")).to_contain_text("The most common words in view:")
 
 
 def test_two_sets_are_side_by_side(desktop: Watched, two: str) -> None:
     page = desktop.open(two, q="word20")
     expect(page.locator("#results .list")).to_have_count(2)
     expect(page.locator("#results .set")).to_have_text(["first", "second"])
+
     boxes = [each.bounding_box() for each in page.locator("#results .list").all()]
     assert boxes[0] and boxes[1] and boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+
     lists = [each.locator("tbody a.word").all_inner_texts() for each in page.locator("#results .list").all()]
     expect(page.locator("#results tr.shared")).to_have_count(2 * len(set(lists[0]) & set(lists[1])))
     expect(page.locator(".map")).to_have_count(2)
+
     page.get_by_role("tab", name="Analogy").click()
     page.goto(f"{two}?tab=analogy&a=man&b=king&c=woman")
     expect(page.locator(".equation")).to_have_count(2)
@@ -307,9 +330,11 @@ def test_light_and_dark_follow_the_system_and_the_switch(browser: Browser, one: 
     page.keyboard.press("t")
     light = page.evaluate(background)
     assert dark != light
+
     page.reload()
     page.wait_for_selector("#results h2")
     assert page.evaluate(background) == light
+
     watched.context.close()
     assert watched.wrong == []
 
@@ -318,10 +343,13 @@ def test_help_opens_and_closes_with_keys(desktop: Watched, one: str) -> None:
     page = desktop.open(one)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
+
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).not_to_be_visible()
+
     page.keyboard.press("2")
     expect(page.get_by_role("tab", name="Analogy")).to_have_attribute("aria-selected", "true")
+
     page.get_by_role("tab", name="Analogy").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Compare")).to_be_focused()
@@ -330,12 +358,12 @@ def test_help_opens_and_closes_with_keys(desktop: Watched, one: str) -> None:
 @pytest.mark.parametrize(
     "state", [{"q": "word20"}, {"tab": "map", "q": "word20"}, {"tab": "compare", "a": "king", "b": "man"}]
 )
-def test_nothing_is_wider_than_a_phone(phone: Watched, one: str, state: dict[str, str]) -> None:
+def test_the_page_fits_on_a_phone(phone: Watched, one: str, state: dict[str, str]) -> None:
     page = phone.open(one, **state)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     assert page.locator(".panel").is_visible() is (state.get("tab") != "map")
     if state.get("tab") == "map":
-        map_is_whole(page)
+        wait_for_map(page)
         page.locator("#card .primary").tap()
         expect(page.locator("h2.title")).to_be_visible()
 
@@ -358,7 +386,7 @@ STATES: list[dict[str, str]] = [
 ]
 
 
-# Two of the four in every run: each theme and each size once.
+# A usual run tests each theme and each size once; the other combinations are slow tests.
 @pytest.mark.parametrize(
     ("size", "theme"),
     [
@@ -368,24 +396,24 @@ STATES: list[dict[str, str]] = [
         pytest.param("phone", "light", marks=pytest.mark.slow),
     ],
 )
-def test_axe_finds_nothing(browser: Browser, one: str, theme: str, size: str) -> None:
+def test_axe_finds_no_violations(browser: Browser, one: str, theme: str, size: str) -> None:
     bundled = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     source = (Path(str(files(bundled.__name__))) / "axe.min.js").read_text(encoding="utf-8")
     watched = Watched(browser, color_scheme=theme, viewport=DESKTOP if size == "desktop" else PHONE)
-    found = []
+    violations = []
     page = watched.open(one)
     page.wait_for_selector(".legend tbody tr", state="attached")
-    page.evaluate(f"{source}; undefined")  # not as a script of the page, which its content policy would refuse
+    page.evaluate(f"{source}; undefined")  # not as a script of the page, which the content security policy blocks
     for state in STATES:
         follow = "search => { history.pushState(null, '', search); dispatchEvent(new Event('popstate')) }"
         page.evaluate(follow, f"?{urlencode(state)}")
         page.wait_for_selector("#results:not([aria-busy])", state="attached")
         result = page.evaluate("axe.run({ resultTypes: ['violations'] })")
-        found += [
+        violations += [
             f"{state}: {wrong['id']}: {node['html'][:120]}: {node['failureSummary']}"
             for wrong in result["violations"]
             for node in wrong["nodes"]
         ]
     watched.context.close()
-    assert found == []
+    assert violations == []
     assert watched.wrong == []

@@ -1,4 +1,4 @@
-"""Maps: places, clusters, what is computed in the background and what is kept."""
+"""Tests of maps: coordinates, clusters, background computation, and the cache."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ import pytest
 
 from explorer_data import GROUPS, WORDS, make_vectors, spread
 from swivel.errors import SwivelError
-from swivel.explorer import maps
-from swivel.explorer import projection as layout
+from swivel.explorer import maps, projection
 from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
 from swivel.explorer.models import View
 from swivel.explorer.projection import Reduced, find_clusters, reduce_vectors, run_umap
@@ -30,10 +29,10 @@ def make_view() -> View:
     return View("w", "w", lambda: make_vectors(columns=False))
 
 
-def wait_for(claim: Callable[[], Any]) -> None:
-    until = time.monotonic() + 20
-    while not claim():
-        assert time.monotonic() < until, "waited for 20 seconds"
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited for 20 seconds"
         time.sleep(0.01)
 
 
@@ -43,38 +42,41 @@ def wait_until_made(made: Map) -> None:
 
 def test_principal_components_are_those_of_an_svd() -> None:
     unit = make_vectors(columns=False).unit_vectors
-    centred = unit - unit.mean(axis=0)
-    left, strengths, _ = np.linalg.svd(centred, full_matrices=False)
+    centered = unit - unit.mean(axis=0)
+    left, strengths, _ = np.linalg.svd(centered, full_matrices=False)
     points = reduce_vectors(unit).points
     assert np.abs(points) == pytest.approx(np.abs(left[:, :2] * strengths[:2]), abs=1e-4)
 
 
-def test_one_dimension_is_enough_for_a_map() -> None:
+def test_vectors_of_one_dimension_have_a_map() -> None:
     assert reduce_vectors(np.ones((3, 1), np.float32)).points.shape == (3, 2)
 
 
 def test_clusters_find_the_planted_groups() -> None:
     reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    found = find_clusters(reduced, count=GROUPS)
-    sizes = np.bincount(found.numbers)
-    assert (sizes.sum(), len(found.typical)) == (WORDS, GROUPS)
+    clusters = find_clusters(reduced, count=GROUPS)
+    sizes = np.bincount(clusters.numbers)
+
+    assert (sizes.sum(), len(clusters.typical)) == (WORDS, GROUPS)
     assert (np.diff(sizes) <= 0).all()
+
     groups = np.arange(8, WORDS) % GROUPS
-    pure = sum(np.bincount(groups[found.numbers[8:] == number]).max() for number in range(GROUPS))
+    pure = sum(np.bincount(groups[clusters.numbers[8:] == number]).max() for number in range(GROUPS))
+
     assert pure / len(groups) > 0.9
-    for number, typical in enumerate(found.typical):
-        assert (found.numbers[list(typical)] == number).all()
+    for number, typical in enumerate(clusters.typical):
+        assert (clusters.numbers[list(typical)] == number).all()
 
 
-def test_few_and_equal_vectors_have_clusters_too() -> None:
-    found = find_clusters(Reduced(np.zeros((3, 2), np.float32)))
-    assert found.numbers.shape == (3,)
+def test_a_few_equal_vectors_have_clusters() -> None:
+    clusters = find_clusters(Reduced(np.zeros((3, 2), np.float32)))
+    assert clusters.numbers.shape == (3,)
 
 
-def test_a_map_is_computed_once_and_kept(tmp_path: Path) -> None:
+def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
     calls = []
 
-    def count_and_spread(reduced: Reduced, stop: threading.Event) -> layout.Floats:
+    def count_and_spread(reduced: Reduced, stop: threading.Event) -> projection.Floats:
         calls.append(len(reduced.values))
         return spread(reduced, stop)
 
@@ -92,21 +94,21 @@ def test_a_map_is_computed_once_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04"])
-def test_a_kept_map_that_cannot_be_read_is_computed_again(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_cached_map_is_computed_again(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{Map(make_view()).fingerprint}.npy").write_bytes(content)
     made = MapMaker(tmp_path, spread).map_of(make_view())
     wait_until_made(made)
     assert made.problem == ""
 
 
-def test_a_kept_map_of_another_size_is_computed_again(tmp_path: Path) -> None:
+def test_a_cached_map_of_another_size_is_computed_again(tmp_path: Path) -> None:
     np.save(tmp_path / f"{Map(make_view()).fingerprint}.npy", np.zeros((3, 2), np.float32))
     made = MapMaker(tmp_path, spread).map_of(make_view())
     wait_until_made(made)
     assert len(made.umap) == WORDS  # type: ignore[arg-type]
 
 
-def test_a_map_that_cannot_be_kept_is_shown_all_the_same(tmp_path: Path) -> None:
+def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     made = MapMaker(tmp_path / "file", spread).map_of(make_view())
     wait_until_made(made)
@@ -116,8 +118,8 @@ def test_a_map_that_cannot_be_kept_is_shown_all_the_same(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
 )
-def test_what_goes_wrong_is_told_and_the_components_stay(error: Exception, shown: str) -> None:
-    def fail(reduced: Reduced, stop: threading.Event) -> layout.Floats:
+def test_an_error_is_shown_and_the_components_stay_available(error: Exception, shown: str) -> None:
+    def fail(reduced: Reduced, stop: threading.Event) -> projection.Floats:
         raise error
 
     made = MapMaker(None, fail).map_of(make_view())
@@ -126,28 +128,28 @@ def test_what_goes_wrong_is_told_and_the_components_stay(error: Exception, shown
     assert made.points("pca") is not None and made.points("umap") is None
 
 
-def test_without_umap_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_umap_the_page_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     made = MapMaker(None).map_of(make_view())
     wait_until_made(made)
     assert made.problem == "UMAP needs umap-learn: pip install 'swivel-embeddings[explore]'"
 
 
-def test_maps_have_at_most_so_many_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "MOST_POINTS", 50)
+def test_maps_have_a_maximum_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MAX_POINTS", 50)
     made = Map(make_view())
     assert (len(made), len(made.reduced.values), made.describe()["total"]) == (50, 50, WORDS)
 
 
 class FakeProcess:
-    """Stand in for a process, which takes a second to start: what it does is done in the thread that starts it."""
+    """Replace a process, which takes a second to start; it runs in the thread that starts it."""
 
     def __init__(self, target: Any, args: tuple[Any, ...], daemon: bool) -> None:
         self.connection = args[0]
         self.ended = False
 
     def start(self) -> None:
-        """Hold the connection as a process would: in a copy of its own."""
+        """Keep a copy of the connection open, as a process would."""
         self.held = type(self.connection)(os.dup(self.connection.fileno()))
 
     def terminate(self) -> None:
@@ -166,7 +168,7 @@ class FakeContext:
     ("sent", "error", "message"),
     [("ValueError: odd", SwivelError, "ValueError: odd"), (None, SwivelError, "ended early")],
 )
-def test_a_process_that_fails_is_told(
+def test_a_failed_process_is_an_error(
     monkeypatch: pytest.MonkeyPatch, sent: str | None, error: type[Exception], message: str
 ) -> None:
     class Sends(FakeProcess):
@@ -186,7 +188,7 @@ def test_a_process_that_fails_is_told(
         compute_in_process(Reduced(np.zeros((3, 2), np.float32)), threading.Event())
 
 
-def test_a_process_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_is_terminated_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging: list[FakeProcess] = []
 
     class Hangs(FakeProcess):
@@ -197,7 +199,7 @@ def test_a_process_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: FakeContext(Hangs))
     stop = threading.Event()
     stop.set()
-    with pytest.raises(Stopped, match="the server ended"):
+    with pytest.raises(Stopped, match="the server was stopped"):
         compute_in_process(Reduced(np.zeros((3, 2), np.float32)), stop)
     assert hanging[0].ended
     hanging[0].held.close()
@@ -212,19 +214,19 @@ def test_a_stopped_maker_makes_nothing() -> None:
     assert made.umap is None and made.clusters is None
 
 
-def test_the_process_sends_errors_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(reduced: Reduced) -> layout.Floats:
+def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(reduced: Reduced) -> projection.Floats:
         raise ValueError("odd")
 
-    monkeypatch.setattr(layout, "compute_umap", fail)
+    monkeypatch.setattr(projection, "compute_umap", fail)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "nice", lambda _: 0)
-    ours, theirs = Pipe()
-    ours.send(np.zeros((3, 2), np.float32))
-    run_umap(theirs)
-    assert ours.recv() == "ValueError: odd"
-    ours.close()
-    theirs.close()
+    server_end, process_end = Pipe()
+    server_end.send(np.zeros((3, 2), np.float32))
+    run_umap(process_end)
+    assert server_end.recv() == "ValueError: odd"
+    server_end.close()
+    process_end.close()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_the_process_sends_errors_as_texts(monkeypatch: pytest.MonkeyPatch) -> N
         ("darwin", "posix", {}, "/h/Library/Caches/swivel/maps"),
     ],
 )
-def test_the_cache_is_where_the_system_wants_it(
+def test_the_cache_is_in_the_directory_of_the_platform(
     monkeypatch: pytest.MonkeyPatch, platform: str, name: str, variables: dict[str, str], expected: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -246,7 +248,7 @@ def test_the_cache_is_where_the_system_wants_it(
 
 
 @pytest.mark.slow
-def test_umap_in_its_process_keeps_groups_together() -> None:
+def test_umap_in_a_process_keeps_groups_together() -> None:
     reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
     points = compute_in_process(reduced, threading.Event())
     assert points.shape == (WORDS, 2)

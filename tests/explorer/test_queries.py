@@ -1,4 +1,4 @@
-"""The explorer's answers over HTTP: what is right, what is bounded, what is refused."""
+"""Tests of the explorer over HTTP: answers, limits, and rejected requests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from explorer_data import DIM, GROUPS, HTML, WORDS, build_matrix, make_explorati
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.explorer import Hosts
-from swivel.explorer import queries as answers
+from swivel.explorer import Hosts, queries
 from swivel.explorer.app import Exploration, make_app
 from swivel.explorer.assets import NAMES, page_files
-from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS
+from swivel.explorer.limits import MAX_ANSWERS, MAX_TEXT_LENGTH
 from swivel.explorer.models import VectorSet, open_set
 from swivel.explorer.security import HEADERS
 from swivel.explorer.spelling import Speller
@@ -48,7 +47,7 @@ def ask(client: TestClient, path: str, **parameters: Any) -> Any:
     return answer.json()
 
 
-def test_sets_say_what_they_have(client: TestClient) -> None:
+def test_sets_are_described(client: TestClient) -> None:
     first, second = ask(client, "sets")["sets"]
     assert [view["key"] for view in first["views"]] == ["w+c", "w", "c"]
     assert (first["tokens"], first["dim"], first["columns"], first["has_matrix"]) == (WORDS, DIM, WORDS, True)
@@ -59,26 +58,27 @@ def test_sets_say_what_they_have(client: TestClient) -> None:
 
 @pytest.mark.parametrize("view", ["", "w", "c", "w+c"])
 def test_neighbours_are_those_of_the_vectors(client: TestClient, exploration: Exploration, view: str) -> None:
-    found = ask(client, "nearest", q="word20", count=12, view=view)
+    result = ask(client, "nearest", q="word20", count=12, view=view)
     vectors = exploration.sets[0].view(view).vectors
     expected = vectors.nearest("word20", count=12)
-    assert [row["token"] for row in found["answers"]] == [neighbour.token for neighbour in expected]
-    assert [row["similarity"] for row in found["answers"]] == pytest.approx(
+
+    assert [row["token"] for row in result["answers"]] == [neighbour.token for neighbour in expected]
+    assert [row["similarity"] for row in result["answers"]] == pytest.approx(
         [neighbour.similarity for neighbour in expected], abs=1e-4
     )
-    assert all(row["rank"] == vectors.vocabulary.id(row["token"]) + 1 for row in found["answers"])
-    assert all(row["count"] == 10_000 // row["rank"] for row in found["answers"])
+    assert all(row["rank"] == vectors.vocabulary.id(row["token"]) + 1 for row in result["answers"])
+    assert all(row["count"] == 10_000 // row["rank"] for row in result["answers"])
 
 
 def test_the_parts_of_an_answer_add_up_to_its_cosine(client: TestClient) -> None:
-    found = ask(client, "nearest", q="king - man + woman", count=20)
-    signs = [term["sign"] for term in found["terms"]]
-    assert found["answers"][0]["token"] == "queen"
-    for row in found["answers"]:
-        assert np.dot(signs, row["parts"]) / found["length"] == pytest.approx(row["similarity"], abs=2e-3)
+    result = ask(client, "nearest", q="king - man + woman", count=20)
+    signs = [term["sign"] for term in result["terms"]]
+    assert result["answers"][0]["token"] == "queen"
+    for row in result["answers"]:
+        assert np.dot(signs, row["parts"]) / result["length"] == pytest.approx(row["similarity"], abs=2e-3)
 
 
-def test_words_may_hold_signs_and_spaces(client: TestClient) -> None:
+def test_words_may_contain_signs_and_spaces(client: TestClient) -> None:
     assert [term["token"] for term in ask(client, "nearest", q="rock - roll")["terms"]] == ["rock - roll"]
     terms = ask(client, "nearest", plus=["rock - roll", "king"], minus=["man"])["terms"]
     assert [(term["token"], term["sign"]) for term in terms] == [("rock - roll", 1), ("king", 1), ("man", -1)]
@@ -86,37 +86,38 @@ def test_words_may_hold_signs_and_spaces(client: TestClient) -> None:
 
 @pytest.mark.parametrize("method", ["3cosadd", "3cosmul"])
 def test_analogies_are_those_of_the_vectors(client: TestClient, exploration: Exploration, method: str) -> None:
-    found = ask(client, "analogy", word=["man", "king", "woman"], method=method, count=5)
+    result = ask(client, "analogy", word=["man", "king", "woman"], method=method, count=5)
     expected = exploration.sets[0].view("").vectors.analogy("man", "king", "woman", method=method, count=5)
-    assert [row["token"] for row in found["answers"]] == [neighbour.token for neighbour in expected]
-    assert [term["token"] for term in found["terms"]] == ["king", "woman", "man"]
+    assert [row["token"] for row in result["answers"]] == [neighbour.token for neighbour in expected]
+    assert [term["token"] for term in result["terms"]] == ["king", "woman", "man"]
 
 
 def test_columns_are_ranked_by_score_and_have_counts(client: TestClient, exploration: Exploration) -> None:
     vectors = exploration.sets[0].vectors
-    found = ask(client, "columns", q="king", count=30)["columns"]
+    result = ask(client, "columns", q="king", count=30)["columns"]
     expected = vectors.nearest("king", count=30, among="columns")
-    assert [row["token"] for row in found] == [neighbour.token for neighbour in expected]
-    assert {row["token"]: row["counts"][0] for row in found}["queen"] == 7
-    refused = client.get("/api/columns", params={"q": "king", "set": 1})
-    assert (refused.status_code, "has no columns" in refused.json()["error"]) == (400, True)
+    assert [row["token"] for row in result] == [neighbour.token for neighbour in expected]
+    assert {row["token"]: row["counts"][0] for row in result}["queen"] == 7
+    response = client.get("/api/columns", params={"q": "king", "set": 1})
+    assert (response.status_code, "has no columns" in response.json()["error"]) == (400, True)
 
 
-def test_comparing_parts_neighbours_into_shared_and_own(client: TestClient, exploration: Exploration) -> None:
-    found = ask(client, "compare", a="word6", b="word12", count=200)
+def test_a_comparison_separates_shared_and_other_neighbors(client: TestClient, exploration: Exploration) -> None:
+    result = ask(client, "compare", a="word6", b="word12", count=200)
     vectors = exploration.sets[0].view("").vectors
-    near = [{n.token for n in vectors.nearest(word, count=found["reach"])} for word in ("word6", "word12")]
-    assert {row["token"] for row in found["shared"]} == near[0] & near[1]
-    assert [{row["token"] for row in own} for own in found["own"]] == [
+    near = [{n.token for n in vectors.nearest(word, count=result["reach"])} for word in ("word6", "word12")]
+
+    assert {row["token"] for row in result["shared"]} == near[0] & near[1]
+    assert [{row["token"] for row in own} for own in result["own"]] == [
         near[0] - near[1] - {"word12"},
         near[1] - near[0] - {"word6"},
     ]
-    assert found["similarity"] == pytest.approx(vectors.similarity("word6", "word12"), abs=1e-4)
-    assert all(len(row["scores"]) == len(row["counts"]) == 2 for row in found["columns"])
+    assert result["similarity"] == pytest.approx(vectors.similarity("word6", "word12"), abs=1e-4)
+    assert all(len(row["scores"]) == len(row["counts"]) == 2 for row in result["columns"])
     assert "columns" not in ask(client, "compare", a="word6", b="word12", set=1)
 
 
-def test_suggestions_complete_and_correct(client: TestClient) -> None:
+def test_suggestions_are_completions_and_similar_spellings(client: TestClient) -> None:
     completed = [row["token"] for row in ask(client, "suggest", q="gui")["completions"]]
     assert completed == ["Guitar", "guitars"]
     assert ask(client, "suggest", q="giutar")["close"][0]["token"] == "Guitar"
@@ -124,37 +125,37 @@ def test_suggestions_complete_and_correct(client: TestClient) -> None:
     assert [row["token"] for row in ask(client, "suggest", q="ROLL")["completions"]] == ["rock - roll"]
 
 
-def test_a_word_that_is_not_known_is_told_with_close_spellings(client: TestClient) -> None:
+def test_an_unknown_word_gives_similar_spellings(client: TestClient) -> None:
     answer = ask(client, "nearest", q="giutar")
     assert (answer["word"], answer["close"][0]) == ("giutar", "Guitar")
     assert "not among the 300 words" in answer["error"]
 
 
-def test_labels_are_handed_over_as_they_are(client: TestClient) -> None:
+def test_labels_are_not_changed(client: TestClient) -> None:
     assert ask(client, "nearest", q=HTML)["terms"][0]["token"] == HTML
     lines = client.get("/api/map/labels").text.splitlines()
     assert [token for line in lines for token in json.loads(line)][:5][-1] == HTML
 
 
 def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
-    places = np.frombuffer(client.get("/api/map/points").content, "<f4").reshape(-1, 2)
+    points = np.frombuffer(client.get("/api/map/points").content, "<f4").reshape(-1, 2)
     counts = np.frombuffer(client.get("/api/map/counts").content, "<f4")
-    assert (places.shape, counts[0], np.isfinite(places).all()) == ((WORDS, 2), 10_000, True)
-    same_group = np.linalg.norm(places[20] - places[20 + GROUPS :: GROUPS], axis=1).mean()
-    assert same_group < np.linalg.norm(places[20] - places[21:], axis=1).mean()
+    assert (points.shape, counts[0], np.isfinite(points).all()) == ((WORDS, 2), 10_000, True)
+    same_group = np.linalg.norm(points[20] - points[20 + GROUPS :: GROUPS], axis=1).mean()
+    assert same_group < np.linalg.norm(points[20] - points[21:], axis=1).mean()
 
 
 @pytest.mark.parametrize(
     ("path", "status", "part"),
     [
-        (f"nearest?q={'x' * (LONGEST_TEXT + 1)}", 400, "at most 1000 characters"),
-        (f"nearest?q=king&count={MOST_ANSWERS + 1}", 400, "less than or equal to 200"),
+        (f"nearest?q={'x' * (MAX_TEXT_LENGTH + 1)}", 400, "at most 1000 characters"),
+        (f"nearest?q=king&count={MAX_ANSWERS + 1}", 400, "less than or equal to 200"),
         ("nearest?q=king&count=0", 400, "greater than or equal to 1"),
         ("nearest?q=" + "%20%2B%20".join(["king"] * 11), 400, "at most 10 words"),
         ("nearest?" + "&".join(["plus=king"] * 11), 400, "at most 10 items"),
         ("nearest?q=king&set=2", 400, "set must be below 2"),
         ("nearest?q=king&view=x", 400, "view must be one of w+c, w, c"),
-        ("nearest?q=king%20%2B", 400, "no expression"),
+        ("nearest?q=king%20%2B", 400, "is not an expression"),
         ("analogy?word=a&word=b", 400, "at least 3"),
         ("analogy?word=man&word=king&word=woman&method=x", 400, "3cosadd"),
         ("map/points?layout=x", 400, "pca"),
@@ -162,25 +163,23 @@ def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
         ("nowhere", 404, "Not Found"),
     ],
 )
-def test_what_is_too_much_or_wrong_is_refused_in_one_line(
-    client: TestClient, path: str, status: int, part: str
-) -> None:
+def test_wrong_requests_are_rejected_in_one_line(client: TestClient, path: str, status: int, part: str) -> None:
     answer = client.get(f"/api/{path}")
     assert answer.status_code == status
     assert part in answer.text and "\n" not in answer.text
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8707", "10.0.0.7", ""])
-def test_other_hosts_are_refused(client: TestClient, host: str) -> None:
+def test_other_hosts_are_rejected(client: TestClient, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:8707", "127.0.0.9"])
-def test_loopback_is_answered_under_any_port(client: TestClient, host: str) -> None:
+def test_loopback_hosts_are_allowed_with_any_port(client: TestClient, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code == 200
 
 
-def test_elsewhere_addresses_are_answered_and_strange_names_are_not() -> None:
+def test_a_public_server_allows_addresses_but_not_unknown_names() -> None:
     hosts = Hosts("0.0.0.0")
     assert not hosts.is_loopback and Hosts("localhost").is_loopback and Hosts("::1").is_loopback
     assert hosts.allow("192.168.0.7:8707") and hosts.allow("localhost")
@@ -188,16 +187,16 @@ def test_elsewhere_addresses_are_answered_and_strange_names_are_not() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
-def test_only_get_and_head_are_answered(client: TestClient, method: str) -> None:
+def test_only_get_and_head_are_allowed(client: TestClient, method: str) -> None:
     answer = client.request(method, "/api/sets")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
     assert client.head("/api/sets").status_code == 200
 
 
-def test_bodies_and_other_sites_are_refused(client: TestClient) -> None:
+def test_bodies_and_other_sites_are_rejected(client: TestClient) -> None:
     assert client.request("GET", "/api/sets", content=b"x" * 100).status_code == 413
     assert client.get("/api/sets", headers={"sec-fetch-site": "cross-site"}).status_code == 403
-    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link that was followed
+    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # following a link is allowed
 
 
 @pytest.mark.parametrize("path", ["/", "/api/sets", "/nowhere", "/main.js"])
@@ -215,8 +214,9 @@ def test_no_path_reaches_the_file_system(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_the_page_is_whole_small_and_asks_nothing_of_the_network(client: TestClient) -> None:
+def test_the_page_is_complete_small_and_makes_no_other_requests(client: TestClient) -> None:
     table = page_files()
+
     assert set(table) == set(NAMES)
     assert sum(len(file.data) for file in table.values()) < 500_000
     for name, file in table.items():
@@ -226,11 +226,13 @@ def test_the_page_is_whole_small_and_asks_nothing_of_the_network(client: TestCli
         assert "http://" not in text and "https://" not in text
         assert "innerHTML" not in text.replace("never innerHTML", "")
         assert len(text.splitlines()) <= 400
+
     again = client.get("/main.js", headers={"if-none-match": table["main.js"].tag})
+
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_view_of_their_own() -> None:
+def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_separate_view() -> None:
     vectors = make_vectors()
     contents = vectors.contents
     other = type(vectors)(contents.rows, contents.columns, vectors=contents.rows.values * 2, columns_per_row=1)
@@ -239,19 +241,22 @@ def test_saved_vectors_that_are_neither_w_nor_w_plus_c_are_a_view_of_their_own()
     assert list(VectorSet("x", rows_alone).views) == ["w", "c"]
 
 
-def test_columns_that_are_no_words_say_so() -> None:
+def test_columns_that_are_not_words_are_marked() -> None:
     vectors = make_vectors()
+
     assert vectors.columns is not None
+
     parts = Vocabulary([f"right 2-10:{token}" for token in vectors.vocabulary.tokens[:-1]] + ["king"])
     other = Vectors(
         VectorTable(vectors.vocabulary, vectors.rows), VectorTable(parts, vectors.columns), columns_per_row=1
     )
-    found = answers.find_columns(VectorSet("other", other), ("king",), len(parts))["columns"]
-    assert {column["token"] for column in found if column["is_word"]} == {"king"}
+    result = queries.find_columns(VectorSet("other", other), ("king",), len(parts))["columns"]
+
+    assert {column["token"] for column in result if column["is_word"]} == {"king"}
     assert VectorSet("other", other).view("c").facts(3)["of"] == len(parts)
 
 
-def test_a_matrix_of_other_words_is_refused(tmp_path: Path) -> None:
+def test_a_matrix_of_other_words_is_rejected(tmp_path: Path) -> None:
     make_vectors().save(tmp_path / "vectors")
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(len(make_vectors()))]))
     with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
@@ -261,12 +266,12 @@ def test_a_matrix_of_other_words_is_refused(tmp_path: Path) -> None:
         open_set(tmp_path / "vectors", tmp_path / "matrix")
 
 
-def test_a_matrix_of_other_rows_is_refused(planted: Matrix) -> None:
+def test_a_matrix_with_another_number_of_rows_is_rejected(planted: Matrix) -> None:
     with pytest.raises(ConfigError, match="62 rows, but x has 300"):
         VectorSet("x", make_vectors(), planted)
 
 
-def test_spellings_are_found_whatever_the_script_and_length() -> None:
+def test_spellings_are_found_in_any_script_and_length() -> None:
     labels = ["straße", "STRASSE 7", "日本語", "日本", "", "a", "x" * 500, "line\nend", "\ud800"]
     speller = Speller(labels)
     assert speller.complete("strasse", 3) == [0, 1]

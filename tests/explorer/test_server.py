@@ -1,4 +1,4 @@
-"""The explorer as it is started: ports, errors in one line, warnings, Ctrl-C."""
+"""Tests of starting the explorer: ports, one-line errors, warnings, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from swivel.explorer import server
 from swivel.explorer.models import open_set
 
 
-def test_a_port_in_use_is_told_with_what_to_do() -> None:
+def test_the_error_for_a_used_port_suggests_another() -> None:
     with explorer.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        message = rf"port {port} is in use: pass --port {(port + 1) % 65_536}, or --port 0 for any free one"
+        message = rf"port {port} is in use: pass port {(port + 1) % 65_536}, or port 0 for any free port"
         with pytest.raises(ConfigError, match=message):
             explorer.listen("127.0.0.1", port)
 
@@ -35,12 +35,12 @@ def test_a_port_in_use_is_told_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("host", "port", "message"),
     [
-        ("127.0.0.1", 70_000, "port must be 0 .any free one. to 65535, got 70000"),
+        ("127.0.0.1", 70_000, "port must be 0 .any free port. to 65535, got 70000"),
         ("203.0.113.1", 0, "cannot listen on 203.0.113.1"),
         ("no.such.host.invalid", 0, "cannot listen on no.such.host.invalid"),
     ],
 )
-def test_an_address_that_cannot_be_is_told(host: str, port: int, message: str) -> None:
+def test_an_invalid_address_is_an_error(host: str, port: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explorer.listen(host, port)
 
@@ -56,7 +56,7 @@ def test_the_printed_address_can_be_opened(host: str) -> None:
         assert explorer.name_url(listener) == f"http://{shown}:{listener.getsockname()[1]}/"
 
 
-def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:
@@ -78,14 +78,14 @@ def test_the_matrix_of_the_same_run_is_found(tmp_path: Path) -> None:
     with create_folder(tmp_path / "run" / "vectors", STAGE) as folder:
         facts = write_contents(folder, make_vectors().contents)
         folder.finish(config={}, inputs={"matrix": matrix.fingerprint}, facts=facts)
-    found = open_set(tmp_path / "run")
-    assert (found.name, found.count("king", "queen")) == ("run", 7)
+    vector_set = open_set(tmp_path / "run")
+    assert (vector_set.name, vector_set.count("king", "queen")) == ("run", 7)
     make_vectors().save(tmp_path / "other" / "vectors")
     assert open_set(tmp_path / "other").matrix is None
     assert open_set(tmp_path / "other", tmp_path / "run" / "matrix").count("king", "queen") == 7
 
 
-def test_a_matrix_beside_that_is_damaged_or_another_is_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_matrix_beside_the_vectors_is_ignored(tmp_path: Path) -> None:
     from swivel.storage import create_folder
     from swivel.vectors.folder import STAGE, write_contents
 
@@ -99,7 +99,7 @@ def test_a_matrix_beside_that_is_damaged_or_another_is_left_alone(tmp_path: Path
         open_matrix(tmp_path / "matrix")
 
 
-def test_what_the_first_answers_need_is_there_before_them() -> None:
+def test_warm_makes_all_views() -> None:
     exploration = make_exploration(two=True)
     server.warm(exploration)
     assert all(view._made is not None for each in exploration.sets for view in each.views.values())
@@ -114,7 +114,7 @@ def test_what_the_first_answers_need_is_there_before_them() -> None:
         (["{vectors}", "elsewhere"], "elsewhere: no such file or folder"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_served(
+def test_errors_are_raised_before_the_server_starts(
     tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explorer, "serve", lambda *_: pytest.fail("it served"))
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told_before_anything_is_served(
     assert message in str(ended.exception)
 
 
-def test_everyone_who_can_reach_it_is_worth_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_vectors(columns=False).save(tmp_path / "vectors")
     opened: list[str] = []
     monkeypatch.setattr(explorer, "serve", lambda *_: None)
@@ -141,7 +141,7 @@ def test_everyone_who_can_reach_it_is_worth_a_warning(tmp_path: Path, monkeypatc
     assert "warning" not in quiet.output
 
 
-def test_the_page_in_the_docs_has_every_option_and_every_question() -> None:
+def test_the_docs_list_every_option_and_every_route() -> None:
     from swivel.explorer.routes import router
 
     page = (Path(__file__).parent.parent.parent / "docs" / "explore.md").read_text(encoding="utf-8")
@@ -153,9 +153,9 @@ def test_the_page_in_the_docs_has_every_option_and_every_question() -> None:
     assert all((Path(__file__).parent.parent.parent / picture).stat().st_size < 200_000 for picture in pictures)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_cleanly(tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_the_server_without_a_traceback(tmp_path: Path, number: int) -> None:
     make_vectors().save(tmp_path / "vectors")
     command = [sys.executable, "-m", "swivel", "explore", str(tmp_path), "--no-browser", "--port", "0", "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
@@ -168,7 +168,8 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path, number: int) -> None:
             assert answer.status == 200
         process.send_signal(number)
         ended = process.wait(timeout=30)
-        told = process.stderr.read()
-    assert "Traceback" not in told
+        stderr = process.stderr.read()
+
+    assert "Traceback" not in stderr
     assert ended == (0 if number == signal.SIGINT else 128 + number)
-    assert ("stopped" in told) is (number == signal.SIGINT)
+    assert ("stopped" in stderr) is (number == signal.SIGINT)

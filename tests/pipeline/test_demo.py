@@ -114,14 +114,24 @@ def test_folder_of_another_matrix_is_refused(planted: Matrix) -> None:
         open_sample(planted.path)
 
 
-def test_demo_answers_most_questions(tmp_path: Path) -> None:
-    """One test, because it takes half a minute: processes that share the tests would each train."""
+def test_short_demo_answers_half_of_the_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One test, because it takes ten seconds: processes that share the tests would each train."""
+    for name, value in {"dim": 100, "epochs": 6}.items():
+        monkeypatch.setitem(sample.SETTINGS, name, value)
     heard = Listening()
     demo = run_demo(tmp_path, RunOptions(progress=heard))
     assert heard.lines[0] == "unpacking the bundled matrix of 5,632 English words"
     check_matrix(open_matrix(tmp_path / "matrix"))
-    check_answers(demo)
+    check_answers(demo, share=0.55, least=0.2)  # measured with two seeds: .66 and .67; .34 and .37
     check_nothing_is_done_again(demo, tmp_path)
+
+
+@pytest.mark.slow
+def test_demo_answers_most_questions() -> None:
+    demo = run_demo(None, RunOptions())
+    check_answers(demo, share=0.64, least=0.4)  # measured: .79; .56 to .99
+    assert demo.analogies["man is to king as woman"] == "queen"
+    assert demo.analogies["italy is to rome as greece"] == "athens"
 
 
 def check_matrix(matrix: Matrix) -> None:
@@ -134,17 +144,16 @@ def check_matrix(matrix: Matrix) -> None:
         assert matrix.count(row, column) == pytest.approx(counts[cell], abs=1 / UNIT)
 
 
-def check_answers(demo: Demo) -> None:
-    assert demo.analogies["man is to king as woman"] == "queen"
-    assert demo.analogies["italy is to rome as greece"] == "athens"
+def check_answers(demo: Demo, share: float, least: float) -> None:
+    """Check the share of right answers, of all sections together and of each."""
     assert demo.analogies["large is to larger as small"] == "smaller"
     assert list(demo.neighbours) == list(sample.SHOWN)
     assert "red" in [neighbour.token for neighbour in demo.neighbours["blue"]]
     assert {"five", "six", "eight"} <= {neighbour.token for neighbour in demo.neighbours["seven"]}
     name, right, asked = demo.total
     assert (name, asked) == ("all", sum(len(pairs) * (len(pairs) - 1) for pairs in read_pairs().values()))
-    assert right / asked > 0.64, demo.sections  # measured: .79
-    assert all(correct / total > 0.4 for _, correct, total in demo.sections), demo.sections  # measured: .56 to .99
+    assert right / asked > share, demo.sections
+    assert all(correct / total > least for _, correct, total in demo.sections), demo.sections
     data = json.loads(json.dumps(demo.to_dict()))
     assert (data["words"], len(data["sections"])) == (5632, len(read_pairs()))
 

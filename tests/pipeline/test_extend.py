@@ -1,4 +1,4 @@
-"""Extending: new words join, old ones stay; counts, folding and combining are those of the training."""
+"""Tests of `extend`: known words do not change, and new words are counted, folded in and combined as in training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
 from swivel.pipeline.extend import extend
 from swivel.pipeline.info import describe_folder
-from swivel.pipeline.stages import run, train
+from swivel.pipeline.run import run
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.storage import MANIFEST, read_manifest, seal, unseal
@@ -31,7 +32,7 @@ GROUPS = ("red green blue pink grey brown", "cat dog cow hen pig goat", "run sit
 NEW = {"teal": 0, "lamb": 1, "crawl": 2}
 
 
-class Listening(SilentProgress):
+class RecordedMessages(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -40,7 +41,7 @@ class Listening(SilentProgress):
 
 
 def make_lines(seed: int, new: dict[str, int], count: int = 300) -> list[str]:
-    """Return lines of words of one group, a few of any among them; new words are of their groups."""
+    """Return lines with words of one group and a few of other groups; `new` maps new words to their groups."""
     rng = np.random.default_rng(seed)
     groups = [group.split() + [word for word, own in new.items() if own == n] for n, group in enumerate(GROUPS)]
     others = " ".join(GROUPS).split()
@@ -53,7 +54,7 @@ OLD_TEXT, NEW_TEXT = make_lines(1, {}), make_lines(2, NEW)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One trained folder a recipe."""
+    """Return one trained folder per recipe."""
     parent = tmp_path_factory.mktemp("trained")
     (parent / "old.txt").write_text("\n".join(OLD_TEXT) + "\n")
     for recipe in ("fast", "default", "paper", "glove"):
@@ -88,7 +89,7 @@ def test_known_words_stay_bit_for_bit(recipe: str, folders: dict[str, Path], ext
 
 
 @RECIPES
-def test_new_words_come_after_them_by_falling_count(
+def test_new_words_follow_by_decreasing_count(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors]
 ) -> None:
     old, new = load(folders[recipe]), extended[recipe]
@@ -122,17 +123,22 @@ def test_rows_and_columns_are_folded_from_the_counts_of_the_joint_text(
     config = TrainConfig(**read_manifest(folders[recipe]).config["train"])
     matrix = swivel.count(NEW_TEXT, recipe=recipe, vocabulary=new.vocabulary.tokens)
     counts, parts, known = matrix.to_scipy().toarray(), old.columns_per_row, len(old)
-    place = [matrix.rows.id(word) for word in new.vocabulary]
-    by_word = counts.reshape(len(new), len(new), parts)[np.ix_(place, place)]  # (row, column's word, part)
+    ids = [matrix.rows.id(word) for word in new.vocabulary]
+    by_word = counts.reshape(len(new), len(new), parts)[np.ix_(ids, ids)]  # (row, column's word, part)
+
     assert old.columns is not None
     assert old.row_sums is not None
     assert old.column_sums is not None
     assert new.columns is not None
+
     total = float(old.row_sums.sum())
     rows = fold_rows(by_word[known:, :known].reshape(3, -1), old.columns, old.column_sums, total, config)
+
     np.testing.assert_allclose(new.rows[known:], rows, atol=1e-5)
+
     seen_from = by_word[:known, known:].transpose(1, 2, 0).reshape(3 * parts, known)
     columns = fold_rows(seen_from, old.rows, old.row_sums, total, config)
+
     np.testing.assert_allclose(new.columns[known * parts :], columns, atol=1e-5)
     np.testing.assert_allclose(new.row_sums[known:], by_word[known:, :known].sum(axis=(1, 2)), rtol=1e-6)  # type: ignore[index]
 
@@ -144,13 +150,16 @@ def test_axes_are_recovered_from_any_number_of_words(count: int) -> None:
     columns = rng.normal(size=(count * 4, 5)).astype(np.float32)
     vectors = combine_vectors(rows, columns, 4, config)
     axes = recover_axes(rows, columns, vectors, config)
+
     assert axes.shape == (30, 5)
     np.testing.assert_allclose(combine_vectors(rows, columns, 4, config, axes=axes), vectors, atol=1e-4)
+
     alone = combine_vectors(rows[:2], columns[:8], 4, config, axes=axes)
+
     np.testing.assert_allclose(alone, vectors[:2], atol=1e-4)
 
 
-def test_axes_are_the_main_axes_also_for_words_outside_of_what_fixed_them() -> None:
+def test_axes_recovered_from_some_words_apply_to_other_words() -> None:
     rng, config = np.random.default_rng(4), VectorsConfig(combine="parts")
     rows, columns = rng.normal(size=(300, 5)).astype(np.float32), rng.normal(size=(300, 5)).astype(np.float32)
     vectors = combine_vectors(rows, columns, 1, config)
@@ -158,7 +167,7 @@ def test_axes_are_the_main_axes_also_for_words_outside_of_what_fixed_them() -> N
     np.testing.assert_allclose(combine_vectors(rows, columns, 1, config, axes=fewer), vectors, atol=1e-3)
 
 
-# Again, and elsewhere
+# The result as a folder
 
 
 def test_result_is_a_folder_that_can_be_extended_again(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -169,7 +178,7 @@ def test_result_is_a_folder_that_can_be_extended_again(folders: dict[str, Path],
     assert read_manifest(tmp_path / "second").facts["trained_rows"] == len(load(folders["default"]))
 
 
-def test_words_depend_on_what_was_trained_and_not_on_what_was_added(
+def test_new_words_depend_on_trained_words_only(
     folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
 ) -> None:
     extend(folders["default"], NEW_TEXT, tmp_path / "first", vocabulary=["teal"])
@@ -178,7 +187,7 @@ def test_words_depend_on_what_was_trained_and_not_on_what_was_added(
         np.testing.assert_allclose(second[word], extended["default"][word], atol=1e-5)
 
 
-def test_result_goes_wherever_vectors_go(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_result_can_be_used_like_other_vectors(folders: dict[str, Path], tmp_path: Path) -> None:
     vectors = extend(folders["fast"], NEW_TEXT, tmp_path / "out")
     swivel.export(vectors, tmp_path / "out.bin")
     assert swivel.load(tmp_path / "out.bin")["teal"].tobytes() == vectors["teal"].tobytes()
@@ -186,12 +195,12 @@ def test_result_goes_wherever_vectors_go(folders: dict[str, Path], tmp_path: Pat
     assert facts["checksums"] == "all as written"
 
 
-def test_loaded_vectors_do_as_well_as_their_folder(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
+def test_loaded_vectors_give_the_result_of_their_folder(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
     again = extend(load(folders["fast"]), NEW_TEXT)
     assert again.vectors.tobytes() == extended["fast"].vectors.tobytes()
 
 
-def test_the_folder_of_a_whole_run_will_do(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
+def test_the_folder_of_a_run_is_accepted(folders: dict[str, Path], extended: dict[str, Vectors]) -> None:
     again = extend(folders["fast"].parent, NEW_TEXT)
     assert again.vectors.tobytes() == extended["fast"].vectors.tobytes()
 
@@ -199,13 +208,14 @@ def test_the_folder_of_a_whole_run_will_do(folders: dict[str, Path], extended: d
 def test_finished_folder_is_not_made_again(folders: dict[str, Path], text: Path, tmp_path: Path) -> None:
     extend(folders["fast"], text, tmp_path / "out")
     before = (tmp_path / "out" / MANIFEST).stat().st_mtime_ns
-    progress = Listening()
+    progress = RecordedMessages()
     extend(folders["fast"], text, tmp_path / "out", options=RunOptions(progress=progress))
+
     assert (tmp_path / "out" / MANIFEST).stat().st_mtime_ns == before
     assert "finished already, nothing to do" in progress.lines[-1]
     with pytest.raises(FolderExists, match=r"with other settings \(vocabulary.min_count\)"):
         extend(folders["fast"], text, tmp_path / "out", min_count=3)
-    with pytest.raises(FolderExists, match="already finished"):
+    with pytest.raises(FolderExists, match="already complete"):
         extend(folders["fast"], NEW_TEXT, tmp_path / "out")
 
 
@@ -215,7 +225,7 @@ def test_failure_leaves_no_folder_that_looks_finished(folders: dict[str, Path], 
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
 
 
-# Which words
+# Choice of words
 
 
 def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
@@ -226,8 +236,8 @@ def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
     assert len(extend(folders["fast"], lines, max_size=1)) == known + 1
 
 
-def test_listed_words_are_taken_where_the_text_has_them(folders: dict[str, Path]) -> None:
-    progress, known = Listening(), load(folders["fast"])
+def test_listed_words_are_added_if_the_text_has_them(folders: dict[str, Path]) -> None:
+    progress, known = RecordedMessages(), load(folders["fast"])
     listed = ["lamb", "cat", "unicorn", "lamb"]
     vectors = extend(folders["fast"], NEW_TEXT, vocabulary=listed, options=RunOptions(progress=progress))
     assert vectors.vocabulary.tokens[len(known) :] == ("lamb",)
@@ -242,8 +252,8 @@ def test_word_without_a_known_neighbour_has_the_zero_vector(folders: dict[str, P
 @pytest.mark.parametrize(
     ("lines", "settings", "says"),
     [
-        (OLD_TEXT, {}, "the text has no new word: all of its 18 are known"),
-        (["a cat", "a dog"], {}, r"no new word occurs 5 times or more \(the commonest, 'a': 2\); lower --min-count"),
+        (OLD_TEXT, {}, "the text has no new word: all 18 words are in the vocabulary"),
+        (["a cat", "a dog"], {}, r"no new word occurs 5 times or more \(.* 'a' with 2\); pass a smaller min_count"),
         (NEW_TEXT, {"vocabulary": ["cat", "unicorn"]}, "none of the 2 listed words is both new and in the text"),
     ],
 )
@@ -254,15 +264,16 @@ def test_text_without_a_new_word_is_refused(
         extend(folders["fast"], lines, **settings)
 
 
-# How it is counted
+# Settings of the counting
 
 
-def test_settings_of_the_counting_are_the_trainings(tmp_path: Path) -> None:
+def test_text_is_counted_with_the_settings_of_the_training(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"window": 2, "weight": "uniform", "columns": "directional", "oov": "gap"}
     run(OLD_TEXT, tmp_path / "work", lowercase=False, **settings, **QUICK)
     extend(tmp_path / "work", NEW_TEXT, tmp_path / "out", min_count=2)
     manifest = read_manifest(tmp_path / "out")
     count = manifest.config["count"]
+
     assert {name: count[name] for name in settings} == settings
     assert manifest.config["corpus"]["lowercase"] is False
     assert manifest.config["vocabulary"]["min_count"] == 2
@@ -270,7 +281,7 @@ def test_settings_of_the_counting_are_the_trainings(tmp_path: Path) -> None:
 
 
 def forget_counting(folder: Path, target: Path) -> Path:
-    """Return a copy of a folder as it was before counting was recorded."""
+    """Return a copy of a folder without the record of its counting, as older versions wrote it."""
     shutil.copytree(folder, target)
     manifest = unseal((target / MANIFEST).read_bytes())
     del manifest["facts"]["counted_with"]
@@ -279,30 +290,30 @@ def forget_counting(folder: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("recipe", ["fast", "default"])
-def test_older_folder_is_known_by_its_columns(
+def test_counting_of_an_older_folder_is_inferred_from_its_columns(
     recipe: str, folders: dict[str, Path], extended: dict[str, Vectors], tmp_path: Path
 ) -> None:
-    older, progress = forget_counting(folders[recipe], tmp_path / "older"), Listening()
+    older, progress = forget_counting(folders[recipe], tmp_path / "older"), RecordedMessages()
     vectors = extend(older, NEW_TEXT, tmp_path / "out", options=RunOptions(progress=progress))
     assert vectors.vectors.tobytes() == extended[recipe].vectors.tobytes()
-    assert "does not say how its text was counted: " in progress.lines[0]
+    assert "has no record of how its text was counted; " in progress.lines[0]
     assert "window 10 and 10, weight harmonic, unit line" in progress.lines[0]
     assert read_manifest(tmp_path / "out").facts["counted_with"]["count"]["window"] == 10
 
 
-def test_older_folder_takes_the_settings(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_older_folder_accepts_settings(folders: dict[str, Path], tmp_path: Path) -> None:
     older = forget_counting(folders["fast"], tmp_path / "older")
     assert not np.array_equal(extend(older, NEW_TEXT, window=3)["teal"], extend(older, NEW_TEXT)["teal"])
 
 
 def test_older_folder_with_other_columns_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     older = forget_counting(folders["default"], tmp_path / "older")
-    with pytest.raises(ConfigError, match=r"its columns are called 'left 1:.* pass the training's --window, --near"):
+    with pytest.raises(ConfigError, match=r"the column names 'left 1:.* pass window, near and columns of the training"):
         extend(older, NEW_TEXT, window=5)
 
 
-def test_counting_that_is_not_the_trainings_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"window is 10 in the training of .*, got 5: .*leave it out"):
+def test_settings_that_differ_from_the_training_are_rejected(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"window must be 10 as in the training of .*, got 5; omit window"):
         extend(folders["fast"], NEW_TEXT, window=5)
     assert "teal" in extend(folders["fast"], NEW_TEXT, window=10)
 
@@ -312,26 +323,26 @@ def test_unknown_setting_is_refused(folders: dict[str, Path]) -> None:
         extend(folders["fast"], NEW_TEXT, dim=3)
 
 
-# What cannot be extended
+# Vectors that cannot be extended
 
 
 def test_glove_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="objective glove, whose column biases are not kept"):
+    with pytest.raises(ConfigError, match="objective='glove', whose column biases are not saved"):
         extend(folders["glove"], NEW_TEXT)
 
 
 def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     swivel.export(load(folders["fast"]), tmp_path / "vectors.bin")
-    with pytest.raises(ConfigError, match=r"vectors.bin: another tool's vectors have no columns"):
+    with pytest.raises(ConfigError, match=r"vectors.bin: vectors of another tool have no columns"):
         extend(tmp_path / "vectors.bin", NEW_TEXT)
 
 
-def test_vectors_that_do_not_say_how_they_were_trained_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_vectors_without_training_settings_are_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
     load(folders["fast"]).save(tmp_path / "saved")
-    with pytest.raises(ConfigError, match="saved: does not say how it was trained"):
+    with pytest.raises(ConfigError, match="saved: the manifest has no training settings"):
         extend(tmp_path / "saved", NEW_TEXT)
     vectors = load(folders["fast"])
-    with pytest.raises(ConfigError, match="vectors that are in no folder"):
+    with pytest.raises(ConfigError, match="vectors in memory have no record"):
         extend(vectors.align(vectors), NEW_TEXT)
 
 
@@ -341,27 +352,27 @@ def test_vectors_without_sums_are_refused(folders: dict[str, Path], tmp_path: Pa
     manifest = unseal((target / MANIFEST).read_bytes())
     del manifest["parts"]["column_sums.npy"]
     (target / MANIFEST).write_bytes(seal(manifest))
-    with pytest.raises(ConfigError, match="no columns, or no sums of rows and columns"):
+    with pytest.raises(ConfigError, match="no columns or no sums of rows and columns"):
         extend(target, NEW_TEXT)
 
 
-def test_columns_that_are_something_else_are_refused(tmp_path: Path) -> None:
+def test_columns_that_are_not_words_are_rejected(tmp_path: Path) -> None:
     spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y", "z"]))
     with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 20) as builder:
         builder.add([0, 1, 0], [2, 0, 1], [5, 1, 2])
         matrix = builder.finish()
     train(matrix, tmp_path / "vectors", dim=2, epochs=1, backend="reference")
-    with pytest.raises(ConfigError, match=r"its columns are not its words"):
+    with pytest.raises(ConfigError, match=r"its columns are not words"):
         extend(tmp_path / "vectors", NEW_TEXT)
 
 
-def test_result_does_not_replace_what_is_extended(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="the folder that is extended; choose another one"):
+def test_result_does_not_replace_the_extended_folder(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="out is the folder of the vectors; choose another folder"):
         extend(folders["fast"], NEW_TEXT, folders["fast"], options=RunOptions(overwrite=True))
 
 
-def test_text_is_no_list_of_words(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="vocabulary must be a list of words, got the text 'lamb'"):
+def test_a_string_is_not_a_list_of_words(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="vocabulary must be a list of words, got the string 'lamb'"):
         extend(folders["fast"], NEW_TEXT, vocabulary="lamb")
 
 
@@ -386,4 +397,4 @@ def test_verb_takes_a_list_and_settings(folders: dict[str, Path], text: Path, tm
     assert json.loads(ended.stdout)["tokens"] == 19
     ended = show("extend", folders["fast"], text, "-o", tmp_path / "other", "--window", 3)
     assert isinstance(ended.exception, SwivelError)
-    assert "window is 10 in the training" in str(ended.exception)
+    assert "window must be 10 as in the training" in str(ended.exception)

@@ -1,4 +1,4 @@
-"""The paper's experiment: stages that are done once, methods on the same words, and what is reported of them."""
+"""Tests of `reproduce`: stages run once, methods share a vocabulary, and the results match the folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import swivel.pipeline.reproduce
-from swivel import config as settings_room
+from swivel import config as swivel_config
 from swivel import storage
 from swivel.cli import cli
 from swivel.config import CorpusConfig
@@ -50,7 +50,7 @@ QUICK: dict[str, Any] = {"min_count": 1, "tokenizer": "whitespace"}
 
 
 def write_corpus(file: Path) -> Path:
-    """Write lines of words of one group each; word n is of group n % 4, and common words come first."""
+    """Write lines with words of one group each. Word n belongs to group n % 4; words with a small n are common."""
     rng = np.random.default_rng(5)
     lines = []
     for line in range(300):
@@ -74,7 +74,7 @@ def write_sets(folder: Path) -> Path:
 
 @dataclass
 class Counting:
-    """Runs jobs here, and keeps what it ran."""
+    """Runner that runs jobs in this process and records the names of their classes."""
 
     ran: list[str]
 
@@ -85,13 +85,13 @@ class Counting:
 
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than a small experiment."""
+    """Skip the figures, which take longer than a small experiment."""
     monkeypatch.setattr("swivel.pipeline.reproduce.write._draw", lambda results, matrix: iter(()))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A finished experiment, and how to run it again."""
+    """A finished experiment, and a function that runs it again."""
 
     folder: Path
     results: Results
@@ -115,14 +115,17 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
             vectors=(("other", folder / "other.txt"),),
         )
         runner = Counting([])
-        found = reproduce(
+        new_results = reproduce(
             text, folder / "out", config=config, options=RunOptions(threads=1), runner=runner, **QUICK | changes
         )
-        return found, runner.ran
+        return new_results, runner.ran
 
     results, ran = again()
     counted = len({matrix_name(recipe, QUICK) for recipe in ("default", "paper", "glove")})
-    assert ran == ["CountJob"] * counted + ["TrainJob"] * 4 + ["Word2vecJob"] * 2 + ["TrainJob"] + ["EvaluateJob"] * 8
+    assert (
+        ran
+        == ["CountStage"] * counted + ["TrainStage"] * 4 + ["Word2vecJob"] * 2 + ["TrainStage"] + ["EvaluateJob"] * 8
+    )
     return Experiment(folder / "out", results, again)
 
 
@@ -131,11 +134,12 @@ def test_every_public_name_is_exported() -> None:
 
 
 def test_every_recipe_is_a_method() -> None:
-    assert set(settings_room.RECIPES) <= set(METHODS)
+    assert set(swivel_config.RECIPES) <= set(METHODS)
 
 
 def test_every_method_has_figures_with_intervals_on_every_set(experiment: Experiment) -> None:
     results = experiment.results
+
     assert [info.label for info in results.sets] == ["MEN", "Google", "kinds"]
     assert [method.name for method in results.methods] == ["default", "paper", "sgns", "cbow", "glove", "other"]
     for method in results.methods:
@@ -152,7 +156,9 @@ def test_swivel_finds_the_groups(experiment: Experiment) -> None:
     for name in ("default", "paper"):
         method = next(method for method in experiment.results.methods if method.name == name)
         assert method.scores["kinds"].mean == 1.0
-        assert method.scores["men"].mean == pytest.approx(0.693, abs=0.001)  # as high as rho of a yes and no can be
+        assert method.scores["men"].mean == pytest.approx(
+            0.693, abs=0.001
+        )  # the highest rho for judgments of two values
 
 
 def test_all_trained_methods_have_the_same_words(experiment: Experiment) -> None:
@@ -164,7 +170,7 @@ def test_all_trained_methods_have_the_same_words(experiment: Experiment) -> None
     assert (experiment.results.methods[-1].words, experiment.results.methods[-1].dim) == (20, 3)
 
 
-def test_ours_is_compared_with_each_other_method_over_the_same_items(experiment: Experiment) -> None:
+def test_the_first_method_is_compared_with_each_other_method(experiment: Experiment) -> None:
     ours, *others = experiment.results.methods
     assert ours.comparisons == {}
     for other in others:
@@ -174,7 +180,7 @@ def test_ours_is_compared_with_each_other_method_over_the_same_items(experiment:
             assert comparison.interval is not None
 
 
-def test_seeds_are_for_our_recipes_alone_and_give_means_and_deviations(experiment: Experiment) -> None:
+def test_only_swivel_recipes_have_several_seeds_with_means_and_deviations(experiment: Experiment) -> None:
     results = experiment.results
     assert results.seeds == 2
     seeds = {method.name: len(method.scores["men"].by_seed) for method in results.methods}
@@ -208,7 +214,7 @@ def test_methods_with_the_same_counts_share_a_matrix(experiment: Experiment) -> 
     assert folders == {matrix_name(recipe, QUICK) for recipe in ("default", "paper", "glove")}
 
 
-def test_frequency_curves_need_questions_enough(experiment: Experiment) -> None:
+def test_frequency_curves_have_one_bucket_with_all_questions(experiment: Experiment) -> None:
     (point,) = experiment.results.curves[0].points
     assert point.questions == 132
     assert [curve.name for curve in experiment.results.differences] == ["paper", "sgns", "cbow", "glove", "other"]
@@ -218,18 +224,21 @@ def test_rare_words_have_neighbours_by_every_method(experiment: Experiment) -> N
     rare = experiment.results.rare
     assert len(rare.words) == 4
     assert set(rare.neighbours) == {"default", "paper", "sgns", "cbow", "glove", "other"}
-    assert all(len(found) == 6 for found in rare.neighbours["default"])
+    assert all(len(tokens) == 6 for tokens in rare.neighbours["default"])
     assert rare.neighbours["other"] == ((),) * 4
 
 
-def test_everything_is_written_and_says_the_same(experiment: Experiment) -> None:
+def test_all_files_are_written_with_the_same_content(experiment: Experiment) -> None:
     folder = experiment.folder
     names = {"frequency", "differences", "loss", "block"}
+
     assert {file.name for file in (folder / "figures").iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("png", "svg")
     }
-    page, twin = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-    for text in (page, twin):
+
+    page, markdown = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+
+    for text in (page, markdown):
         assert "Very rare words" in text
         assert experiment.results.rare.words[0] in text
     assert json.loads((folder / "results.json").read_text()) == json.loads(json.dumps(experiment.results.to_dict()))
@@ -239,11 +248,11 @@ def test_report_has_no_paths_and_no_host(experiment: Experiment) -> None:
     for name in ("report.html", "report.md", "results.json", MEASURES):
         text = (experiment.folder / name).read_text()
         assert str(experiment.folder.parent) not in text
-        if name != "report.html":  # There, it may be part of a picture's letters.
+        if name != "report.html":  # In the page, a short host name may occur by chance in the SVG data.
             assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)
 
 
-def test_a_finished_experiment_is_reported_again_without_work(experiment: Experiment) -> None:
+def test_a_finished_experiment_runs_no_job_again(experiment: Experiment) -> None:
     before = (experiment.folder / "report.md").read_bytes()
     results, ran = experiment.again()
     assert ran == []
@@ -252,20 +261,20 @@ def test_a_finished_experiment_is_reported_again_without_work(experiment: Experi
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_more_and_fewer_methods_use_what_is_there(experiment: Experiment) -> None:
+def test_more_and_fewer_methods_use_existing_folders(experiment: Experiment) -> None:
     is_new = not (experiment.folder / "matrices" / matrix_name("fast", QUICK)).exists()
     results, ran = experiment.again("fast", "default")
-    assert ran == ["CountJob"] * is_new + ["TrainJob"] * 2 + ["EvaluateJob"] * 2
+    assert ran == ["CountStage"] * is_new + ["TrainStage"] * 2 + ["EvaluateJob"] * 2
     assert [method.name for method in results.methods] == ["fast", "default", "other"]
 
 
-def test_other_settings_in_the_same_folder_are_refused(experiment: Experiment) -> None:
+def test_other_settings_in_the_same_folder_are_rejected(experiment: Experiment) -> None:
     with pytest.raises(FolderExists, match=r"finished already with other settings \(vocabulary\.max_size\)"):
         experiment.again(max_size=30)
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_baselines_alone_take_the_words_of_the_default_recipe(tmp_path: Path) -> None:
+def test_baselines_alone_use_the_vocabulary_of_the_default_recipe(tmp_path: Path) -> None:
     config = ReproduceConfig(methods=("cbow",), dim=4, data=write_sets(tmp_path / "sets"))
     text = write_corpus(tmp_path / "text.txt")
     results = reproduce([text], tmp_path / "out", config=config, runner=run_here, **QUICK)
@@ -275,30 +284,30 @@ def test_baselines_alone_take_the_words_of_the_default_recipe(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_experiment_resumes(tmp_path: Path) -> None:
     text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
     config = ReproduceConfig(methods=("default", "paper"), dim=4, data=sets)
     runner = Counting([])
 
     def stop_at_paper(job: SubprocessJob, options: RunOptions) -> Measure:
-        if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainJob":
+        if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainStage":
             raise KeyboardInterrupt
         return runner(job, options)
 
     with pytest.raises(KeyboardInterrupt):
         reproduce(text, tmp_path / "out", config=config, runner=stop_at_paper, **QUICK)
-    assert runner.ran == ["CountJob", "CountJob", "TrainJob"]
+    assert runner.ran == ["CountStage", "CountStage", "TrainStage"]
     record = read_records(tmp_path / "out" / MEASURES)["vectors paper-seed1"]
     assert (record.attempts, record.is_finished) == (1, False)
     runner.ran.clear()
     results = reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)
-    assert runner.ran == ["TrainJob", "EvaluateJob", "EvaluateJob"]
+    assert runner.ran == ["TrainStage", "EvaluateJob", "EvaluateJob"]
     assert [cost.attempts for cost in results.methods[1].costs] == [1, 2, 1]
 
 
 @dataclass(frozen=True)
 class FolderJob:
-    """Writes an empty folder, and fails before or after where it is asked to."""
+    """Write an empty folder; fail before or after writing if `fails` is set."""
 
     resumes: ClassVar[bool] = False
 
@@ -318,49 +327,57 @@ class FolderJob:
             raise KeyboardInterrupt
 
 
-class GoingOnJob(FolderJob):
-    """Goes on where it was."""
+class ResumingJob(FolderJob):
+    """A job that resumes after an interruption."""
 
     resumes: ClassVar[bool] = True
 
 
-def test_a_stage_is_done_once_and_again_when_it_is_made_from_something_else(tmp_path: Path) -> None:
+def test_a_stage_runs_once_and_again_when_its_provenance_changes(tmp_path: Path) -> None:
     runner = Counting([])
     stages = Stages(tmp_path, RunOptions(), runner)
+
     for _ in range(2):
         assert stages.do("one", FolderJob(tmp_path / "one")) == tmp_path / "one"
     assert len(runner.ran) == 1
+
     Stages(tmp_path, RunOptions(), runner).do("one", FolderJob(tmp_path / "one"))
+
     assert len(runner.ran) == 1
+
     stages.do("one", FolderJob(tmp_path / "one", 2))
+
     assert len(runner.ran) == 2
+
     Stages(tmp_path, RunOptions(overwrite=True), runner).do("one", FolderJob(tmp_path / "one", 2))
     assert len(runner.ran) == 3
+
     (tmp_path / "one" / storage.MANIFEST).unlink()
     stages.do("one", FolderJob(tmp_path / "one", 2))
+
     assert len(runner.ran) == 4
 
 
-def test_what_a_stage_took_that_was_found_finished_is_not_known(tmp_path: Path) -> None:
+def test_the_time_of_an_existing_folder_is_unknown(tmp_path: Path) -> None:
     job = FolderJob(tmp_path / "one")
     job.run(RunOptions())
-    stages = Stages(tmp_path, RunOptions(), lambda job, options: Measure(2.0))  # It leaves what it finds alone.
+    stages = Stages(tmp_path, RunOptions(), lambda job, options: Measure(2.0))  # It keeps the existing folder.
     stages.do("one", job)
     assert stages.records["one"].seconds is None
     assert stages.records["one"].is_finished
 
 
-def test_what_a_stage_took_that_was_made_anew_is_that_of_the_last_time(tmp_path: Path) -> None:
+def test_the_time_of_a_repeated_stage_is_that_of_the_last_run(tmp_path: Path) -> None:
     for options in (RunOptions(), RunOptions(overwrite=True)):
         stages = Stages(tmp_path, options, takes(2.0))
-        stages.do("one", GoingOnJob(tmp_path / "one"))
+        stages.do("one", ResumingJob(tmp_path / "one"))
         assert (stages.records["one"].seconds, stages.records["one"].attempts) == (2.0, 1)
     stages.do("one", FolderJob(tmp_path / "one", 2))
     assert stages.records["one"].seconds == 2.0
 
 
-@pytest.mark.parametrize(("kind", "seconds", "attempts"), [(GoingOnJob, 102.0, 2), (FolderJob, 2.0, 1)])
-def test_time_of_attempts_counts_where_a_job_goes_on(
+@pytest.mark.parametrize(("kind", "seconds", "attempts"), [(ResumingJob, 102.0, 2), (FolderJob, 2.0, 1)])
+def test_time_of_attempts_adds_up_if_a_job_resumes(
     tmp_path: Path, kind: type[FolderJob], seconds: float, attempts: int
 ) -> None:
     stages = Stages(tmp_path, RunOptions(), takes(2.0))
@@ -371,7 +388,7 @@ def test_time_of_attempts_counts_where_a_job_goes_on(
     assert (stages.records["one"].seconds, stages.records["one"].attempts) == (seconds, attempts)
 
 
-def test_a_refused_stage_keeps_the_record_of_what_is_there(tmp_path: Path) -> None:
+def test_a_rejected_stage_keeps_the_record_of_the_existing_folder(tmp_path: Path) -> None:
     stages = Stages(tmp_path, RunOptions(), takes(2.0))
     stages.do("one", FolderJob(tmp_path / "one"))
     before = read_records(tmp_path / MEASURES)
@@ -380,7 +397,7 @@ def test_a_refused_stage_keeps_the_record_of_what_is_there(tmp_path: Path) -> No
     assert read_records(tmp_path / MEASURES) == before
 
 
-def test_a_stage_that_was_finished_when_it_was_interrupted_is_finished(tmp_path: Path) -> None:
+def test_a_stage_interrupted_after_its_folder_was_written_is_finished(tmp_path: Path) -> None:
     stages = Stages(tmp_path, RunOptions(), run_here)
     with pytest.raises(KeyboardInterrupt):
         stages.do("one", FolderJob(tmp_path / "one", fails="after"))
@@ -389,7 +406,7 @@ def test_a_stage_that_was_finished_when_it_was_interrupted_is_finished(tmp_path:
 
 
 def takes(seconds: float) -> Callable[[SubprocessJob, RunOptions], Measure]:
-    """Return what runs jobs and says that they took so long."""
+    """Return a runner that runs jobs and reports the given time."""
 
     def run(job: SubprocessJob, options: RunOptions) -> Measure:
         job.run(options)
@@ -405,13 +422,13 @@ def test_seconds_of_attempts_add_up_and_the_highest_memory_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"stages": {"one": {"nonsense": 1}}}', '{"stages": []}'])
-def test_damaged_measures_are_told(tmp_path: Path, text: str) -> None:
+def test_damaged_measures_are_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / MEASURES).write_text(text)
-    with pytest.raises(DamagedFolder, match=r"measures\.json: not a list of stages"):
+    with pytest.raises(DamagedFolder, match=r"measures\.json: not a record of stages"):
         read_records(tmp_path / MEASURES)
 
 
-def test_measures_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_unreadable_measures_are_an_error(tmp_path: Path) -> None:
     (tmp_path / MEASURES).mkdir()
     with pytest.raises(StorageError, match=r"measures\.json: Is a directory"):
         read_records(tmp_path / MEASURES)
@@ -420,30 +437,31 @@ def test_measures_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"methods": ()}, r"methods must be different ones of default, paper, .*, got \(\)"),
-        ({"methods": ("default", "default")}, "methods must be different ones"),
-        ({"methods": ("nonsense",)}, "methods must be different ones"),
+        ({"methods": ()}, r"methods must be one or more different methods of default, paper, .*, got \(\)"),
+        ({"methods": ("default", "default")}, "methods must be one or more different methods"),
+        ({"methods": ("nonsense",)}, "methods must be one or more different methods"),
         ({"dim": 0}, "dim must be a positive integer, got 0"),
         ({"tokens": -1}, "tokens must be a positive integer, got -1"),
         ({"seeds": 0}, "seeds must be a positive integer, got 0"),
-        ({"vectors": (("default", Path("x")),)}, "vectors must be different names"),
-        ({"vectors": (("../x", Path("x")),)}, "vectors must be different names"),
-        ({"vectors": (("..", Path("x")),)}, "vectors must be different names"),
-        ({"vectors": (("default-seed1", Path("x")),)}, "vectors must be different names"),
-        ({"vectors": (("x", "x.txt"),)}, r"vectors must be .*, each with a pathlib\.Path"),
-        ({"vectors": (("x", Path("x")), ("x", Path("y")))}, "vectors must be different names"),
+        ({"vectors": (("default", Path("x")),)}, "vectors must be pairs of a name"),
+        ({"vectors": (("../x", Path("x")),)}, "vectors must be pairs of a name"),
+        ({"vectors": (("..", Path("x")),)}, "vectors must be pairs of a name"),
+        ({"vectors": (("default-seed1", Path("x")),)}, "vectors must be pairs of a name"),
+        ({"vectors": (("x", "x.txt"),)}, r"vectors must be .* and a pathlib\.Path"),
+        ({"vectors": (("x", Path("x")), ("x", Path("y")))}, "vectors must be pairs of a name"),
         ({"half": "other"}, "half must be one of tune, report, got 'other'"),
         ({"data": "sets"}, r"data must be a pathlib\.Path, got 'sets'"),
     ],
 )
-def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ReproduceConfig(**settings)
 
 
-def test_slips_are_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_wrong_arguments_are_rejected_before_any_work(tmp_path: Path) -> None:
     text = write_corpus(tmp_path / "text.txt")
     out = tmp_path / "out"
+
     with pytest.raises(ConfigError, match="'window' is not a setting here"):
         reproduce(text, out, window=5)
     with pytest.raises(ConfigError, match="standard input cannot be read several times"):
@@ -452,31 +470,36 @@ def test_slips_are_told_before_anything_is_done(tmp_path: Path) -> None:
         reproduce(tmp_path / "nowhere", out)
     with pytest.raises(EvaluationError, match="nowhere"):
         reproduce(text, out, config=ReproduceConfig(data=tmp_path / "nowhere"))
+
     sets = write_sets(tmp_path / "sets")
+
     with pytest.raises(StorageError, match="nowhere: no such file or folder"):
         reproduce(text, out, config=ReproduceConfig(data=sets, vectors=(("x", tmp_path / "nowhere"),)))
+
     (tmp_path / "foreign.txt").write_text("mot 1 2\nparole 2 1\n")
-    with pytest.raises(EvaluationError, match=r"no item of men, google_analogies, kinds is in .*foreign\.txt: are set"):
+
+    with pytest.raises(EvaluationError, match=r"no item of men, google_analogies, kinds is in .*foreign\.txt: check"):
         reproduce(text, out, config=ReproduceConfig(data=sets, vectors=(("x", tmp_path / "foreign.txt"),)))
     assert not out.exists()
 
 
-def test_sets_that_have_nothing_to_do_with_the_text_are_told_before_training(tmp_path: Path) -> None:
+def test_sets_without_known_words_are_rejected_before_training(tmp_path: Path) -> None:
     text, sets, runner = write_corpus(tmp_path / "text.txt"), tmp_path / "sets", Counting([])
     sets.mkdir()
     (sets / "pairs.tsv").write_text("mot\tparole\t9\n")
     with pytest.raises(EvaluationError, match="no item of pairs is in the vocabulary of the text"):
         reproduce(text, tmp_path / "out", config=ReproduceConfig(data=sets, dim=4), runner=runner, **QUICK)
-    assert set(runner.ran) == {"CountJob"}
+    assert set(runner.ran) == {"CountStage"}
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_sets_are_lower_cased_where_the_text_is(tmp_path: Path) -> None:
+def test_sets_are_lowercased_like_the_text(tmp_path: Path) -> None:
     text, sets = tmp_path / "text.txt", tmp_path / "sets"
     text.write_text("Oslo is in Norway\nand Rome is not\n" * 30)
     sets.mkdir()
     (sets / "pairs.tsv").write_text("Oslo\tNorway\t9\nOslo\tRome\t5\nnot\tin\t1\n")
     config = ReproduceConfig(methods=("default",), data=sets, dim=2)
+
     for lowercase in (True, False):
         out = tmp_path / f"out-{lowercase}"
         results = reproduce(text, out, config=config, runner=run_here, lowercase=lowercase, **QUICK)
@@ -484,7 +507,7 @@ def test_sets_are_lower_cased_where_the_text_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("library", "extra"), [("matplotlib", "plot"), ("gensim", "baselines")])
-def test_missing_libraries_are_told_before_anything_is_done(
+def test_missing_libraries_are_an_error_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -492,8 +515,8 @@ def test_missing_libraries_are_told_before_anything_is_done(
         reproduce(write_corpus(tmp_path / "text.txt"), tmp_path / "out")
 
 
-def test_matrices_are_named_by_what_sets_them_apart() -> None:
-    names = {recipe: matrix_name(recipe, {}) for recipe in settings_room.RECIPES}
+def test_matrices_have_the_same_name_only_for_the_same_settings() -> None:
+    names = {recipe: matrix_name(recipe, {}) for recipe in swivel_config.RECIPES}
     for one in names:
         for other in names:
             is_same = count_settings(one, {}) == count_settings(other, {})
@@ -501,14 +524,14 @@ def test_matrices_are_named_by_what_sets_them_apart() -> None:
     assert matrix_name("paper", {"unit": "document"}).startswith("symmetric-document")
 
 
-def test_matrices_that_would_have_one_name_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_with_the_same_label_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, narrow = ({"count": {"columns": "bands", "window": window}} for window in (10, 4))
-    monkeypatch.setitem(settings_room.RECIPES, "yy", wide)
-    monkeypatch.setitem(settings_room.RECIPES, "zz", narrow)
+    monkeypatch.setitem(swivel_config.RECIPES, "yy", wide)
+    monkeypatch.setitem(swivel_config.RECIPES, "zz", narrow)
     assert {matrix_name("yy", {}), matrix_name("zz", {})} == {"bands-line", "bands-line-2"}
 
 
-def test_each_seed_is_a_training_of_its_own() -> None:
+def test_each_seed_is_trained_separately() -> None:
     config = ReproduceConfig(methods=("sgns", "default"), seeds=2, seed=7)
     assert [each.name for each in list_trained(config)] == ["sgns-seed7", "default-seed7", "default-seed8"]
 
@@ -522,24 +545,24 @@ def slice_text(tmp_path: Path, texts: dict[str, bytes], tokens: int, **settings:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "kept", "found"),
+    ("tokens", "kept", "count"),
     [(1, "One two.\n", 2), (2, "One two.\n", 2), (3, "One two.\nthree", 3), (99, "One two.\nthree\nfour five\n", 5)],
 )
-def test_a_slice_is_the_first_lines_with_tokens_enough(tmp_path: Path, tokens: int, kept: str, found: int) -> None:
+def test_a_slice_is_the_first_lines_with_enough_tokens(tmp_path: Path, tokens: int, kept: str, count: int) -> None:
     texts = {"a.txt": b"One two.\nthree", "b.txt": b"four five\n"}
-    assert slice_text(tmp_path, texts, tokens) == (kept, found)
+    assert slice_text(tmp_path, texts, tokens) == (kept, count)
 
 
-def test_a_long_slice_has_as_many_tokens_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_slice_has_the_recorded_number_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.pipeline.reproduce.corpus_slice.PIECE_BYTES", 100)
     lines = "".join(f"line number {n} says so, and not more.\n" for n in range(200))
-    kept, found = slice_text(tmp_path, {"a.txt": lines.encode()}, 777)
+    kept, count = slice_text(tmp_path, {"a.txt": lines.encode()}, 777)
     assert lines.startswith(kept)
-    assert sum(map(len, split_units(kept, CorpusConfig()))) == found
-    assert 777 <= found < 777 + 8
+    assert sum(map(len, split_units(kept, CorpusConfig()))) == count
+    assert 777 <= count < 777 + 8
 
 
-def test_a_slice_is_utf_8_whatever_the_text_was(tmp_path: Path) -> None:
+def test_a_slice_is_utf_8_for_any_encoding_of_the_text(tmp_path: Path) -> None:
     assert slice_text(tmp_path, {"a.txt": "é ü\n".encode("latin-1")}, 5, encoding="latin-1") == ("é ü\n", 2)
     assert slice_text(tmp_path, {"b.txt": b"a \xff\n"}, 5, errors="replace")[0] == "a \ufffd\n"
     with pytest.raises(CorpusError, match=r"b\.txt, line 1: not valid UTF-8 \(byte 0xff at column 3\)"):
@@ -547,23 +570,28 @@ def test_a_slice_is_utf_8_whatever_the_text_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_an_experiment_on_a_slice_says_so(tmp_path: Path) -> None:
+def test_the_report_mentions_the_slice(tmp_path: Path) -> None:
     text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
     config = ReproduceConfig(methods=("default",), dim=4, data=sets, tokens=1000, half="tune")
     results = reproduce(text, tmp_path / "out", config=config, runner=run_here, **QUICK)
+
     assert results.corpus["tokens taken"] == 1000
     assert open_matrix(tmp_path / "out" / "matrices" / matrix_name("default", QUICK)).rows.counts.sum() == 1000
-    twin = (tmp_path / "out" / "report.md").read_text()
-    assert "The first 1,000 tokens of text.txt" in twin
-    assert "Only the half `tune`" in twin
+
+    markdown = (tmp_path / "out" / "report.md").read_text()
+
+    assert "The first 1,000 tokens of text.txt" in markdown
+    assert "Only the half `tune`" in markdown
+
     (tmp_path / "out" / MEASURES).unlink()
     runner = Counting([])
-    reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)  # The slice is not another text now.
+    reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)  # The slice still counts as the same text.
+
     with pytest.raises(FolderExists, match=r"corpus: finished already with other settings \(corpus\.tokens\)"):
         reproduce(text, tmp_path / "out", config=replace(config, tokens=900), runner=runner, **QUICK)
 
 
-def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
+def test_saved_results_equal_those_of_the_evaluation(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
     rng = np.random.default_rng(3)
     vectors = Vectors(VectorTable(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
@@ -572,6 +600,7 @@ def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
     EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
     kept, fresh = open_evaluation(tmp_path / "out", sets), evaluate(vectors, sets_folder)
     assert [result.to_dict().items() for result in fresh.results] != []
+
     for one, other in zip(kept.results, fresh.results, strict=True):
         assert (one.figure, one.interval, one.known, one.total) == (
             other.figure,
@@ -586,16 +615,16 @@ def test_what_an_evaluation_keeps_is_what_it_found(tmp_path: Path) -> None:
             assert np.array_equal(one.is_known, other.is_known)
 
 
-def test_an_evaluation_of_other_sets_is_told(tmp_path: Path) -> None:
+def test_results_of_other_sets_are_an_error(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
     Vectors(VectorTable(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
     sets = read_sets(sets_folder, EvaluationConfig()).sets
     EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
-    with pytest.raises(DamagedFolder, match="not what was found on these sets"):
+    with pytest.raises(DamagedFolder, match="not the results of these test sets"):
         open_evaluation(tmp_path / "out", [replace(sets[0], name="another")])
 
 
-def test_the_machine_is_described_without_its_name(tmp_path: Path) -> None:
+def test_the_machine_is_described_without_its_host_name(tmp_path: Path) -> None:
     machine = describe_machine(3)
     assert machine["cores"] == 3
     assert os.uname().nodename not in str(machine).split()
@@ -606,7 +635,7 @@ def test_the_machine_is_described_without_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_figures")
 def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keywords = {"config": None, "means": None, "runner": run_here}
+    keywords = {"config": None, "options": None, "runner": run_here}
     monkeypatch.setattr("swivel.pipeline.reproduce.run.reproduce.__kwdefaults__", keywords)
     text, sets = write_corpus(tmp_path / "text.txt"), write_sets(tmp_path / "sets")
     (tmp_path / "other.txt").write_text("wordax 1 2\nworday 2 1\nwordbx 0 1\n")
@@ -614,7 +643,9 @@ def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, mon
     command += ["--vectors", f"other={tmp_path / 'other.txt'}", "--dim", "4", "--min-count", "1"]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.exception
+
     lines = done.stdout.splitlines()
+
     assert lines[0].split() == ["method", "MEN", "Google", "kinds"]
     assert [line.split()[0] for line in lines[1:]] == ["default", "glove", "other", "known"]
     assert lines[-1].split() == ["known", "to", "default", "100%", "100%", "100%"]
@@ -622,7 +653,7 @@ def test_the_command_runs_an_experiment_and_prints_its_table(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("text", ["nonsense", "=x", "x="])
-def test_vectors_without_a_name_are_told(text: str, tmp_path: Path) -> None:
+def test_vectors_without_a_name_are_rejected(text: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["reproduce", "text", "-o", str(tmp_path / "out"), "--vectors", text])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception) == f"--vectors takes NAME=FILE, got {text!r}"

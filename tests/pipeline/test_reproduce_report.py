@@ -1,4 +1,4 @@
-"""The report's two faces: the same content, escaped, marked, and complete in itself."""
+"""Tests of the report of an experiment: content, marks, escaping, and the HTML and Markdown output."""
 
 from __future__ import annotations
 
@@ -80,39 +80,39 @@ def test_figures_are_short(figure: float | None, text: str) -> None:
     assert format_figure(figure) == text
 
 
-def test_the_best_of_a_column_stands_out_and_verdicts_are_marked() -> None:
+def test_the_best_score_and_significant_differences_are_marked() -> None:
     ours, other, third = rows_of(compose_report(make_results(OURS, OTHER, THIRD), {}), "The table")
     assert ours == (Cell("default", "about default"), Cell(".750", ".700 to .800", True), Cell(".200", ".100 to .300"))
     assert other[1:] == (
         Cell(".700", ".650 to .750", False, BELOW),
         Cell(".250", ".150 to .350", True, ABOVE),
     )
-    assert third[1:] == (Cell("–", "nothing known"), Cell(".200"))
+    assert third[1:] == (Cell("–", "no known items"), Cell(".200"))
 
 
-def test_a_set_of_which_too_little_is_known_has_no_figure_but_a_reason() -> None:
+def test_a_set_with_too_few_known_items_has_a_reason_instead_of_a_score() -> None:
     ours = make_method("default", Score(None, None, 1), Score(None, None, 0))
     (row,) = rows_of(compose_report(make_results(ours), {}), "The table")
-    assert row[1:] == (Cell("–", "too little known"), Cell("–", "nothing known"))
+    assert row[1:] == (Cell("–", "too few known items"), Cell("–", "no known items"))
 
 
-def test_figures_over_other_items_than_ours_say_how_many() -> None:
+def test_scores_over_other_items_show_their_number() -> None:
     fewer = replace(OTHER, scores={**OTHER.scores, "men": Score(0.7, (0.65, 0.75), 1200)})
     _, row = rows_of(compose_report(make_results(OURS, fewer), {}), "The table")
     assert [cell.small for cell in row[1:]] == [".650 to .750, 1,200 items", ".150 to .350"]
 
 
-def test_it_is_said_where_settings_were_chosen_on_what_is_asked() -> None:
+def test_a_note_warns_if_settings_were_chosen_on_the_test_sets() -> None:
     assert Paragraph(TUNED) in compose_report(make_results(OURS), {}).blocks
     assert Paragraph(TUNED) not in compose_report(make_results(OURS, half="report"), {}).blocks
     assert Paragraph(TUNED) not in compose_report(make_results(OTHER), {}).blocks
 
 
-def test_means_stand_in_the_table_where_there_are_several_seeds() -> None:
+def test_the_table_has_means_over_several_seeds() -> None:
     ours = replace(OURS, scores={**OURS.scores, "men": Score(0.75, (0.7, 0.8), 2900, (0.75, 0.65))})
     document = compose_report(make_results(ours, OTHER), {})
     assert rows_of(document, "The table")[0][1] == Cell(".700", ".700 to .800", True)
-    assert rows_of(document, "The table")[1][1].is_best  # as good as the mean of ours
+    assert rows_of(document, "The table")[1][1].is_best  # equal to the mean of the first method
     assert rows_of(document, "Over several seeds") == ((Cell("default"), Cell(".700", "± .071"), Cell(".200")),)
     assert Heading("Over several seeds") not in compose_report(make_results(OURS, OTHER), {}).blocks
 
@@ -122,7 +122,7 @@ def details_of(document: Document, summary: str) -> Details:
 
 
 def test_coverage_is_always_there() -> None:
-    details = details_of(compose_report(make_results(OURS, THIRD), {}), "How many items")
+    details = details_of(compose_report(make_results(OURS, THIRD), {}), "Number of items")
     (table,) = details.blocks
     assert isinstance(table, Table)
     assert table.rows == (
@@ -135,6 +135,7 @@ def test_coverage_is_always_there() -> None:
 def test_differences_have_intervals_and_p_values() -> None:
     details = details_of(compose_report(make_results(OURS, OTHER, THIRD), {}), "Differences")
     table = details.blocks[1]
+
     assert isinstance(table, Table)
     assert table.rows[0] == (
         Cell("default − other"),
@@ -162,33 +163,33 @@ def test_rare_words_are_grouped_with_their_counts() -> None:
     rare = RareWords(("chigger",), (12,), {"default": (("mite", "flea"),), "other": ((),)})
     rows = rows_of(compose_report(make_results(OURS, OTHER, rare=rare), {}), "Very rare words")
     assert rows[0] == (Cell("chigger", "seen 12 times"), Cell("default"), Cell("mite, flea"))
-    assert rows[1] == (Cell(""), Cell("other"), Cell("unknown, or without neighbours"))
+    assert rows[1] == (Cell(""), Cell("other"), Cell("unknown, or without neighbors"))
 
 
-def test_figures_that_could_not_be_drawn_are_told() -> None:
+def test_missing_figures_are_mentioned() -> None:
     document = compose_report(make_results(OURS), {})
     assert not [block for block in document.blocks if isinstance(block, Picture)]
     assert "Too few analogies" in write_markdown(document)
     assert "no rare words to show" in write_markdown(document)
 
 
-def test_pictures_stand_where_they_were_drawn() -> None:
+def test_figures_are_in_their_sections() -> None:
     svg = draw_figure(plot_losses(), "svg")
     curve = Curve("default", (Point(2, 0.5, 0.4, 0.6, 100),))
     svgs = dict.fromkeys(("frequency", "differences", "loss", "block"), svg)
     document = compose_report(make_results(OURS, OTHER, curves=(curve,), differences=(curve,)), svgs)
     pictures = [block.name for block in document.blocks if isinstance(block, Picture)]
     assert pictures == ["frequency", "differences", "loss", "block"]
-    twin = write_markdown(document)
-    assert [name for name in pictures if f"(figures/{name}.png)" in twin] == pictures
+    markdown = write_markdown(document)
+    assert [name for name in pictures if f"(figures/{name}.png)" in markdown] == pictures
 
 
-def test_settings_are_said_for_people() -> None:
+def test_settings_are_written_as_text() -> None:
     details = details_of(compose_report(make_results(OURS), {}), "default")
     (table,) = details.blocks
     assert isinstance(table, Table)
-    said = {row[0].text: row[1].text for row in table.rows}
-    assert said == {"train.dim": "7", "train.left": "not set", "train.is_on": "yes", "train.rate": "1"}
+    shown = {row[0].text: row[1].text for row in table.rows}
+    assert shown == {"train.dim": "7", "train.left": "not set", "train.is_on": "yes", "train.learning_rate": "1"}
 
 
 ODD = Document(
@@ -203,7 +204,7 @@ ODD = Document(
 )
 
 
-def test_markdown_escapes_what_it_would_read() -> None:
+def test_markdown_escapes_special_characters() -> None:
     lines = write_markdown(ODD).split("\n")
     assert "5 \\< 6 & `a*b`" in lines
     assert "## Words\\_with\\_marks" in lines
@@ -213,7 +214,7 @@ def test_markdown_escapes_what_it_would_read() -> None:
 
 
 class Reader(HTMLParser):
-    """Checks that what is opened is closed, and keeps the text and all addresses."""
+    """Check that all elements are closed, and collect the text and all addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +245,7 @@ def read_page(text: str) -> Reader:
     return reader
 
 
-def test_html_escapes_and_closes_what_it_opens() -> None:
+def test_html_is_escaped_and_all_elements_are_closed() -> None:
     page = write_html(ODD)
     reader = read_page(page)
     for text in ("A <title>", "5 < 6 & a*b", "*not bold* | [no](link) co|de <b>", "<i>", "in & out"):
@@ -253,7 +254,7 @@ def test_html_escapes_and_closes_what_it_opens() -> None:
     assert "<code>a*b</code>" in page
 
 
-def test_a_page_asks_for_nothing_outside_itself() -> None:
+def test_a_page_is_self_contained() -> None:
     picture = Picture("loss", "a `loss` & more", draw_figure(plot_losses(), "svg"))
     page = write_html(Document("T", "s", (picture,)))
     reader = read_page(page)
@@ -270,14 +271,17 @@ def test_words_that_are_backticks_stay_words() -> None:
     assert "\\`\\` (\\` and \\`)" in write_markdown(document)
 
 
-def test_inline_pictures_take_the_pages_ink_and_names_of_their_own() -> None:
+def test_inline_figures_have_the_colors_of_the_page_and_unique_ids() -> None:
     svg = draw_figure(plot_losses(), "svg")
     text = inline_svg(svg, "one", "x")
     root = ElementTree.fromstring(text)
     names = {element.get("id") for element in root.iter()} - {None}
+
     assert names
     assert all(str(name).startswith("one-") for name in names)
+
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+
     assert used <= names
     assert root.get("width") is None
     assert root.get("viewBox") is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import signal
@@ -13,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swivel.config import RECIPES
+from swivel.config import RECIPES, STAGES, CountSettings, RunSettings, TrainSettings
 from swivel.corpus import Texts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
-from swivel.pipeline.stages import count, run, train
+from swivel.pipeline.count import count
+from swivel.pipeline.run import run
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.vectors import Vectors
@@ -95,17 +98,28 @@ def test_settings_of_every_stage_are_taken_by_name(text: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("call", "known"),
+    ("call", "message"),
     [
-        (lambda: count(LINES, windw=3), "window"),
-        (lambda: count(LINES, dim=3), "min_count"),
-        (lambda: run("nowhere", "nowhere", windw=3), "window"),
-        (lambda: run("nowhere", "nowhere", dimm=3), "dim"),
+        (lambda: count(LINES, windw=3), "'windw' is not a setting here; did you mean window?"),  # type: ignore[call-arg]
+        (lambda: count(LINES, dim=3), "'dim' is not a setting here; known are columns, .*"),  # type: ignore[call-arg]
+        (lambda: run("nowhere", "nowhere", windw=3), "did you mean window?"),  # type: ignore[call-arg]
+        (lambda: run("nowhere", "nowhere", dimm=3), "'dimm' is not a setting here; did you mean dim?"),  # type: ignore[call-arg]
+        (lambda: run("nowhere", "nowhere", overwrite=True), "pass options=RunOptions"),  # type: ignore[call-arg]
     ],
 )
-def test_unknown_setting_is_refused_with_the_known_ones(call: Callable[[], object], known: str) -> None:
-    with pytest.raises(ConfigError, match=f"is not a setting here; known are .*{known}"):
+def test_unknown_setting_is_refused_with_a_hint(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", "[?]")):
         call()
+
+
+def test_typed_settings_have_the_fields_of_the_configurations() -> None:
+    explicit = {"window", "min_count", "dim", "epochs", "seed", "device"}
+    names = {name: {field.name for field in dataclasses.fields(config)} for name, config in STAGES.items()}
+    for_count = names["corpus"] | names["vocabulary"] | names["count"]
+    for_train = names["train"] | names["vectors"]
+    assert set(CountSettings.__annotations__) == for_count - {"window", "min_count"}
+    assert set(TrainSettings.__annotations__) == for_train - {"dim", "epochs", "seed", "device"}
+    assert set(RunSettings.__annotations__) == (for_count | for_train) - explicit
 
 
 def test_wrong_settings_are_refused_before_anything_is_read() -> None:
@@ -145,7 +159,7 @@ def test_own_vocabulary_may_be_a_vocabulary_or_an_iterator() -> None:
 
 
 def test_own_vocabulary_without_a_word_of_the_text_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="none of the 2 listed tokens is in the text; the text is lower-cased"):
+    with pytest.raises(VocabularyError, match="none of the 2 listed tokens is in the text; the text is converted to"):
         count(LINES, vocabulary=["CAT", "DOG"])
     with pytest.raises(VocabularyError, match=r"none of the 1 listed tokens is in the text$"):
         count(LINES, vocabulary=["unicorn"], lowercase=False)
@@ -169,7 +183,7 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_text_below_the_least_count_is_refused_with_its_commonest_count() -> None:
-    with pytest.raises(VocabularyError, match=r"no token occurs 5 times or more \(the commonest: 2\); lower --min-cou"):
+    with pytest.raises(VocabularyError, match=r"no token occurs 5 times or more \(the most frequent: 2\)"):
         count(["b a", "a"])
 
 
@@ -220,13 +234,13 @@ def test_finished_folder_of_another_vocabulary_is_refused(text: Path, tmp_path: 
 
 def test_finished_folder_of_another_stage_is_refused(text: Path, tmp_path: Path) -> None:
     matrix = count(text, tmp_path / "matrix")
-    with pytest.raises(FolderExists, match="matrix: holds matrix already; choose another folder"):
+    with pytest.raises(FolderExists, match="matrix: already holds matrix; choose another folder"):
         train(matrix, tmp_path / "matrix", **QUICK)
 
 
 def test_finished_folder_is_refused_before_a_text_in_memory_is_read(text: Path, tmp_path: Path) -> None:
     count(text, tmp_path / "matrix")
-    with pytest.raises(FolderExists, match="in memory or comes from a pipe cannot be compared"):
+    with pytest.raises(FolderExists, match="in memory or from a pipe cannot be compared"):
         count(iter(LINES), tmp_path / "matrix")
 
 
@@ -338,7 +352,7 @@ def test_training_goes_on_after_an_interruption_as_if_there_was_none(text: Path,
     heard = Listening()
     resumed = run(text, out, options=RunOptions(progress=heard, threads=1), **settings)
     assert bits(resumed) == bits(whole)
-    assert any(line.startswith("going on after") for line in heard.lines)
+    assert any(line.startswith("resuming after") for line in heard.lines)
     assert {file.name for file in (out / "vectors").iterdir()} == {
         file.name for file in (tmp_path / "whole" / "vectors").iterdir()
     }

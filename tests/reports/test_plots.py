@@ -1,4 +1,4 @@
-"""The paper's figures: what is drawn is what was found, and the same bytes every time."""
+"""Tests of the figures: they show the given values, and the same figure gives the same bytes."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_loss_of_an_unobserved_cell_is_the_soft_hinge(unseen: float) -> None:
     assert np.allclose(losses_of(0.0, at, Objective(unseen=unseen)), np.log1p(np.exp(at - TARGET)), atol=1e-12)
 
 
-def test_losses_have_a_labelled_curve_for_every_count_and_one_for_none() -> None:
+def test_losses_have_a_labeled_curve_for_every_count_and_one_for_none() -> None:
     figure = plot_losses()
-    assert len(figure.axes[0].lines) == 1 + len(COUNTS) + 1  # the target, too
+    assert len(figure.axes[0].lines) == 1 + len(COUNTS) + 1  # and the line of the target
     assert {"seen, x = 1", "x = 10", "x = 100", "never seen", "target"} == set(texts_of(figure))
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (4, 4), (3, 5)])
-def test_both_pieces_of_the_block_picture_are_pieces_of_the_matrix(
+def test_both_panels_of_the_block_figure_are_parts_of_the_matrix(
     planted: Matrix, tmp_path: Path, blocks: tuple[int, int]
 ) -> None:
     matrix = planted.reblocked(*blocks, scratch=tmp_path)
@@ -92,10 +92,11 @@ def test_corner_may_be_smaller_than_the_number_of_blocks(planted: Matrix, tmp_pa
     assert np.array_equal(frequency_corner(matrix, 3, 2), planted.to_scipy().toarray()[:3, :2])
 
 
-def test_block_picture_has_both_pieces(planted: Matrix, tmp_path: Path) -> None:
+def test_block_figure_has_two_panels(planted: Matrix, tmp_path: Path) -> None:
     figure = plot_block(planted.reblocked(2, 2, scratch=tmp_path))
     left, right = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[:2])
     whole = np.log1p(planted.to_scipy().toarray())
+
     assert np.allclose(left, whole[:31, :31])
     assert np.allclose(right, whole[::2, ::2])
     assert [axes.get_title("left") for axes in figure.axes[:2]] == [
@@ -104,7 +105,7 @@ def test_block_picture_has_both_pieces(planted: Matrix, tmp_path: Path) -> None:
     ]
 
 
-def test_shrinking_takes_means_and_cuts_off_what_is_left_over() -> None:
+def test_shrinking_takes_means_and_cuts_off_the_remainder() -> None:
     picture = np.arange(35.0).reshape(5, 7)
     small = shrink(picture, 3)
     assert small.shape == (1, 2)
@@ -113,10 +114,11 @@ def test_shrinking_takes_means_and_cuts_off_what_is_left_over() -> None:
     assert np.array_equal(shrink(picture, 10), picture)
 
 
-def test_curves_are_drawn_as_they_are_with_their_names_beside_them() -> None:
+def test_curves_are_drawn_with_their_values_and_names() -> None:
     figure = plot_frequency([curve("ours", 0.3, 0.6), curve("other", 0.2, 0.59)])
     axes = figure.axes[0]
     drawn = {tuple(np.asarray(line.get_ydata())): line for line in axes.lines}
+
     assert set(drawn) == {(0.3, 0.6), (0.2, 0.59)}
     assert drawn[0.3, 0.6].get_linewidth() > drawn[0.2, 0.59].get_linewidth()
     assert axes.lines[-1] is drawn[0.3, 0.6]  # drawn last: on top
@@ -127,7 +129,7 @@ def test_curves_are_drawn_as_they_are_with_their_names_beside_them() -> None:
 
 
 @pytest.mark.parametrize("curves", [[], [Curve("ours", ())], [curve("ours", 0.5), Curve("other", ())]])
-def test_nothing_to_draw_against_frequency_is_told(curves: list[Curve]) -> None:
+def test_curves_without_points_are_an_error(curves: list[Curve]) -> None:
     with pytest.raises(ConfigError, match="too few analogies to draw against frequency"):
         plot_frequency(curves)
     with pytest.raises(ConfigError, match="too few analogies"):
@@ -145,20 +147,20 @@ def test_differences_are_marked_above_below_or_open() -> None:
     assert axes.get_title("left") == "ours − other\nabove in 2, below in 1 of 4"
 
 
-def test_a_panel_for_every_other_method() -> None:
+def test_there_is_a_panel_for_every_other_method() -> None:
     figure = plot_differences([curve(f"m{n}", 0.1) for n in range(5)], "ours")
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title("left").split("\n")[0] for axes in visible] == [f"ours − m{n}" for n in range(5)]
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8), st.floats(0.1, 10))
-def test_spread_labels_keep_their_order_and_their_distance(heights: list[float], least: float) -> None:
-    placed = spread_labels(heights, least)
+def test_spread_labels_keep_their_order_and_their_distance(heights: list[float], min_distance: float) -> None:
+    placed = spread_labels(heights, min_distance)
     order = np.argsort(heights, kind="stable")
-    assert (np.diff(np.array(placed)[order]) >= least - 1e-5).all()
+    assert (np.diff(np.array(placed)[order]) >= min_distance - 1e-5).all()
 
 
-def test_labels_that_are_far_apart_stay_where_they_are() -> None:
+def test_labels_that_are_far_apart_do_not_move() -> None:
     assert spread_labels([9.0, 1.0, 5.0], 2.0) == [9.0, 1.0, 5.0]
 
 
@@ -170,7 +172,7 @@ def test_figures_are_the_same_bytes_every_time_and_without_a_date() -> None:
     assert INK.encode() in svg
 
 
-def test_drawing_leaves_the_settings_of_matplotlib_alone_and_pyplot_unloaded() -> None:
+def test_drawing_does_not_change_matplotlib_settings_or_import_pyplot() -> None:
     around: dict[Any, Any] = {"font.size": 30.0, "text.color": "red", "svg.hashsalt": None, "axes.linewidth": 5.0}
     with matplotlib.rc_context(around):
         png = draw_figure(plot_losses(), "png")
@@ -179,15 +181,18 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone_and_pyplot_unloaded() -
     assert "matplotlib.pyplot" not in sys.modules
 
 
-def test_figures_are_saved_by_the_ending_of_the_file(tmp_path: Path) -> None:
+def test_the_file_extension_chooses_the_format(tmp_path: Path) -> None:
     figure = plot_losses()
     save_figure(figure, tmp_path / "deep" / "loss.PNG")
     save_figure(figure, str(tmp_path / "loss.svg"))
+
     assert (tmp_path / "deep" / "loss.PNG").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "loss.svg").read_bytes()
     with pytest.raises(ConfigError, match=r"loss\.pdf: figures are written as \.png or \.svg"):
         save_figure(figure, tmp_path / "loss.pdf")
+
     (tmp_path / "file").touch()
+
     with pytest.raises(StorageError, match="file"):
         save_figure(figure, tmp_path / "file" / "loss.png")
 
@@ -199,14 +204,14 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def answered(name: str, words: str, is_right: list[bool], copies: int = 100) -> AnalogyResult:
-    """A set that asks one question about four words, so often."""
+    """Return the result of a set that repeats one question about four words."""
     a, b, c, d = list(words)
     questions = AnalogySet(name, (Questions("s", ((a, b, c, d),) * len(is_right) * copies),))
     right = np.array(is_right * copies)
     return summarise_answers(questions, right, np.ones(len(right), bool))
 
 
-def test_curves_take_all_sets_of_analogies_together() -> None:
+def test_curves_join_all_analogy_sets() -> None:
     counts = dict.fromkeys("abcd", 100) | dict.fromkeys("efgh", 10_000)
     ours = [answered("one", "abcd", [True]), answered("two", "efgh", [True, False])]
     other = [answered("one", "abcd", [False]), answered("two", "efgh", [True, False])]
@@ -218,7 +223,7 @@ def test_curves_take_all_sets_of_analogies_together() -> None:
 
 
 @pytest.mark.parametrize("counts", [{}, {"a": 1}])
-def test_without_questions_enough_there_are_no_curves(counts: dict[str, int]) -> None:
+def test_there_are_no_curves_for_too_few_questions(counts: dict[str, int]) -> None:
     assert make_curves({"ours": [answered("one", "abcd", [True])]}, counts) == ((), ())
     assert make_curves({"ours": []}, counts) == ((), ())
 
@@ -231,14 +236,14 @@ def test_rare_words_are_the_papers_and_some_of_the_rarest() -> None:
     assert choose_rare_words(Vocabulary(["и", "в", "на", "с", "сапожник"]), count=1) == ("сапожник",)
 
 
-def test_neighbours_of_rare_words_are_shown_method_by_method() -> None:
+def test_rare_words_have_neighbors_by_method() -> None:
     words = Vocabulary(["near", "far", "chigger"], [9, 8, 2])
     table = np.array([[1, 0.1], [0, 1], [1, 0]], np.float32)
     first, second = Vectors(VectorTable(words, table)), Vectors(VectorTable(Vocabulary(["near", "far"]), table[:2]))
-    found = find_rare_neighbours({"first": first, "second": second}, ("chigger",), words, count=2)
-    assert found.counts == (2,)
-    assert found.neighbours == {"first": (("near", "far"),), "second": ((),)}
-    assert found.to_dict()["neighbours"]["first"] == [["near", "far"]]
+    rare = find_rare_neighbours({"first": first, "second": second}, ("chigger",), words, count=2)
+    assert rare.counts == (2,)
+    assert rare.neighbours == {"first": (("near", "far"),), "second": ((),)}
+    assert rare.to_dict()["neighbours"]["first"] == [["near", "far"]]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -257,7 +262,7 @@ def test_plot_block_draws_a_matrix(planted: Matrix, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["loss"], ["block", "nowhere"], ["frequency", "nowhere"]])
-def test_a_wrong_ending_is_told_before_anything_is_done(arguments: list[str], tmp_path: Path) -> None:
+def test_a_wrong_file_extension_is_rejected_before_any_work(arguments: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["plot", *arguments, "-o", str(tmp_path / "x.jpg")])
     assert isinstance(done.exception, ConfigError)
     assert "figures are written as .png or .svg" in str(done.exception)
@@ -272,6 +277,7 @@ def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:
     lines = ["a b c d", "d c b a"] * 60 + ["e f g h", "h g f e"] * 60
     (tmp_path / "sets" / "own.txt").write_text("\n".join(lines) + "\n")
     paths = [str(tmp_path / "one" / "vectors"), f"second={tmp_path / 'two.txt'}"]
+
     for extra in ([], ["--differences"]):
         file = tmp_path / f"frequency{len(extra)}.svg"
         command = ["plot", "frequency", *paths, "--data", str(tmp_path / "sets"), "-o", str(file), "--quiet", *extra]
@@ -288,7 +294,7 @@ def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:
         (["a.txt"], "text files do not say how frequent words are: name a folder of Swivel's, too"),
     ],
 )
-def test_vectors_that_make_no_curves_are_told(
+def test_vectors_without_curves_are_an_error(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -314,5 +320,5 @@ def test_curves_without_a_right_answer_are_drawn() -> None:
         ("glove.txt", "glove", "glove.txt"),
     ],
 )
-def test_vectors_are_named_by_hand_or_by_their_place(text: str, name: str, path: str) -> None:
+def test_vectors_have_a_given_name_or_that_of_their_path(text: str, name: str, path: str) -> None:
     assert split_name(text) == (name, path)

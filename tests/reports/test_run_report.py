@@ -1,4 +1,4 @@
-"""The report of a run: its numbers are those of the run, the page asks for nothing, and it never costs a run."""
+"""Tests of the report of a run: its numbers, the self-contained page, and errors that do not make the run fail."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from click.testing import CliRunner, Result
 
 import swivel
 from swivel.cli import cli
-from swivel.cli.progress_bars import SECONDS_A_LINE, LogLines
+from swivel.cli.progress_bars import SECONDS_PER_LINE, LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.reports.document import write_html
 from swivel.reports.plots import EpochLoss, FitBucket, plot_epochs, plot_fit, plot_norms
 from swivel.reports.run_report import compose_run, find_epochs, find_fit, find_norms, look_at_run, write_report
-from swivel.reports.run_report.collect import BANDS, MOST_CANDIDATES, ask_words, choose_words, spread_over_ranks
+from swivel.reports.run_report.collect import BANDS, MAX_CANDIDATES, ask_words, choose_words, spread_over_ranks
 from swivel.runtime.progress import SilentProgress, Stopwatch, track
 from swivel.storage import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
@@ -32,7 +32,7 @@ from swivel.vectors import Vectors, VectorTable
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
 
 
-class Listening(SilentProgress):
+class RecordedMessages(SilentProgress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -41,7 +41,7 @@ class Listening(SilentProgress):
 
 
 class Addresses(HTMLParser):
-    """Collects whatever a page would fetch."""
+    """Collect the addresses that a page would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ def section(page: str, title: str) -> str:
     return page.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
 
 
-# The numbers
+# Numbers
 
 
-def test_losses_are_those_that_training_wrote(trained: Path) -> None:
+def test_losses_are_those_of_the_manifest(trained: Path) -> None:
     epochs = find_epochs(read_manifest(trained))
     losses = read_manifest(trained).facts["losses"]
     assert [(each.mean, each.observed, each.unobserved) for each in epochs] == [
@@ -79,7 +79,7 @@ def test_losses_are_those_that_training_wrote(trained: Path) -> None:
     assert len(epochs) == 4
 
 
-def test_losses_of_observed_cells_are_the_objectives() -> None:
+def test_losses_of_observed_cells_are_those_of_the_objective() -> None:
     rng = np.random.default_rng(3)
     x = rng.poisson(2, (7, 9)).astype(np.float64)
     products, offsets, objective = rng.normal(size=(7, 9)), rng.normal(size=(7, 9)), Objective(0.2, 0.3, 0.7)
@@ -95,18 +95,19 @@ def test_loss_by_frequency_is_that_of_the_whole_matrix(planted: Matrix, trained:
     offsets = row_offsets(planted.row_sums, planted.total, objective)[:, None] + column_offsets(
         planted.column_sums, objective
     )
+
     assert vectors.columns is not None
+
     products = vectors.rows.astype(np.float64) @ vectors.columns.T.astype(np.float64)
     loss, _ = loss_and_gradient(products, planted.to_scipy().toarray(), offsets, objective)
+
     assert sum(each.cells for each in buckets) == loss.observed_cells == planted.cell_count
     assert sum(each.loss * each.cells for each in buckets) == pytest.approx(loss.observed, rel=1e-4)
     assert sum(each.words for each in buckets) == 60, "the two words without counts are in no bucket"
 
 
 @pytest.mark.parametrize("blocks", [(1, 2), (2, 1), (3, 2), (2, 4), (5, 5)])
-def test_every_block_is_sampled_before_one_is_sampled_twice(
-    blocks: tuple[int, int], planted: Matrix, trained: Path, tmp_path: Path
-) -> None:
+def test_all_blocks_are_sampled_once(blocks: tuple[int, int], planted: Matrix, trained: Path, tmp_path: Path) -> None:
     vectors = swivel.load(trained)
     other = find_fit(vectors, planted.reblocked(*blocks, scratch=tmp_path), Objective())
     for one, two in zip(find_fit(vectors, planted, Objective()), other, strict=True):
@@ -115,7 +116,7 @@ def test_every_block_is_sampled_before_one_is_sampled_twice(
 
 
 def test_large_blocks_are_sampled(planted: Matrix, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.reports.run_report.collect.CELLS_A_BLOCK", 100)
+    monkeypatch.setattr("swivel.reports.run_report.collect.CELLS_PER_BLOCK", 100)
     buckets = find_fit(swivel.load(trained), planted, Objective())
     assert sum(each.cells for each in buckets) == 100 < planted.cell_count
 
@@ -124,6 +125,7 @@ def test_lengths_are_in_the_bucket_of_their_frequency(trained: Path) -> None:
     vectors = swivel.load(trained)
     rows, used = find_norms(vectors)
     lengths = np.linalg.norm(vectors.rows, axis=1)
+
     assert vectors.row_sums is not None
     for bucket in rows.buckets:
         members = (vectors.row_sums >= bucket.low) & (vectors.row_sums < bucket.high)
@@ -133,7 +135,7 @@ def test_lengths_are_in_the_bucket_of_their_frequency(trained: Path) -> None:
     assert [side.name for side in (rows, used)] == ["rows, w", "vectors, as they are used"]
 
 
-def test_lengths_are_drawn_once_where_vectors_are_the_rows() -> None:
+def test_lengths_are_shown_once_if_vectors_are_the_rows() -> None:
     words = Vocabulary(["a", "b"], [5, 2])
     assert len(find_norms(Vectors(VectorTable(words, np.eye(2, dtype=np.float32))))) == 1
 
@@ -157,26 +159,26 @@ def test_words_of_each_band_are_distinct_and_ordered(size: int) -> None:
 
 def test_words_of_letters_are_preferred() -> None:
     tokens = [f"x{n}" for n in range(100)]
-    for place in (92, 93, 95, 97, 98):
-        tokens[place] = "rare" + chr(97 + place - 90)
+    for number in (92, 93, 95, 97, 98):
+        tokens[number] = "rare" + chr(97 + number - 90)
     rare = [number for band, number in choose_words(Vocabulary(tokens)) if band == "rare"]
     assert rare == [92, 93, 95, 97, 98]
 
 
 def test_rare_words_have_neighbours_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     everything = ask_words(swivel.load(trained))
-    monkeypatch.setattr("swivel.reports.run_report.collect.MOST_CANDIDATES", 20)
-    assert MOST_CANDIDATES > 20
+    monkeypatch.setattr("swivel.reports.run_report.collect.MAX_CANDIDATES", 20)
+    assert MAX_CANDIDATES > 20
     asked = ask_words(swivel.load(trained))
     assert [each.word for each in asked] == [each.word for each in everything]
     common = {f"w{n}" for n in range(20)} | {each.word for each in asked}
     assert all(near.token in common for each in asked for near in each.nearest)
 
 
-@pytest.mark.parametrize(("size", "most"), [(0, 5), (5, 5), (1000, 10), (10**6, 700)])
-def test_ranks_are_spread_over_all(size: int, most: int) -> None:
-    ranks = spread_over_ranks(size, most)
-    assert len(ranks) <= most
+@pytest.mark.parametrize(("size", "limit"), [(0, 5), (5, 5), (1000, 10), (10**6, 700)])
+def test_ranks_are_spread_over_all(size: int, limit: int) -> None:
+    ranks = spread_over_ranks(size, limit)
+    assert len(ranks) <= limit
     assert (np.diff(ranks) > 0).all()
     assert size == 0 or (ranks[0], ranks[-1]) == (0, size - 1)
 
@@ -184,19 +186,22 @@ def test_ranks_are_spread_over_all(size: int, most: int) -> None:
 # The page
 
 
-def test_page_has_every_part_and_asks_for_nothing(planted: Matrix, trained: Path, tmp_path: Path) -> None:
+def test_page_has_all_sections_and_is_self_contained(planted: Matrix, trained: Path, tmp_path: Path) -> None:
     write_report(trained, planted, tmp_path / "page.html", {"reading": 1.5, "counting": 75.0, "total": 80.0})
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     titles = re.findall("<h2>(.*?)</h2>", page)
-    assert titles == ["Losses", "Neighbours", "Loss by frequency", "Lengths and frequency", "Time", "Settings"]
+
+    assert titles == ["Losses", "Neighbors", "Loss by frequency", "Lengths and frequency", "Time", "Settings"]
+
     addresses = Addresses()
     addresses.feed(page)
+
     assert all(address.startswith("#") for address in addresses.found)
     assert not re.search(r"url\((?!#)|@import", page)
     assert page.count("<svg") == 3
     assert "prefers-color-scheme: dark" in page
     assert "1 min 15 s" in section(page, "Time")
-    assert all(band in section(page, "Neighbours") for band in BANDS)
+    assert all(band in section(page, "Neighbors") for band in BANDS)
     assert "confidence_power" in section(page, "Settings")
 
 
@@ -206,7 +211,7 @@ def test_page_of_the_same_run_is_the_same(planted: Matrix, trained: Path, tmp_pa
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_without_matplotlib_the_page_has_tables_and_says_so(
+def test_without_matplotlib_the_page_has_tables_and_a_note(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -218,7 +223,7 @@ def test_without_matplotlib_the_page_has_tables_and_says_so(
     assert "<details>" not in section(page, "Losses")
 
 
-def test_labels_with_markup_are_shown_as_text(tmp_path: Path) -> None:
+def test_labels_with_markup_are_escaped(tmp_path: Path) -> None:
     odd = "<script>alert(1)</script>"
     matrix = swivel.count([["tea", odd], [odd, "milk"], ["tea", "milk"]], min_count=1, columns="symmetric")
     swivel.train(matrix, tmp_path / "vectors", recipe="fast", dim=2, epochs=1)
@@ -232,21 +237,21 @@ def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix,
     run = look_at_run(trained, planted)
     bare = replace(run, fit=(), norms=(), asked=(), epochs=())
     page = write_html(compose_run(bare, {}))
-    assert "keep no columns" in page
+    assert "have no columns" in page
     assert "Losses" not in page
 
 
 def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
     swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     page = (tmp_path / "vectors" / "report.html").read_text(encoding="utf-8")
-    assert "keep no columns" in section(page, "Loss by frequency")
+    assert "have no columns" in section(page, "Loss by frequency")
     assert page.count("<svg") == 2
 
 
-# When it is written
+# Writing the report
 
 
-def test_python_leaves_a_report_only_where_asked(planted: Matrix, tmp_path: Path) -> None:
+def test_train_writes_a_report_only_if_the_option_is_set(planted: Matrix, tmp_path: Path) -> None:
     swivel.train(planted, tmp_path / "one", dim=2, epochs=1)
     swivel.train(planted, tmp_path / "two", dim=2, epochs=1, options=swivel.RunOptions(report=True))
     assert [(tmp_path / name / "report.html").exists() for name in ("one", "two")] == [False, True]
@@ -254,7 +259,7 @@ def test_python_leaves_a_report_only_where_asked(planted: Matrix, tmp_path: Path
     swivel.Vectors.load(tmp_path / "two")
 
 
-def test_run_leaves_one_report_with_the_times_of_its_stages(tmp_path: Path) -> None:
+def test_run_writes_one_report_with_the_times_of_its_stages(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(LINES))
     done = invoke("run", tmp_path / "text.txt", "-o", tmp_path / "work", "--dim", 4, "--epochs", 2, "--min-count", 1)
     assert done.exit_code == 0, done.output
@@ -264,7 +269,7 @@ def test_run_leaves_one_report_with_the_times_of_its_stages(tmp_path: Path) -> N
     assert re.findall(r"<tr><td>(\w+)", times) == ["reading", "counting", "training", "this"]
 
 
-def test_no_report_leaves_none_and_the_same_command_makes_one_later(planted: Matrix, tmp_path: Path) -> None:
+def test_a_missing_report_is_written_by_the_same_command_later(planted: Matrix, tmp_path: Path) -> None:
     command = ["train", planted.path, "-o", tmp_path / "v", "--dim", 4, "--epochs", 1]
     assert invoke(*command, "--no-report").exit_code == 0
     assert not (tmp_path / "v" / "report.html").exists()
@@ -272,23 +277,23 @@ def test_no_report_leaves_none_and_the_same_command_makes_one_later(planted: Mat
     page = (tmp_path / "v" / "report.html").read_bytes()
     assert invoke(*command).exit_code == 0
     assert (tmp_path / "v" / "report.html").read_bytes() == page
-    assert invoke("info", tmp_path / "v", "--verify").exit_code == 0, "the page is no part of the folder"
+    assert invoke("info", tmp_path / "v", "--verify").exit_code == 0, "the page must not be part of the manifest"
 
 
-def test_a_report_that_fails_leaves_the_run_finished(
+def test_an_error_in_the_report_does_not_make_the_run_fail(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no luck")
 
     monkeypatch.setattr("swivel.reports.run_report.write.look_at_run", fail)
-    heard = Listening()
-    swivel.train(planted, tmp_path / "v", dim=2, epochs=1, options=swivel.RunOptions(report=True, progress=heard))
-    assert heard.lines[-1] == "no report: ValueError: no luck"
+    progress = RecordedMessages()
+    swivel.train(planted, tmp_path / "v", dim=2, epochs=1, options=swivel.RunOptions(report=True, progress=progress))
+    assert progress.lines[-1] == "no report: ValueError: no luck"
     assert len(swivel.load(tmp_path / "v")) == 62
 
 
-def test_a_rank_that_does_not_lead_writes_nothing(
+def test_only_the_leader_writes_the_report(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from swivel.reports.run_report import leave_report
@@ -299,7 +304,7 @@ def test_a_rank_that_does_not_lead_writes_nothing(
         assert (tmp_path / "report.html").exists() is is_written
 
 
-# Figures of their own
+# Single figures
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
@@ -311,35 +316,38 @@ def test_plot_draws_each_figure(figure: str, kind: str, planted: Matrix, trained
     assert (tmp_path / f"figure.{kind}").read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<?xml")
 
 
-def test_plot_fit_wants_the_matrix_of_the_run(trained: Path, tmp_path: Path) -> None:
+def test_plot_fit_rejects_another_matrix(trained: Path, tmp_path: Path) -> None:
     other = swivel.count(["tea milk"], tmp_path / "other", min_count=1)
     done = invoke("plot", "fit", trained, "--matrix", other.path, "-o", tmp_path / "figure.svg")
     assert isinstance(done.exception, ConfigError)
     assert "not the matrix that" in str(done.exception)
 
 
-@pytest.mark.parametrize(("draw", "words"), [(plot_epochs, "losses"), (plot_norms, "frequent"), (plot_fit, "columns")])
-def test_nothing_to_draw_is_said(draw: Callable[[Sequence[Any]], object], words: str) -> None:
+@pytest.mark.parametrize(("draw", "words"), [(plot_epochs, "losses"), (plot_norms, "frequenc"), (plot_fit, "columns")])
+def test_figures_without_numbers_are_an_error(draw: Callable[[Sequence[Any]], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         draw(())
 
 
-def test_curves_are_the_numbers() -> None:
+def test_curves_show_the_given_numbers() -> None:
     figure = plot_epochs([EpochLoss(0.5, 2.0, 0.25), EpochLoss(0.25, 1.0, 0.125)])
+
     assert [np.asarray(axes.lines[0].get_ydata()).tolist() for axes in figure.axes] == [
         [0.5, 0.25],
         [2.0, 1.0],
         [0.25, 0.125],
     ]
+
     buckets = [FitBucket(1, 100, 5, 50, 0.5, 0.7), FitBucket(100, 10_000, 2, 20, 0.3, 0.4)]
     losses = plot_fit(buckets).axes[0].lines[0]
+
     assert np.asarray(losses.get_xydata()).tolist() == [[10.0, 0.5], [1000.0, 0.3]]
 
 
-# While it runs
+# Progress
 
 
-def test_stopwatch_adds_the_parts_of_a_job_up() -> None:
+def test_stopwatch_adds_up_the_parts_of_a_job() -> None:
     ticks = iter([0.0, 1.0, 3.0, 10.0, 14.0, 20.0])
     watch = Stopwatch(clock=lambda: next(ticks))
     for _ in range(2):
@@ -349,19 +357,20 @@ def test_stopwatch_adds_the_parts_of_a_job_up() -> None:
     assert watch.total == 20.0
 
 
-def test_a_log_gets_a_line_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_one_line_per_minute(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     task = LogLines("training", 1000.0, "cells", clock=lambda: now[0])
     for second in range(1, 131):
         now[0] = float(second)
         task.advance(5.0, f"epoch {second}")
+
     assert capsys.readouterr().err.splitlines() == [
-        f"training: {30 * n} %, 5.0 cells/s, {left} left; epoch {SECONDS_A_LINE * n}"
+        f"training: {30 * n} %, 5.0 cells/s, {left} left; epoch {SECONDS_PER_LINE * n}"
         for n, left in ((1, "0:02:20"), (2, "0:01:20"))
     ]
 
 
-def test_a_log_of_an_unknown_amount_has_the_rate_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_without_a_total_has_the_speed_only(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     task = LogLines("reading", None, "tokens", clock=lambda: now[0])
     now[0] = 100.0
@@ -369,7 +378,7 @@ def test_a_log_of_an_unknown_amount_has_the_rate_alone(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "reading: 25.0 k tokens/s\n"
 
 
-def test_bars_show_losses_rate_and_time_left_in_80_columns() -> None:
+def test_bars_show_losses_speed_and_time_left_in_80_columns() -> None:
     from io import StringIO
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What a job may use: threads and memory."""
+"""Run options: threads and memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def test_threads_must_be_a_positive_integer(threads: Any) -> None:
 
 
 @pytest.mark.parametrize("memory", ["nonsense", "0", "-1GiB", "1 PB", "", 0, -5, 1.5, True])
-def test_memory_must_be_an_amount(memory: Any) -> None:
+def test_memory_must_be_a_positive_size(memory: Any) -> None:
     with pytest.raises(ConfigError, match="memory must be"):
         RunOptions(memory=memory)
 
 
-def test_means_default_to_the_machine() -> None:
+def test_options_default_to_the_resources_of_the_machine() -> None:
     assert RunOptions().thread_count >= 1
     assert RunOptions().memory_bytes >= 256 * 2**20
     assert RunOptions(memory="1GiB").memory_bytes == RunOptions(memory=2**30).memory_bytes == 2**30

@@ -1,4 +1,4 @@
-"""Work in threads, results in order, a bounded number of them at a time."""
+"""Parallel map: results in order, with a bounded number of pending items."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from swivel.runtime.parallel import map_in_order, take_in_order
 
 @settings(deadline=None, max_examples=50)
 @given(items=st.lists(st.integers(), max_size=30), threads=st.integers(1, 4), ahead=st.integers(1, 6))
-def test_results_come_in_order_whatever_the_threads(items: list[int], threads: int, ahead: int) -> None:
+def test_results_are_in_order_for_any_number_of_threads(items: list[int], threads: int, ahead: int) -> None:
     assert list(map_in_order(str, items, threads=threads, ahead=ahead)) == [str(item) for item in items]
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_no_more_results_exist_than_asked_for(ahead: int) -> None:
+def test_at_most_ahead_results_exist_at_a_time(ahead: int) -> None:
     made = taken = 0
 
     def futures() -> Iterator[Future[int]]:
@@ -37,7 +37,7 @@ def test_no_more_results_exist_than_asked_for(ahead: int) -> None:
     assert made == taken == 20
 
 
-def test_an_error_comes_in_its_turn_and_cancels_what_waits() -> None:
+def test_an_error_is_raised_in_order_and_cancels_pending_futures() -> None:
     gate = threading.Event()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Events of a long job."""
+"""Progress events of long jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_task_ends_when_the_block_fails() -> None:
     assert recorder.events[-1] == ("end",)
 
 
-def test_silence_draws_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_silent_progress_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     SILENT.message("a line")
     with track(SILENT, "counting", 10, "tokens") as task:
         task.advance(5, "a note")

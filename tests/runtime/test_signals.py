@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request."""
+"""SIGINT and SIGTERM as requests to stop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from swivel.runtime.signals import StopRequest, defer_signals, stop_on_signals
 
 
 @pytest.fixture(autouse=True)
-def python_s_own_handlers() -> Iterator[None]:
-    """Handlers as Python sets them: other tests of this process leave some of libraries', such as Ray's."""
+def default_handlers() -> Iterator[None]:
+    """Set Python's default handlers, because other tests leave handlers of libraries such as Ray."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -29,13 +29,13 @@ def python_s_own_handlers() -> Iterator[None]:
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
-def test_nothing_is_asked_at_first() -> None:
+def test_a_new_request_is_not_set() -> None:
     request = StopRequest()
     request.raise_if_set()
     assert not request()
 
 
-def test_interrupt_is_a_request_and_leaves_as_keyboard_interrupt() -> None:
+def test_sigint_is_a_request_and_raises_keyboard_interrupt() -> None:
     with stop_on_signals() as should_stop:
         signal.raise_signal(signal.SIGINT)
         assert should_stop()
@@ -43,7 +43,7 @@ def test_interrupt_is_a_request_and_leaves_as_keyboard_interrupt() -> None:
             should_stop.raise_if_set()
 
 
-def test_termination_is_a_request_and_leaves_with_its_status() -> None:
+def test_sigterm_is_a_request_and_raises_system_exit() -> None:
     with stop_on_signals() as should_stop:
         signal.raise_signal(signal.SIGTERM)
         assert should_stop()
@@ -58,21 +58,21 @@ def test_second_interrupt_acts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_handlers_are_put_back() -> None:
+def test_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in HANDLED]
     with stop_on_signals():
         assert [signal.getsignal(number) for number in HANDLED] != before
     assert [signal.getsignal(number) for number in HANDLED] == before
 
 
-def test_handlers_are_put_back_after_an_error() -> None:
+def test_handlers_are_restored_after_an_error() -> None:
     before = [signal.getsignal(number) for number in HANDLED]
     with pytest.raises(ValueError, match="oops"), stop_on_signals():
         raise ValueError("oops")
     assert [signal.getsignal(number) for number in HANDLED] == before
 
 
-def test_another_thread_changes_no_handler() -> None:
+def test_other_threads_change_no_handler() -> None:
     before = [signal.getsignal(number) for number in HANDLED]
     seen: list[object] = []
 
@@ -83,10 +83,11 @@ def test_another_thread_changes_no_handler() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+
     assert seen == [before, False]
 
 
-def test_request_can_be_made_by_hand() -> None:
+def test_request_can_be_set_without_a_signal() -> None:
     request = StopRequest()
     request.set()
     assert request()
@@ -95,7 +96,7 @@ def test_request_can_be_made_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_request_that_nobody_saw_leaves_as_the_signal_would_have(number: int, error: type[BaseException]) -> None:
+def test_unseen_request_raises_the_exception_of_the_signal(number: int, error: type[BaseException]) -> None:
     ended = False
     with pytest.raises(error), stop_on_signals():
         signal.raise_signal(number)
@@ -103,7 +104,7 @@ def test_request_that_nobody_saw_leaves_as_the_signal_would_have(number: int, er
     assert ended
 
 
-def test_request_that_nobody_saw_goes_to_the_block_outside() -> None:
+def test_unseen_request_is_passed_to_the_outer_block() -> None:
     with pytest.raises(KeyboardInterrupt), stop_on_signals() as outer:
         with stop_on_signals() as inner:
             signal.raise_signal(signal.SIGINT)
@@ -111,7 +112,7 @@ def test_request_that_nobody_saw_goes_to_the_block_outside() -> None:
         assert (inner(), outer()) == (True, True)
 
 
-def test_request_that_was_heeded_is_not_made_again_outside() -> None:
+def test_request_that_raised_is_not_passed_to_the_outer_block() -> None:
     with stop_on_signals() as outer:
         with pytest.raises(KeyboardInterrupt), stop_on_signals() as inner:
             signal.raise_signal(signal.SIGINT)
@@ -119,7 +120,7 @@ def test_request_that_was_heeded_is_not_made_again_outside() -> None:
         assert not outer()
 
 
-def test_second_interrupt_acts_at_once_in_a_block_inside_a_block() -> None:
+def test_second_interrupt_acts_at_once_in_nested_blocks() -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt), stop_on_signals(), stop_on_signals():
         signal.raise_signal(signal.SIGINT)
@@ -134,36 +135,37 @@ def test_interrupt_inside_the_import_system_waits_for_the_end_of_the_block() -> 
         "os.kill(os.getpid(), signal.SIGINT)\nreached.append(1)", "<frozen importlib._bootstrap>", "exec"
     )
     reached: list[int] = []
+
     with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop, should_stop.acting_at_once():
         exec(importing, {"os": os, "signal": signal, "reached": reached})
         reached.append(2)
     assert reached == [1, 2]
 
 
-def test_interrupt_acts_at_once_where_there_is_nothing_to_save() -> None:
+def test_interrupt_acts_at_once_if_there_is_nothing_to_save() -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop, should_stop.acting_at_once():
         signal.raise_signal(signal.SIGINT)
-        reached.append("went on")
+        reached.append("after the signal")
     assert not reached
 
 
-def test_earlier_interrupt_is_heeded_before_work_that_saves_nothing() -> None:
+def test_earlier_interrupt_is_raised_before_work_that_saves_nothing() -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt), stop_on_signals() as should_stop:
         signal.raise_signal(signal.SIGINT)
         with should_stop.acting_at_once():
-            reached.append("began")
+            reached.append("started")
     assert not reached
 
 
-DEAF = """
+UNRESPONSIVE = """
 import hashlib, sys
 from swivel.runtime.signals import leave_in_time, stop_on_signals
 
 def work(rounds):
     print("working", flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)  # one call of a library: no handler runs meanwhile
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)  # one library call, during which no handler runs
 
 with leave_in_time(lambda number: print("farewell", number, flush=True), seconds=0.2):
     if sys.argv[1] == "saving":
@@ -175,35 +177,35 @@ with leave_in_time(lambda number: print("farewell", number, flush=True), seconds
 """
 
 
-def ask_deaf(kind: str, number: int) -> tuple[int, str, float]:
-    """Start work that hears nothing, send it a signal, and return how it left and after how long."""
-    command = [sys.executable, "-c", DEAF, kind]
+def signal_unresponsive(kind: str, number: int) -> tuple[int, str, float]:
+    """Signal a process that does not respond; return its exit status, its output and the seconds until it ended."""
+    command = [sys.executable, "-c", UNRESPONSIVE, kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "working\n"
         time.sleep(0.05)
-        asked = time.monotonic()
+        signaled = time.monotonic()
         os.kill(process.pid, number)
         try:
-            said, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=20)
         finally:
             process.kill()
-        return process.returncode, said, time.monotonic() - asked
+        return process.returncode, output, time.monotonic() - signaled
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_work_that_hears_nothing_is_left_in_time(number: int, status: int) -> None:
-    code, said, seconds = ask_deaf("deaf", number)
-    assert (code, said) == (status, f"farewell {int(number)}\n")
+def test_unresponsive_process_ends_in_time(number: int, status: int) -> None:
+    code, output, seconds = signal_unresponsive("unresponsive", number)
+    assert (code, output) == (status, f"farewell {int(number)}\n")
     assert 0.2 <= seconds < 5
 
 
-def test_work_that_saves_is_not_hurried() -> None:
-    code, said, _ = ask_deaf("saving", signal.SIGTERM)
-    assert (code, said) == (143, "saved True\n")
+def test_process_that_saves_may_finish() -> None:
+    code, output, _ = signal_unresponsive("saving", signal.SIGTERM)
+    assert (code, output) == (143, "saved True\n")
 
 
-def test_a_signal_waits_until_a_library_is_loaded() -> None:
+def test_signals_are_deferred_until_a_library_is_loaded() -> None:
     loaded = []
     with pytest.raises(KeyboardInterrupt), defer_signals():
         os.kill(os.getpid(), signal.SIGINT)
@@ -220,7 +222,7 @@ class Thing: pass
 
 def act(_):
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.3)  # the handler runs in here, and what it raises is lost
+    time.sleep(0.3)  # The handler runs here, and its exception is lost.
 
 with leave_in_time(lambda number: None):
     thing = Thing()
@@ -231,7 +233,7 @@ with leave_in_time(lambda number: None):
 """
 
 
-def test_a_request_that_was_lost_in_a_callback_is_seen_by_the_next_job() -> None:
+def test_signal_that_was_lost_in_a_callback_stops_the_next_job() -> None:
     ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "asked True\n"
     assert ended.returncode == 143

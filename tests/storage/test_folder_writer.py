@@ -1,4 +1,4 @@
-"""Folders with a manifest last: whole or not there; locks, leftovers, damage."""
+"""Result folders: manifest written last, overwriting, failures, damage and scratch folders."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from swivel import storage
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import (
+    FORMAT_VERSION,
     LOCK,
     MANIFEST,
     ArrayAppender,
@@ -53,10 +54,11 @@ def dead_process() -> int:
     return process.pid
 
 
-def test_what_was_written_comes_back(tmp_path: Path) -> None:
+def test_written_parts_and_manifest_are_read_back(tmp_path: Path) -> None:
     folder = open_folder(make_folder(tmp_path / "new"), "example")
     assert folder.array("numbers.npy").tolist() == [1, 1, 1, 1]
     assert folder.lines("words.txt") == ["one", "two"]
+
     manifest = folder.manifest
     assert (manifest.stage, manifest.config, manifest.inputs, manifest.facts) == (
         "example",
@@ -68,13 +70,13 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     folder.verify()
 
 
-def test_configuration_classes_are_kept_as_their_fields(tmp_path: Path) -> None:
+def test_config_dataclasses_are_stored_as_their_fields(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
         folder.finish(config=TrainConfig(dim=7), inputs={}, facts={})
     assert open_folder(tmp_path, "example").manifest.config["dim"] == 7
 
 
-def test_tensors_are_one_part(tmp_path: Path) -> None:
+def test_tensors_are_stored_as_one_part(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
         folder.write_tensors("all.safetensors", {"a": np.arange(6.0).reshape(2, 3).T})
         folder.finish(config={}, inputs={}, facts={})
@@ -82,20 +84,20 @@ def test_tensors_are_one_part(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_file(tmp_path / "all.safetensors")["a"], np.arange(6.0).reshape(2, 3).T)
 
 
-def test_tensors_that_cannot_be_written_are_a_storage_error(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_written_raise_a_storage_error(tmp_path: Path) -> None:
     with create_folder(tmp_path / "new", "example") as folder:
         remove_tree(tmp_path / "new")
         with pytest.raises(StorageError, match=r"all\.safetensors\.part: "):
             folder.write_tensors("all.safetensors", {"a": np.arange(3)})
 
 
-def test_empty_arrays_come_back_empty(tmp_path: Path) -> None:
+def test_empty_arrays_keep_their_shape_and_dtype(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
         folder.write_array("none.npy", np.empty((0, 3), np.float32))
         folder.finish(config={}, inputs={}, facts={})
-    found = open_folder(tmp_path, "example").array("none.npy")
-    assert found.shape == (0, 3)
-    assert found.dtype == np.float32
+    loaded = open_folder(tmp_path, "example").array("none.npy")
+    assert loaded.shape == (0, 3)
+    assert loaded.dtype == np.float32
 
 
 def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
@@ -105,9 +107,9 @@ def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
         array[0] = 5
 
 
-def test_finished_folder_is_refused_unless_overwritten(tmp_path: Path) -> None:
+def test_complete_folder_is_refused_unless_overwrite_is_true(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    with pytest.raises(FolderExists, match="already finished; choose another folder or pass --overwrite"):
+    with pytest.raises(FolderExists, match=r"already complete; choose another folder or pass overwrite=True"):
         make_folder(tmp_path)
     assert open_folder(tmp_path, "example").manifest.config == {"config_field": 1}
     make_folder(tmp_path, overwrite=True, value=2)
@@ -116,11 +118,12 @@ def test_finished_folder_is_refused_unless_overwritten(tmp_path: Path) -> None:
 
 def test_overwriting_removes_the_old_parts_and_nothing_else(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("unrelated")
     with create_folder(tmp_path, "example", overwrite=True) as folder:
         folder.write_bytes("new.txt", b"new")
         assert names(tmp_path) == [LOCK, "new.txt", "notes.txt"]
         folder.finish(config={}, inputs={}, facts={})
+
     assert names(tmp_path) == [MANIFEST, "new.txt", "notes.txt"]
 
 
@@ -137,7 +140,7 @@ def test_overwriting_that_fails_before_the_first_part_loses_nothing(tmp_path: Pa
     open_folder(tmp_path, "example").verify()
 
 
-def test_overwriting_that_fails_halfway_leaves_an_unfinished_folder(tmp_path: Path) -> None:
+def test_overwriting_that_fails_halfway_leaves_an_incomplete_folder(tmp_path: Path) -> None:
     make_folder(tmp_path)
     with pytest.raises(RuntimeError), create_folder(tmp_path, "example", overwrite=True) as folder:
         folder.write_array("numbers.npy", np.arange(3))
@@ -146,10 +149,10 @@ def test_overwriting_that_fails_halfway_leaves_an_unfinished_folder(tmp_path: Pa
         open_folder(tmp_path, "example")
 
 
-def test_unfinished_folder_may_be_written_again(tmp_path: Path) -> None:
+def test_incomplete_folder_may_be_written_again(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
         folder.write_array("numbers.npy", np.arange(100))
-    with pytest.raises(UnfinishedFolder, match=r"no manifest\.json; the stage that writes it did not end"):
+    with pytest.raises(UnfinishedFolder, match=r"no manifest\.json, because the stage that writes it was interrupted"):
         open_folder(tmp_path, "example")
     make_folder(tmp_path)
     open_folder(tmp_path, "example").verify()
@@ -167,13 +170,13 @@ def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path, mo
     assert names(tmp_path) == ["whole.npy"]
 
 
-def test_the_folder_of_a_run_is_told_with_what_it_holds(tmp_path: Path) -> None:
+def test_folder_of_a_run_is_refused_with_the_folders_it_contains(tmp_path: Path) -> None:
     make_folder(tmp_path / "run" / "matrix")
-    with pytest.raises(StorageError, match=r"run: the folder of a run; name \S*matrix$"):
+    with pytest.raises(StorageError, match=r"run: this is the folder of a run; pass \S*matrix$"):
         open_folder(tmp_path / "run", "matrix")
 
 
-def test_failed_block_leaves_no_empty_folder_but_one_that_was_there(tmp_path: Path) -> None:
+def test_failed_block_removes_an_empty_folder_only_if_it_is_new(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     for name in ("old", "new"):
         with pytest.raises(ValueError, match="no"), create_folder(tmp_path / name, "matrix"):
@@ -181,7 +184,9 @@ def test_failed_block_leaves_no_empty_folder_but_one_that_was_there(tmp_path: Pa
     assert names(tmp_path) == ["old"]
 
 
-def test_a_folder_whose_manifest_may_not_last_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_incomplete_if_its_manifest_cannot_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = storage.flush
 
     def fail(path: Path) -> None:
@@ -212,14 +217,14 @@ def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, m
     assert names(tmp_path) == ["file"]
 
 
-def test_files_are_flushed_as_writers_and_folders_where_they_can_be(
+def test_files_are_opened_for_writing_to_flush_them_and_folders_for_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    asked: list[tuple[str, int]] = []
+    opened: list[tuple[str, int]] = []
 
     def refuse(path: Path, flags: int) -> int:
-        asked.append((path.name, flags))
+        opened.append((path.name, flags))
         raise PermissionError(13, "Permission denied", str(path))
 
     flush(tmp_path / "file")
@@ -229,10 +234,11 @@ def test_files_are_flushed_as_writers_and_folders_where_they_can_be(
         flush(tmp_path)
         with pytest.raises(PermissionError):
             flush(tmp_path / "file")
-    assert asked == [(tmp_path.name, os.O_RDONLY), ("file", os.O_RDWR), ("file", os.O_RDONLY)]
+
+    assert opened == [(tmp_path.name, os.O_RDONLY), ("file", os.O_RDWR), ("file", os.O_RDONLY)]
 
 
-def test_a_folder_whose_entries_cannot_be_flushed_is_an_error_unless_the_system_knows_no_such_thing(
+def test_a_failed_flush_of_a_folder_is_an_error_unless_it_is_unsupported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(number: int) -> Callable[[int], None]:
@@ -245,11 +251,12 @@ def test_a_folder_whose_entries_cannot_be_flushed_is_an_error_unless_the_system_
     monkeypatch.setattr(os, "fsync", fail(errno.EINVAL))
     make_folder(tmp_path / "one")
     monkeypatch.setattr(os, "fsync", fail(errno.EIO))
+
     with pytest.raises(StorageError, match="two: Input/output error"):
         make_folder(tmp_path / "two")
 
 
-def test_manifest_comes_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_is_written_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
     monkeypatch.setattr(storage, "flush", lambda path: flushed.append(path.name))
     make_folder(tmp_path / "new")
@@ -279,9 +286,12 @@ def damage_fields(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damage_missing, r"words\.txt: missing; make the folder again with --overwrite, or restore the file"),
-        (damage_size, r"words\.txt: 4 bytes, the manifest says 8"),
-        (damage_manifest, r"manifest\.json: not a manifest .*; make the folder again with --overwrite"),
+        (
+            damage_missing,
+            r"words\.txt: missing; create the folder again with overwrite=True \(--overwrite\), or restore",
+        ),
+        (damage_size, r"words\.txt: 4 bytes, but the manifest says 8"),
+        (damage_manifest, r"manifest\.json: not a manifest .*; create the folder again with overwrite=True"),
         (damage_list, r"manifest\.json: not a manifest"),
         (damage_fields, r"manifest\.json: not a manifest"),
     ],
@@ -295,11 +305,11 @@ def test_damage_is_found_on_opening(tmp_path: Path, damage: Callable[[Path], Non
 def test_changed_byte_is_found_on_verifying(tmp_path: Path) -> None:
     (make_folder(tmp_path) / "words.txt").write_text("one\ntoo\n")
     folder = open_folder(tmp_path, "example")
-    with pytest.raises(DamagedFolder, match=r"words\.txt: checksum differs from the manifest's"):
+    with pytest.raises(DamagedFolder, match=r"words\.txt: checksum differs from the manifest"):
         folder.verify()
 
 
-def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_raises_damaged_folder(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as writer:
         writer.write_bytes("words.txt", b"\xff\xfe\xfd\n\n\n\n\n")
         writer.finish(config={}, inputs={}, facts={})
@@ -307,20 +317,20 @@ def test_text_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
         open_folder(tmp_path, "example").lines("words.txt")
 
 
-def test_part_that_the_manifest_does_not_name_is_damage(tmp_path: Path) -> None:
+def test_part_that_is_not_in_the_manifest_raises_damaged_folder(tmp_path: Path) -> None:
     folder = open_folder(make_folder(tmp_path), "example")
-    with pytest.raises(DamagedFolder, match=r"names no part other\.npy"):
+    with pytest.raises(DamagedFolder, match=r"lists no part other\.npy"):
         folder.array("other.npy")
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"\x93NUMPY\x01\x00"])
-def test_file_that_is_no_array_is_damage(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY\x01\x00"])
+def test_file_that_is_not_an_array_raises_damaged_folder(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npy").write_bytes(content)
-    with pytest.raises(DamagedFolder, match=r"x\.npy: not an array file"):
+    with pytest.raises(DamagedFolder, match=r"x\.npy: not a \.npy file"):
         open_array(tmp_path / "x.npy")
 
 
-def test_other_stage_and_no_folder_are_said_plainly(tmp_path: Path) -> None:
+def test_wrong_stage_and_missing_folder_have_clear_messages(tmp_path: Path) -> None:
     make_folder(tmp_path / "new")
     with pytest.raises(StorageError, match="new: a folder of example, not of matrix"):
         open_folder(tmp_path / "new", "matrix")
@@ -330,19 +340,19 @@ def test_other_stage_and_no_folder_are_said_plainly(tmp_path: Path) -> None:
         open_array(tmp_path / "array.npy")
 
 
-def test_manifest_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
+def test_manifest_that_cannot_be_read_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).mkdir()
     with pytest.raises(StorageError, match=r"manifest\.json: Is a directory"):
         open_folder(tmp_path, "example")
 
 
-def test_later_format_is_refused_by_its_number_even_with_unknown_fields(tmp_path: Path) -> None:
+def test_later_format_is_refused_even_with_unknown_fields(tmp_path: Path) -> None:
     file = make_folder(tmp_path) / MANIFEST
-    fields = {**json.loads(file.read_text()), "format": 2, "library": "9.0", "novelty": True}
+    fields = {**json.loads(file.read_text()), "format": FORMAT_VERSION + 1, "library": "9.0", "novelty": True}
     file.write_text(json.dumps(fields))
-    with pytest.raises(
-        StorageError, match=r"format 2, this version of Swivel reads 1; it was written by 9\.0"
-    ) as caught:
+
+    message = rf"format {FORMAT_VERSION + 1} is not supported, .* reads format {FORMAT_VERSION}; .* \(9\.0\)"
+    with pytest.raises(StorageError, match=message) as caught:
         open_folder(tmp_path, "example")
     assert not isinstance(caught.value, DamagedFolder)
 
@@ -358,31 +368,31 @@ def test_later_format_is_refused_by_its_number_even_with_unknown_fields(tmp_path
     ],
     ids=["folder", "file", "array", "appender", "scratch"],
 )
-def test_path_that_cannot_be_written_is_one_clear_line(tmp_path: Path, write: Callable[[Path], object]) -> None:
+def test_path_that_cannot_be_written_is_a_one_line_error(tmp_path: Path, write: Callable[[Path], object]) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageError, match=r"Not a directory|File exists") as caught:
         write(tmp_path / "file" / "below")
     assert "\n" not in str(caught.value)
 
 
-def test_scratch_folder_is_gone_whatever_happens(tmp_path: Path) -> None:
+def test_scratch_folder_is_removed_when_the_block_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), scratch_folder(tmp_path / "new") as scratch:
         (scratch / "file").write_text("x")
         raise RuntimeError
     assert names(tmp_path / "new") == []
 
 
-def test_scratch_folders_of_killed_processes_are_cleared_and_no_others(tmp_path: Path) -> None:
-    with scratch_folder(tmp_path) as mine:
-        stale = mine.name.replace(f"-{os.getpid()}-", f"-{dead_process()}-")
-        theirs = mine.name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
-        for name in (stale, theirs, "scratch-of-mine"):
+def test_only_scratch_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as own:
+        of_dead_process = own.name.replace(f"-{os.getpid()}-", f"-{dead_process()}-")
+        of_live_process = own.name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
+        for name in (of_dead_process, of_live_process, "scratch-of-user"):
             (tmp_path / name).mkdir()
         with scratch_folder(tmp_path) as another:
-            assert names(tmp_path) == sorted([mine.name, another.name, theirs, "scratch-of-mine"])
+            assert names(tmp_path) == sorted([own.name, another.name, of_live_process, "scratch-of-user"])
 
 
-def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_removing_a_missing_file_or_folder_is_no_error(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nowhere")
     remove_file(tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")
@@ -390,16 +400,17 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").write_text("x")
     remove_tree(tmp_path / "file")
     remove_tree(tmp_path / "folder")
+
     assert names(tmp_path) == []
 
 
-def test_removing_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
+def test_removing_a_link_keeps_its_target(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     remove_tree(tmp_path / "link")
     assert names(tmp_path) == ["folder"]
 
 
-def test_fingerprint_knows_values_not_their_order() -> None:
+def test_fingerprint_depends_on_values_and_not_on_their_order() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1, "b": 3})
     assert fingerprint(TrainConfig(dim=3)) == fingerprint(TrainConfig(dim=3)) != fingerprint(TrainConfig(dim=4))

@@ -1,4 +1,4 @@
-"""Array files: as NumPy would write them, and full disks that are said, not signalled."""
+"""Array files: the same bytes as NumPy's, and clear errors when the disk is full."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from swivel.storage import ArrayAppender, create_array, create_folder, open_arra
 @pytest.mark.parametrize(
     "array",
     [np.arange(6.0).reshape(2, 3).T, np.arange(9)[::2], np.array([True, False]), np.array(5)],
-    ids=["columns first", "every second", "bool", "scalar"],
+    ids=["Fortran order", "strided", "bool", "scalar"],
 )
-def test_arrays_of_any_layout_are_written_as_numpy_would(tmp_path: Path, array: np.ndarray) -> None:
+def test_arrays_of_any_layout_have_the_same_bytes_as_with_numpy(tmp_path: Path, array: np.ndarray) -> None:
     with create_folder(tmp_path, "example") as folder:
         folder.write_array("x.npy", array)
     np.save(tmp_path / "y.npy", np.asarray(array, order="C"))
@@ -28,7 +28,9 @@ def test_arrays_of_any_layout_are_written_as_numpy_would(tmp_path: Path, array: 
 FULL = OSError(28, "No space left on device")
 
 
-def test_full_disk_is_one_clear_line_before_an_array_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_a_one_line_error_before_an_array_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(handle: int, start: int, size: int) -> None:
         raise FULL
 
@@ -39,7 +41,7 @@ def test_full_disk_is_one_clear_line_before_an_array_is_mapped(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_full_disk_is_one_clear_line_while_a_part_is_written(tmp_path: Path) -> None:
+def test_full_disk_is_a_one_line_error_while_a_part_is_written(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
         (tmp_path / "x.npy.part").symlink_to("/dev/full")
         with pytest.raises(StorageError, match=r"x\.npy\.part: No space left on device"):
@@ -47,7 +49,7 @@ def test_full_disk_is_one_clear_line_while_a_part_is_written(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate")
-def test_room_of_a_mapped_array_is_reserved(tmp_path: Path) -> None:
+def test_disk_space_of_a_mapped_array_is_allocated(tmp_path: Path) -> None:
     array = create_array(tmp_path / "x.npy", np.int64, (1 << 17,))
     assert (tmp_path / "x.npy").stat().st_blocks * 512 >= array.nbytes
     assert not array.any()
@@ -55,31 +57,34 @@ def test_room_of_a_mapped_array_is_reserved(tmp_path: Path) -> None:
     assert np.load(tmp_path / "x.npy")[-1] == 7
 
 
-def test_file_systems_that_reserve_nothing_get_a_file_with_holes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_systems_without_fallocate_get_a_sparse_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int, start: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
     assert create_array(tmp_path / "x.npy", np.int64, (2, 3)).shape == (2, 3)
+
     monkeypatch.delattr(os, "posix_fallocate")
     assert create_array(tmp_path / "x.npy", np.int64, (2, 3)).shape == (2, 3)
 
 
-def test_appended_arrays_are_one_file_of_any_length(tmp_path: Path) -> None:
+def test_appended_arrays_form_one_file_of_any_length(tmp_path: Path) -> None:
     appender = ArrayAppender(tmp_path / "x.npy", np.uint32)
     pieces = [np.arange(5), np.arange(0), np.arange(7)[::2]]
     for piece in pieces:
         appender.append(piece)
     appender.close()
     appender.close()
-    found = open_array(tmp_path / "x.npy")
-    assert found.dtype == np.uint32
-    np.testing.assert_array_equal(found, np.concatenate(pieces))
+    loaded = open_array(tmp_path / "x.npy")
+
+    assert loaded.dtype == np.uint32
+    np.testing.assert_array_equal(loaded, np.concatenate(pieces))
 
 
-def test_python_objects_are_no_array_file(tmp_path: Path) -> None:
-    with create_folder(tmp_path, "example") as folder, pytest.raises(ValueError, match="not Python objects"):
+def test_arrays_of_python_objects_are_refused(tmp_path: Path) -> None:
+    with (
+        create_folder(tmp_path, "example") as folder,
+        pytest.raises(ValueError, match="must not contain Python objects"),
+    ):
         folder.write_array("x.npy", np.array([object()]))
     assert not list(tmp_path.iterdir())

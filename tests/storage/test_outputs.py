@@ -1,4 +1,4 @@
-"""Files and folders for other tools: whole under their name, or not there."""
+"""Atomic creation of files and folders for other tools."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from swivel.errors import FolderExists, StorageError
 from swivel.storage import build_folder, create_file, place_folder, write_arrays
 
 
-def test_a_file_has_its_name_when_the_block_ends(tmp_path: Path) -> None:
+def test_a_file_is_renamed_when_the_block_ends(tmp_path: Path) -> None:
     target = tmp_path / "new" / "file"
     with create_file(target) as file:
         file.write(b"one ")
         file.write(b"two")
         assert not target.exists()
+
     assert target.read_bytes() == b"one two"
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
-def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_block_keeps_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt), create_file(tmp_path / "file") as file:
         file.write(b"new")
@@ -30,28 +31,29 @@ def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
 
 
-def test_arrays_are_one_file(tmp_path: Path) -> None:
+def test_arrays_are_written_to_one_npz_file(tmp_path: Path) -> None:
     write_arrays(tmp_path / "a.npz", {"n": np.arange(3)})
     with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
         assert arrays["n"].tolist() == [0, 1, 2]
 
 
-def test_a_folder_has_its_name_when_the_block_ends(tmp_path: Path) -> None:
+def test_a_folder_is_renamed_when_the_block_ends(tmp_path: Path) -> None:
     with build_folder(tmp_path / "new") as folder:
         (folder / "inside").write_bytes(b"x")
         assert not (tmp_path / "new").exists()
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "inside"]
 
 
-def test_a_folder_that_fails_is_gone_and_one_that_is_there_is_refused(
+def test_a_failed_block_removes_the_folder_and_an_existing_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt), build_folder(tmp_path / "new") as folder:
         (folder / "inside").write_bytes(b"x")
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
-    (tmp_path / "there").mkdir()
-    with pytest.raises(FolderExists, match="there: there already"), build_folder(tmp_path / "there"):
+
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(FolderExists, match="taken: exists already"), build_folder(tmp_path / "taken"):
         pass
 
     def fail(path: Path) -> None:
@@ -60,10 +62,10 @@ def test_a_folder_that_fails_is_gone_and_one_that_is_there_is_refused(
     monkeypatch.setattr(storage, "flush", fail)
     with pytest.raises(StorageError, match="No space left on device"), build_folder(tmp_path / "new"):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_of_several_who_make_a_folder_the_first_gives_it(tmp_path: Path) -> None:
+def test_the_first_of_several_writers_of_a_folder_provides_it(tmp_path: Path) -> None:
     with place_folder(tmp_path / "group") as slow:
         (slow / "cells").write_bytes(b"slow")
         with place_folder(tmp_path / "group") as quick:
@@ -71,12 +73,13 @@ def test_of_several_who_make_a_folder_the_first_gives_it(tmp_path: Path) -> None
     assert [(path.name, (path / "cells").read_bytes()) for path in tmp_path.iterdir()] == [("group", b"quick")]
 
 
-def test_a_folder_that_fails_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_failed_block_leaves_no_placed_folder(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), place_folder(tmp_path / "group") as folder:
         (folder / "cells").write_bytes(b"half")
         raise KeyboardInterrupt
     with pytest.raises(StorageError, match="nowhere"), place_folder(tmp_path / "nowhere" / "group"):
         pass
+
     (tmp_path / "taken").write_bytes(b"a file")
     with pytest.raises(StorageError, match="taken"), place_folder(tmp_path / "taken"):
         pass

@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back, and a damaged one costs one interval."""
+"""Checkpoints: saving and loading, and what happens with damaged ones."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def make_arrays(value: float) -> dict[str, NDArray[np.float32]]:
 DONE = np.array([[True, False], [False, True], [True, True]])
 
 
-def save(folder: Path, identity: str, place: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
-    save_checkpoint(folder, identity, Checkpoint(place, DONE, arrays, {"epochs": 9}))
+def save(folder: Path, identity: str, state: TrainingState, arrays: dict[str, NDArray[np.float32]]) -> None:
+    save_checkpoint(folder, identity, Checkpoint(state, DONE, arrays, {"epochs": 9}))
 
 
 def save_two(folder: Path) -> None:
@@ -49,33 +49,34 @@ def value_of(folder: Path) -> float | None:
     return None if found is None else float(found.arrays["rows"][0, 0])
 
 
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    place = TrainingState(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
+def test_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
+    state = TrainingState(2, 5, Loss(1.5, 2, 0.1, 7), (Loss(9, 1, 1 / 3, 4), Loss(8, 1, 2, 4)), 12.5)
     arrays = {"rows": np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)}
-    save(tmp_path, "run", place, arrays)
+    save(tmp_path, "run", state, arrays)
     found = find_checkpoint(tmp_path, "run").checkpoint
+
     assert found is not None
     assert found.plan == {"epochs": 9}
-    assert found.place == place
+    assert found.state == state
     assert found.done.tolist() == DONE.tolist()
     assert {name: array.tobytes() for name, array in found.arrays.items()} == {"rows": arrays["rows"].tobytes()}
 
 
-def test_a_checkpoint_of_other_blocks_is_passed_over_and_said(tmp_path: Path) -> None:
+def test_checkpoint_with_other_blocks_is_skipped_with_a_message(tmp_path: Path) -> None:
     save(tmp_path, "run", TrainingState(saved=0), make_arrays(0))
     other = Checkpoint(TrainingState(saved=1), np.zeros((9, 9), np.bool_), make_arrays(1))
     save_checkpoint(tmp_path, "run", other)
     found = find_checkpoint(tmp_path, "run", DONE.shape)
     assert found.slot == SLOTS[0]
-    assert re.fullmatch(r"\S+checkpoint-2: of \(9, 9\) blocks, .* \(3, 2\): checkpoint-1 is taken", found.describe())
+    assert re.fullmatch(r"\S+checkpoint-2: has \(9, 9\) blocks, .* \(3, 2\): using checkpoint-1", found.describe())
 
 
-def test_there_is_nothing_to_load_in_a_new_folder(tmp_path: Path) -> None:
+def test_new_folder_has_no_checkpoint_and_no_plan(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path / "new", "run") == FoundCheckpoint()
     assert load_plan(tmp_path / "new", "run") is None
 
 
-def test_newest_checkpoint_wins(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_used(tmp_path: Path) -> None:
     for saved in range(5):
         save(tmp_path, "run", TrainingState(saved=saved), make_arrays(saved))
         assert value_of(tmp_path) == saved
@@ -83,7 +84,7 @@ def test_newest_checkpoint_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["byte", "shorter", "missing", "no manifest", "half a manifest", "other fields"])
-def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str) -> None:
+def test_damaged_newest_checkpoint_falls_back_to_the_older_one(tmp_path: Path, damage: str) -> None:
     save_two(tmp_path)
     slot = tmp_path / SLOTS[1]
     part, manifest = slot / "rows.npy", slot / "manifest.json"
@@ -102,27 +103,29 @@ def test_damaged_newest_falls_back_to_the_older_one(tmp_path: Path, damage: str)
         fields = unseal(manifest.read_bytes())
         fields["facts"]["turns"] = fields["facts"].pop("epochs")
         manifest.write_bytes(seal(fields))
+
     assert value_of(tmp_path) == 0
-    assert re.fullmatch(r".*checkpoint-2.*: checkpoint-1 is taken", find_checkpoint(tmp_path, "run").describe())
+    assert re.fullmatch(r".*checkpoint-2.*: using checkpoint-1", find_checkpoint(tmp_path, "run").describe())
 
 
-def test_when_both_are_damaged_that_is_said(tmp_path: Path) -> None:
+def test_two_damaged_checkpoints_are_reported(tmp_path: Path) -> None:
     save_two(tmp_path)
     for name in SLOTS:
         (tmp_path / name / "rows.npy").write_bytes(b"")
     found = find_checkpoint(tmp_path, "run")
     assert found.checkpoint is None
-    told = r"\S+-1/rows\.npy: 0 bytes, .*; \S+-2/rows\.npy: .*: no checkpoint is left, all begins again"
-    assert re.fullmatch(told, found.describe())
+    outcome = "no checkpoint is left, training starts from the beginning"
+    assert re.fullmatch(rf"\S+-1/rows\.npy: 0 bytes, .*; \S+-2/rows\.npy: .*: {outcome}", found.describe())
 
 
-def test_every_changed_byte_of_a_manifest_or_a_plan_is_found(tmp_path: Path) -> None:
+def test_every_changed_byte_of_a_manifest_or_a_plan_is_detected(tmp_path: Path) -> None:
     save_two(tmp_path)
     save_plan(tmp_path, "run", {"epochs": 3})
     manifest, plan = tmp_path / SLOTS[1] / "manifest.json", tmp_path / PLAN
+
     for file, read in ((manifest, lambda: value_of(tmp_path) == 0), (plan, lambda: load_plan(tmp_path, "run"))):
         data = file.read_bytes()
-        for place in range(0, len(data) - 4, 7):  # The last four are an end of line, a bracket and such.
+        for place in range(0, len(data) - 4, 7):  # The last four are brackets and line ends.
             file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             if file is plan:
                 with pytest.raises(DamagedFolder):
@@ -132,7 +135,7 @@ def test_every_changed_byte_of_a_manifest_or_a_plan_is_found(tmp_path: Path) -> 
         file.write_bytes(data)
 
 
-def test_checkpoint_that_was_cut_short_by_an_error_leaves_the_older_one(tmp_path: Path) -> None:
+def test_error_while_writing_keeps_the_older_checkpoint(tmp_path: Path) -> None:
     save_two(tmp_path)
     broken = {**make_arrays(2), "columns": np.array([object()])}
     with pytest.raises(ValueError, match="Python objects"):
@@ -147,7 +150,7 @@ def test_checkpoints_of_another_run_are_ignored(tmp_path: Path) -> None:
     assert value_of(tmp_path) == 1
 
 
-def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+def test_slot_that_another_process_writes_is_rejected(tmp_path: Path) -> None:
     save_two(tmp_path)
     lock = FolderLock(tmp_path / SLOTS[0])
     lock.acquire()
@@ -156,20 +159,20 @@ def test_slot_that_another_process_writes_is_refused(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_plan_comes_back_for_its_run_only(tmp_path: Path) -> None:
+def test_plan_is_loaded_for_its_own_run_only(tmp_path: Path) -> None:
     save_plan(tmp_path, "run", {"epochs": 3, "backend": "cpu"})
     assert load_plan(tmp_path, "run") == {"epochs": 3, "backend": "cpu"}
     assert load_plan(tmp_path, "another") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"identity": "run"}', '{"identity": "run", "plan": 5}', "\xff"])
-def test_damaged_plan_is_said_to_be_damaged(tmp_path: Path, text: str) -> None:
+def test_damaged_plan_raises_damaged_folder(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFolder, match=r"plan\.json: not a plan "):
         load_plan(tmp_path, "run")
 
 
-def test_plan_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreadable_plan_raises_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / PLAN).mkdir()
     with pytest.raises(StorageError, match=r"plan\.json: Is a directory"):
         load_plan(tmp_path, "run")
@@ -182,7 +185,7 @@ def test_plan_is_plain_json(tmp_path: Path) -> None:
     assert fields == {"identity": "run", "plan": {"epochs": 3}}
 
 
-def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:
+def test_removing_checkpoints_keeps_other_files(tmp_path: Path) -> None:
     save_two(tmp_path)
     save_plan(tmp_path, "run", {})
     (tmp_path / "notes.txt").write_text("mine")
@@ -191,7 +194,7 @@ def test_removing_checkpoints_leaves_other_files_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_what_checkpoints_take_is_known(tmp_path: Path) -> None:
+def test_saved_bytes_is_the_size_of_the_checkpoints(tmp_path: Path) -> None:
     assert saved_bytes(tmp_path) == 0
     save_checkpoint(
         tmp_path, "x", Checkpoint(TrainingState(), np.zeros((1, 2), bool), {"rows": np.ones((30, 20), np.float32)})

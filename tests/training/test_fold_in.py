@@ -1,4 +1,4 @@
-"""Folding rows in: the minimum of the objective, whatever else is folded with it."""
+"""Folding rows in: each row minimizes the objective, independent of the other rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import swivel
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, CountsError, TrainingError
-from swivel.training import fold_in as folding
+from swivel.training import fold_in
 from swivel.training.fold_in import fold_rows
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, row_offsets
 
@@ -25,7 +25,7 @@ COLUMNS, DIM = 41, 5
 
 
 class Table:
-    """Columns as a training might leave them, and counts of new rows."""
+    """Columns like those of a training, and counts of new rows."""
 
     def __init__(self, seed: int, rows: int = 6, columns: int = COLUMNS, density: float = 0.3) -> None:
         rng = np.random.default_rng(seed)
@@ -39,11 +39,11 @@ class Table:
         return fold_rows(counts, self.columns, self.column_sums, self.total, config, **{"device": "cpu", **options})
 
     def loss(self, vector: np.ndarray, row: int, config: TrainConfig) -> tuple[float, np.ndarray]:
-        """A row's loss and gradient by the oracle."""
+        """Return the loss and the gradient of a row, from the reference implementation."""
         objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
         offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums, objective)
         loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
-        decay = max(config.weight_decay, folding.LEAST_DECAY) * len(x)
+        decay = max(config.weight_decay, fold_in.MIN_WEIGHT_DECAY) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 
 
@@ -56,7 +56,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_gradient_of_the_oracle_is_zero_at_the_solution(config: TrainConfig) -> None:
+def test_reference_gradient_is_zero_at_the_solution(config: TrainConfig) -> None:
     table = Table(3)
     for row, vector in enumerate(table.fold(config).astype(np.float64)):
         _, at_zero = table.loss(np.zeros(DIM), row, config)
@@ -65,7 +65,7 @@ def test_the_gradient_of_the_oracle_is_zero_at_the_solution(config: TrainConfig)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_row_is_what_scipy_finds(config: TrainConfig) -> None:
+def test_solution_equals_that_of_scipy(config: TrainConfig) -> None:
     table = Table(4)
     best = scipy.optimize.minimize(
         table.loss, np.ones(DIM), args=(2, config), jac=True, method="BFGS", options={"gtol": 1e-7}
@@ -75,7 +75,7 @@ def test_a_row_is_what_scipy_finds(config: TrainConfig) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**20), st.integers(1, 9), st.integers(1, 60), st.floats(0, 1), st.floats(0, 0.1))
-def test_no_table_leaves_a_slope(seed: int, rows: int, columns: int, density: float, decay: float) -> None:
+def test_gradient_is_zero_for_any_table(seed: int, rows: int, columns: int, density: float, decay: float) -> None:
     table, config = Table(seed, rows, columns, density), TrainConfig(dim=DIM, weight_decay=decay)
     for row, vector in enumerate(table.fold(config).astype(np.float64)):
         if table.counts[row].any():
@@ -84,10 +84,10 @@ def test_no_table_leaves_a_slope(seed: int, rows: int, columns: int, density: fl
             assert np.linalg.norm(gradient) <= 3e-5 * np.linalg.norm(at_zero) + 1e-6
 
 
-def test_rows_beside_it_and_the_size_of_batches_do_not_change_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_and_the_batch_size_do_not_change_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     table, config = Table(5, rows=40), CONFIGS[0]
     together = table.fold(config)
-    monkeypatch.setattr(folding, "BATCH_BYTES", folding.CELL_BYTES * COLUMNS * 3)
+    monkeypatch.setattr(fold_in, "BATCH_BYTES", fold_in.BYTES_PER_CELL * COLUMNS * 3)
     np.testing.assert_allclose(table.fold(config), together, rtol=3e-7, atol=1e-9)
     alone = np.concatenate([table.fold(config, table.counts[n : n + 1]) for n in range(40)])
     np.testing.assert_allclose(alone, together, rtol=3e-7, atol=1e-9)
@@ -99,7 +99,7 @@ def test_the_same_rows_give_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("form", ["csr_matrix", "csr_array", "coo_matrix", "csc_array"])
-def test_sparse_counts_are_the_dense_ones_and_stay_as_they_are(form: str) -> None:
+def test_sparse_counts_give_the_dense_result_and_are_not_modified(form: str) -> None:
     table = Table(7)
     counts = getattr(scipy.sparse, form)(table.counts)
     before = counts.toarray()
@@ -107,7 +107,7 @@ def test_sparse_counts_are_the_dense_ones_and_stay_as_they_are(form: str) -> Non
     np.testing.assert_array_equal(counts.toarray(), before)
 
 
-def test_equal_cells_are_summed() -> None:
+def test_duplicate_cells_are_summed() -> None:
     table = Table(8)
     rows, columns = np.nonzero(table.counts)
     halves = table.counts[rows, columns] / 2
@@ -124,47 +124,51 @@ def test_a_row_without_counts_is_zero() -> None:
     assert table.fold(CONFIGS[0], np.zeros((0, COLUMNS))).shape == (0, DIM)
 
 
-def test_a_column_that_training_never_saw_is_left_out() -> None:
+def test_columns_without_training_counts_are_ignored() -> None:
     table = Table(10)
-    table.column_sums[3], table.columns[3] = 0, 0
+    table.column_sums[3] = 0
+    table.columns[3] = 0
     expected = table.counts.copy()
-    table.counts[:, 3], expected[:, 3] = 1000, 0
+    expected[:, 3] = 0
+    table.counts[:, 3] = 1000
     np.testing.assert_array_equal(table.fold(CONFIGS[0]), table.fold(CONFIGS[0], expected))
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e12])
-def test_one_count_of_any_size_ends_in_a_finite_vector(size: float) -> None:
+def test_one_count_of_any_size_gives_a_finite_vector(size: float) -> None:
     counts = np.zeros((1, COLUMNS))
     counts[0, 7] = size
     vector = Table(11).fold(CONFIGS[1], counts)
     assert np.isfinite(vector).all() and vector.any()
 
 
-def test_trained_rows_folded_in_are_among_their_own_group(
+def test_folded_rows_are_near_the_trained_ones(
     planted: Matrix, share_of_own_group: Callable[[np.ndarray], float]
 ) -> None:
     config = TrainConfig(dim=8, weight_decay=1e-2, device="cpu")
     trained = swivel.train(planted, recipe="fast", combine="rows", dim=8, weight_decay=1e-2, device="cpu")
     counts = planted.to_scipy()
     assert trained.columns is not None
+
     folded = fold_rows(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")
     assert share_of_own_group(folded) > 0.9
+
     with_counts = planted.row_sums > 0
     cosines = (folded * trained.rows).sum(1)[with_counts]
     cosines /= (np.linalg.norm(folded, axis=1) * np.linalg.norm(trained.rows, axis=1))[with_counts]
     assert cosines.mean() > 0.95
 
 
-def test_float32_comes_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_is_close_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(12)
     expected = table.fold(CONFIGS[0])
-    monkeypatch.setattr(folding, "_choose_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(fold_in, "_choose_dtype", lambda device: torch.float32)
     np.testing.assert_allclose(table.fold(CONFIGS[0]), expected, atol=1e-3)
 
 
-def test_only_apples_gpus_go_without_float64() -> None:
-    assert folding._choose_dtype("mps:0") == torch.float32
-    assert folding._choose_dtype("cuda") == folding._choose_dtype("cpu") == torch.float64
+def test_only_apple_gpus_use_float32() -> None:
+    assert fold_in._choose_dtype("mps:0") == torch.float32
+    assert fold_in._choose_dtype("cuda") == fold_in._choose_dtype("cpu") == torch.float64
 
 
 @pytest.mark.gpu
@@ -176,14 +180,14 @@ def test_a_gpu_finds_the_same_vectors() -> None:
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        (np.ones((2, 3)), r"counts must be \(rows, 41\), as many as there are columns, got \(2, 3\)"),
+        (np.ones((2, 3)), r"counts must have shape \(rows, 41\) to match the columns, got \(2, 3\)"),
         (np.ones(COLUMNS), r"got \(41,\)"),
-        (np.full((1, COLUMNS), -1.0), "row 0, column 0: count -1; counts are 0 or more and finite"),
+        (np.full((1, COLUMNS), -1.0), "row 0, column 0: count -1; counts must be finite and >= 0"),
         (np.full((1, COLUMNS), np.nan), "row 0, column 0: count nan"),
         (np.full((1, COLUMNS), np.inf), "row 0, column 0: count inf"),
     ],
 )
-def test_wrong_counts_are_named(counts: np.ndarray, message: str) -> None:
+def test_error_names_invalid_counts(counts: np.ndarray, message: str) -> None:
     with pytest.raises(CountsError, match=message):
         Table(14).fold(CONFIGS[0], counts)
 
@@ -195,11 +199,11 @@ def test_wrong_counts_are_named(counts: np.ndarray, message: str) -> None:
         ({"columns": np.ones(COLUMNS)}, r"columns must be \(n, dim\)"),
         ({"columns": np.full((COLUMNS, DIM), np.nan)}, "must be finite"),
         ({"column_sums": np.full(COLUMNS, np.inf)}, "must be finite"),
-        ({"total": 0.0}, "total must be the sum of all counts of the training, above 0, got 0"),
+        ({"total": 0.0}, r"total must be positive and finite \(the sum of all training counts\), got 0"),
         ({"total": np.nan}, "got nan"),
     ],
 )
-def test_wrong_columns_are_named(change: dict[str, Any], message: str) -> None:
+def test_error_names_invalid_columns(change: dict[str, Any], message: str) -> None:
     table = Table(15)
     for name, value in change.items():
         setattr(table, name, value)
@@ -207,11 +211,11 @@ def test_wrong_columns_are_named(change: dict[str, Any], message: str) -> None:
         table.fold(CONFIGS[0])
 
 
-def test_glove_cannot_fold() -> None:
+def test_glove_objective_is_rejected_in_folding() -> None:
     with pytest.raises(ConfigError, match="objective must be swivel to fold rows in, got 'glove'"):
         Table(16).fold(TrainConfig(objective="glove"))
 
 
-def test_a_device_that_is_not_there_is_named() -> None:
+def test_error_names_a_missing_device() -> None:
     with pytest.raises(TrainingError, match="device 'nonsense' cannot be used"):
         Table(17).fold(CONFIGS[0], device="nonsense")

@@ -1,4 +1,4 @@
-"""GloVe's objective in the loop: a GloVe written down by the book, ones that stay ones, and resumed = never stopped."""
+"""The GloVe objective in the training loop, compared with a direct implementation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swivel.config import TrainConfig, result_settings, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError
-from swivel.pipeline.stages import train as train_vectors
+from swivel.pipeline.train import train as train_vectors
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
 from swivel.training import plan as planning
@@ -42,7 +42,7 @@ SAMPLED = replace(CONFIG, zeros="sampled", common=0.1)
 
 
 class Signalling(SilentProgress):
-    """Sends SIGINT to this process after so many rounds."""
+    """Sends SIGINT to this process after a number of rounds."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -67,15 +67,15 @@ def bits(trained: TrainingResult) -> tuple[bytes, bytes, tuple[object, ...]]:
 
 
 def counts_of(matrix: Matrix) -> NDArray[np.float64]:
-    """All counts, for a matrix of one block."""
+    """Return all counts of a matrix with one block."""
     cells = matrix.cells(0, 0)
     x = np.zeros(matrix.shape)
     x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
     return x
 
 
-class ByTheBook:
-    """GloVe with its biases apart from its vectors, every observed cell at once, Adagrad."""
+class DirectGlove:
+    """GloVe with separate biases, Adagrad, and all observed cells in one step."""
 
     def __init__(self, x: NDArray[np.float64], config: TrainConfig) -> None:
         self.x, self.rate = x, config.learning_rate
@@ -94,20 +94,21 @@ class ByTheBook:
         distance = w @ c.T + b[:, None] + b2 - np.log(np.where(seen, self.x, 1))
         pull = weight * distance
         gradients = [pull @ c, pull.T @ w, pull.sum(1), pull.sum(0)]
+
         for parameter, accumulator, gradient in zip(self.parameters, self.accumulators, gradients, strict=True):
             accumulator += (gradient / len(self.x)) ** 2
             parameter -= rate * gradient / len(self.x) / np.sqrt(accumulator)
         return float((0.5 * weight * distance**2).sum() / seen.sum())
 
 
-def test_training_is_glove_by_the_book(planted: Matrix, tmp_path: Path) -> None:
+def test_training_equals_a_direct_implementation_of_glove(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, block_size=62, backend="reference", epochs=20)
-    book = ByTheBook(counts_of(planted), config)
-    losses = [book.step(config.learning_rate * (1 - n / 20)) for n in range(20)]
+    direct = DirectGlove(counts_of(planted), config)
+    losses = [direct.step(config.learning_rate * (1 - n / 20)) for n in range(20)]
     trained = train(planted, config, tmp_path)
     np.testing.assert_allclose([loss.mean for loss in trained.history], losses, rtol=1e-6)
-    np.testing.assert_allclose(trained.rows, book.parameters[0], atol=1e-5)
-    np.testing.assert_allclose(trained.columns, book.parameters[1], atol=1e-5)
+    np.testing.assert_allclose(trained.rows, direct.parameters[0], atol=1e-5)
+    np.testing.assert_allclose(trained.columns, direct.parameters[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all cells", "observed cells"])
@@ -121,7 +122,9 @@ def test_groups_are_found_for_three_seeds(
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
-def test_which_zeros_are_looked_at_changes_nothing(planted: Matrix, backend: str, zeros: str, tmp_path: Path) -> None:
+def test_sampling_of_zeros_does_not_change_the_result(
+    planted: Matrix, backend: str, zeros: str, tmp_path: Path
+) -> None:
     config = replace(SAMPLED, epochs=5)
     truth = train(planted, replace(config, backend="reference", zeros="all"), tmp_path / "truth")
     trained = train(planted, replace(config, backend=backend, device="cpu", zeros=zeros), tmp_path / "ours")
@@ -131,12 +134,13 @@ def test_which_zeros_are_looked_at_changes_nothing(planted: Matrix, backend: str
         assert (loss.unobserved, loss.unobserved_cells) == (0, 0)
 
 
-def test_triton_trains_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_gives_the_result_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     if not HAS_GPU:
         monkeypatch.setattr(planning, "choose_backend", lambda c: (c.backend, "cpu"))
     matrix = build_small(tmp_path / "matrix")
     config = replace(CONFIG, dim=3, block_size=7, epochs=2, backend="triton", dtype="float32", common=0.4)
+
     for zeros in ("all", "sampled"):
         ours = train(matrix, replace(config, zeros=zeros), tmp_path / zeros)
         theirs = train(matrix, replace(config, zeros=zeros, backend="cpu", device="cpu"), tmp_path / f"{zeros}-cpu")
@@ -157,7 +161,7 @@ def build_small(path: Path) -> Matrix:
 
 @pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all cells", "observed cells"])
 @pytest.mark.parametrize("after", [1, 4, 9])
-def test_interrupted_and_resumed_is_never_interrupted(
+def test_interrupted_and_resumed_equals_uninterrupted(
     planted: Matrix, config: TrainConfig, after: int, tmp_path: Path
 ) -> None:
     config = replace(config, epochs=4)
@@ -167,14 +171,17 @@ def test_interrupted_and_resumed_is_never_interrupted(
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
-def test_ones_stay_ones_and_biases_are_learned(planted: Matrix, backend: str, tmp_path: Path) -> None:
+def test_ones_are_constant_and_biases_are_learned(planted: Matrix, backend: str, tmp_path: Path) -> None:
     config = replace(CONFIG, backend=backend, device="cpu", learning_rate=0.5, weight_decay=1e-2)
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(60))
     identity = fingerprint({"matrix": planted.fingerprint, "config": result_settings(config), "order": ORDER})
     saved = find_checkpoint(tmp_path, identity).checkpoint
+
     assert saved is not None
+
     rows, columns = saved.arrays["rows"], saved.arrays["columns"]
+
     assert rows.shape == columns.shape == (62, 14)
     assert np.all(rows[:, 13] == 1)
     assert np.all(columns[:, 12] == 1)
@@ -192,12 +199,12 @@ def test_biases_are_no_part_of_the_result_and_words_without_counts_have_vectors_
         assert np.all(np.abs(vectors[:60]).sum(1) > 0)
 
 
-def test_devices_are_asked_for_room_for_biases_too(planted: Matrix) -> None:
+def test_device_load_includes_the_biases(planted: Matrix) -> None:
     assert describe_load(planted, CONFIG, (3, 3), "cpu").dim == 14
     assert describe_load(planted, replace(CONFIG, objective="swivel"), (3, 3), "cpu").dim == 12
 
 
-def test_zeros_are_next_to_none_where_that_is_faster(planted: Matrix) -> None:
+def test_almost_no_zeros_are_sampled(planted: Matrix) -> None:
     zeros = choose_zeros(planted, replace(CONFIG, zeros="auto", common=0.1), "cpu", (1, 1))
     bands = list(zeros.bands(1000, 1000, (1,)))
     assert [(band.start, band.stop) for band in bands] == [(0, 100), (100, 1000)]
@@ -210,19 +217,21 @@ def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_p
     vectors = train_vectors(planted, tmp_path / "kept", recipe="glove", **settings)
     config = stage_config(TrainConfig, "glove", **settings)
     trained = train(planted, config, tmp_path / "alone")
+
     np.testing.assert_array_equal(vectors.vectors, trained.rows + trained.columns)
     np.testing.assert_array_equal(load(tmp_path / "kept").rows, trained.rows)
+
     with pytest.raises(ConfigError, match="no scores"):
         vectors.score("w0", "w1")
 
 
-def test_recipe_is_what_the_paper_says_of_glove() -> None:
+def test_recipe_has_the_settings_of_the_glove_paper() -> None:
     config = stage_config(TrainConfig, "glove")
     assert (config.epochs, config.weight_decay, config.confidence_most, config.confidence_base) == (100, 0, 1, 0)
     assert config.confidence_scale * 100**config.confidence_power == pytest.approx(1)
 
 
 @pytest.mark.parametrize("setting", [{"shift": 1.0}, {"unseen": 0.5}])
-def test_settings_that_mean_nothing_to_glove_are_refused(setting: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="say nothing to objective glove"):
+def test_settings_without_effect_on_glove_are_rejected(setting: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="have no effect with objective glove"):
         TrainConfig(objective="glove", **setting)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Where training starts: random draws, old vectors by label, what does not fit, and what a warm start is worth."""
+"""Initial parameters: random vectors, old vectors by label, rejected input, and the benefit of a warm start."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, FolderExists
-from swivel.pipeline import train_folder as making
-from swivel.pipeline.stages import add, count, run, train
+from swivel.pipeline import train_job
+from swivel.pipeline.add import add
+from swivel.pipeline.count import count
+from swivel.pipeline.run import run
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import MANIFEST, read_manifest
+from swivel.training.fold_in import MIN_WEIGHT_DECAY
 from swivel.training.initialization import WARM_ACCUMULATOR, fewer_epochs, find_start, fingerprint_vectors, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
-from swivel.training.warm_start import LEAST_DECAY, UNSEEN_WEIGHT, join_words
+from swivel.training.warm_start import UNSEEN_WEIGHT, join_words
 from swivel.vectors import Vectors, VectorTable, load
 
 DIM = 8
@@ -34,7 +38,7 @@ QUICK: dict[str, Any] = {"backend": "cpu", "dtype": "float32", "zeros": "all", "
 
 
 class Interrupting(SilentProgress):
-    """Sends Ctrl-C to this process after so many rounds of training; keeps what is said."""
+    """Sends SIGINT to this process after a number of rounds, and records messages."""
 
     def __init__(self, after: int = 5) -> None:
         self.left = after
@@ -53,7 +57,7 @@ class Interrupting(SilentProgress):
 
 
 def make_text(seed: int, lines: int, words: int = 60) -> list[str]:
-    """Lines about one of four topics each."""
+    """Return lines of words, each line about one of four topics."""
     rng = np.random.default_rng(seed)
     ids = rng.geometric(0.15, (lines, 12)) % (words // 4) * 4 + rng.integers(0, 4, (lines, 1))
     return [" ".join(f"w{number}" for number in line) for line in ids]
@@ -61,7 +65,7 @@ def make_text(seed: int, lines: int, words: int = 60) -> list[str]:
 
 @pytest.fixture(scope="module", params=["fast", "default"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the matrix and vectors of a text, and the matrix of it and more, which has more words."""
+    """A folder with the matrix and vectors of a text, and the matrix of that text and more, with more words."""
     folder, recipe = tmp_path_factory.mktemp(request.param), request.param
     old = count(make_text(1, 300, 40), folder / "old", recipe=recipe, min_count=1)
     new = count(make_text(2, 90, 60), recipe=recipe, min_count=1)
@@ -95,7 +99,7 @@ def losses_of(folder: Path) -> list[float]:
 # Arrays
 
 
-def test_draws_are_the_same_for_any_number_of_threads_and_zero_without_counts() -> None:
+def test_random_vectors_do_not_depend_on_threads_and_are_zero_without_counts() -> None:
     sums, orders = [np.arange(9_000.0), np.ones(5)], [np.arange(9_000)[::-1], np.arange(5)]
     one, four = (make_arrays(sums, orders, TrainConfig(dim=DIM), threads=threads) for threads in (1, 4))
     assert all((one[name] == four[name]).all() for name in one)
@@ -104,19 +108,20 @@ def test_draws_are_the_same_for_any_number_of_threads_and_zero_without_counts() 
     assert (one["rows_accumulators"] == np.float32(1e-6)).all()
 
 
-def test_old_words_begin_at_their_old_vectors_and_new_ones_as_ever() -> None:
+def test_old_words_start_from_their_old_vectors_and_new_ones_from_random_ones() -> None:
     vectors, config = make_vectors("tea milk rum"), TrainConfig(dim=4)
     start = find_start(make_labels("milk sugar tea"), vectors, config)
     sums, orders = [np.ones(3), np.ones(3)], [np.array([2, 0, 1]), np.arange(3)]
     warm, cold = (make_arrays(sums, orders, config, start=given) for given in (start, None))
-    assert (warm["rows"][[0, 1]] == vectors.rows[[0, 1]]).all()  # in the order of blocks: tea, milk, sugar
+
+    assert (warm["rows"][[0, 1]] == vectors.rows[[0, 1]]).all()  # in block order: tea, milk, sugar
     assert vectors.columns is not None
     assert (warm["columns"][[2, 0]] == vectors.columns[[0, 1]]).all()
     assert (warm["rows"][2] == cold["rows"][2]).all()
     assert warm["rows_accumulators"][:, 0].tolist() == pytest.approx([WARM_ACCUMULATOR, WARM_ACCUMULATOR, 1e-6])
 
 
-def test_old_vectors_of_zeros_are_drawn_anew_and_words_without_counts_are_zero() -> None:
+def test_old_zero_vectors_are_replaced_and_words_without_counts_are_zero() -> None:
     vocabulary = Vocabulary(["tea", "milk", "sugar"])
     values = np.array([[0, 0], [1, 2], [3, 4]], np.float32)
     vectors = Vectors(VectorTable(vocabulary, values), VectorTable(vocabulary, values), columns_per_row=1)
@@ -126,11 +131,11 @@ def test_old_vectors_of_zeros_are_drawn_anew_and_words_without_counts_are_zero()
     assert arrays["rows"][1:].tolist() == [[0, 0], [3, 4]]
 
 
-def test_a_warm_start_takes_a_third_of_the_passes_one_at_least() -> None:
+def test_warm_start_takes_a_third_of_the_epochs_but_at_least_one() -> None:
     assert [fewer_epochs(epochs) for epochs in (60, 13, 5, 3, 1)] == [20, 4, 1, 1, 1]
 
 
-def test_the_fingerprint_is_that_of_labels_and_of_both_sides() -> None:
+def test_fingerprint_depends_on_labels_rows_and_columns() -> None:
     vectors = make_vectors("tea milk")
     assert fingerprint_vectors(vectors) == fingerprint_vectors(make_vectors("tea milk"))
     others = [make_vectors("tea rum"), make_vectors("tea milk", seed=2)]
@@ -142,14 +147,14 @@ def test_the_fingerprint_is_that_of_labels_and_of_both_sides() -> None:
 
 
 def make_sum(path: Path, recipe: str) -> tuple[Matrix, Vectors]:
-    """Return a matrix of more words than vectors know."""
+    """Return a matrix, and vectors of only some of its words."""
     old = count(make_text(1, 200, 40), recipe=recipe, min_count=1)
     vectors = train(old, recipe=recipe, dim=4, epochs=5, **QUICK)
     return add(old, count(make_text(2, 60, 60), recipe=recipe, min_count=1), out=path), vectors
 
 
 @pytest.mark.parametrize("recipe", ["fast", "default"])
-def test_new_words_solve_their_least_squares_with_the_old_ones_held(recipe: str, tmp_path: Path) -> None:
+def test_new_words_solve_their_least_squares_problem(recipe: str, tmp_path: Path) -> None:
     matrix, vectors = make_sum(tmp_path / "sum", recipe)
     config = TrainConfig(dim=4)
     start = find_start(matrix, vectors, config)
@@ -162,15 +167,16 @@ def test_new_words_solve_their_least_squares_with_the_old_ones_held(recipe: str,
     weights = np.where(seen, objective.confidence(x), UNSEEN_WEIGHT)
     targets = np.zeros(len(known))
     targets[seen] = pmi
-    left = (C.T * weights) @ C + LEAST_DECAY * len(C) * np.eye(4)
+    left = (C.T * weights) @ C + MIN_WEIGHT_DECAY * len(C) * np.eye(4)
     expected = np.linalg.solve(left, C.T @ (weights * targets))
+
     assert joined.rows.vectors[len(start.rows.places)] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert sorted(joined.rows.places.tolist()) == list(range(len(matrix.rows)))
     assert len(joined.columns.places) > len(start.columns.places)
     assert joined.fingerprint == start.fingerprint
 
 
-def test_joining_brings_new_words_nearer_than_drawing(tmp_path: Path) -> None:
+def test_joined_words_start_with_a_lower_loss_than_random_ones(tmp_path: Path) -> None:
     matrix, vectors = make_sum(tmp_path / "sum", "fast")
     config = TrainConfig(dim=4)
     start = find_start(matrix, vectors, config)
@@ -182,10 +188,11 @@ def test_joining_brings_new_words_nearer_than_drawing(tmp_path: Path) -> None:
         arrays = make_arrays(sums, orders, config, start=each)
         products = arrays["rows"].astype(np.float64) @ arrays["columns"].T
         losses.append(loss_and_gradient(products, table, offsets, Objective())[0].mean)
+
     assert losses[0] < losses[1]
 
 
-def test_a_word_without_counts_with_old_ones_is_drawn(tmp_path: Path) -> None:
+def test_word_without_counts_with_old_words_starts_from_a_random_vector(tmp_path: Path) -> None:
     old = count(["tea milk"] * 5, recipe="fast", min_count=1)
     vectors = train(old, recipe="fast", dim=4, epochs=2, **QUICK)
     matrix = add(old, count(["rum gin"] * 2, recipe="fast", min_count=1))
@@ -195,42 +202,39 @@ def test_a_word_without_counts_with_old_ones_is_drawn(tmp_path: Path) -> None:
     assert len(train(matrix, recipe="fast", init=vectors, **QUICK)) == 4
 
 
-# What does not fit
+# Rejected input
 
 
-def test_vectors_without_columns_are_refused() -> None:
+def test_vectors_without_columns_are_rejected() -> None:
     lone = Vectors(make_vectors("tea milk").contents.rows)
-    with pytest.raises(ConfigError, match="init has one vector a word and no columns"):
+    with pytest.raises(ConfigError, match="init has no column vectors; pass a folder written by `swivel train`"):
         find_start(make_labels("tea"), lone, TrainConfig(dim=4))
 
 
-def test_another_dim_is_refused() -> None:
-    with pytest.raises(ConfigError, match="dim must be 4, as init's, got 300; leave it out"):
+def test_another_dim_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="dim must be 4 like init, got 300; omit dim"):
         find_start(make_labels("tea"), make_vectors("tea milk"), TrainConfig())
 
 
-@pytest.mark.parametrize(
-    ("columns_per_row", "words"), [(4, "4 columns a row"), (0, "columns with labels of their own")]
-)
-def test_other_columns_are_refused(columns_per_row: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"init has 1 column a row, the matrix has {words}"):
+@pytest.mark.parametrize(("columns_per_row", "words"), [(4, "4 columns per row"), (0, "columns with separate labels")])
+def test_other_columns_are_rejected(columns_per_row: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"init has 1 column per row, the matrix has {words}"):
         find_start(make_labels("tea", columns_per_row), make_vectors("tea milk"), TrainConfig(dim=4))
 
 
-def test_no_shared_words_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="init shares no words with the matrix: its first is 'tea', the matrix's 'rum'"
-    ):
+def test_vectors_without_common_words_are_rejected() -> None:
+    message = "init has no words in common with the matrix: its first word is 'tea', that of the matrix is 'rum'"
+    with pytest.raises(ConfigError, match=message):
         find_start(make_labels("rum"), make_vectors("tea milk"), TrainConfig(dim=4))
 
 
-def test_vectors_that_are_not_finite_are_refused() -> None:
+def test_vectors_that_are_not_finite_are_rejected() -> None:
     rows = VectorTable(Vocabulary(["tea", "milk"]), np.array([[1, 2], [np.nan, 1]], np.float32))
     with pytest.raises(ConfigError, match="init: the vector of 'milk' is not finite"):
         find_start(make_labels("milk tea"), Vectors(rows, rows, columns_per_row=1), TrainConfig(dim=2))
 
 
-def test_gloves_objective_is_refused() -> None:
+def test_glove_objective_is_rejected() -> None:
     with pytest.raises(ConfigError, match="objective must be swivel with init, got 'glove'"):
         find_start(make_labels("tea"), make_vectors("tea"), TrainConfig(dim=4, objective="glove"))
 
@@ -238,19 +242,26 @@ def test_gloves_objective_is_refused() -> None:
 # Training
 
 
-def test_old_words_keep_their_place_and_few_passes_do_more_than_from_scratch(trained: Path, tmp_path: Path) -> None:
+def test_old_words_stay_near_their_vectors_and_the_loss_is_lower_than_from_scratch(
+    trained: Path, tmp_path: Path
+) -> None:
     recipe, both, old = (trained / "recipe").read_text(), open_matrix(trained / "both"), load(trained / "vectors")
     train(both, tmp_path / "cold", recipe=recipe, dim=DIM, epochs=6, **QUICK)
     now = train(both, tmp_path / "warm", recipe=recipe, init=trained / "vectors", epochs=6, **QUICK)
+
     assert now.dim == DIM
     assert len(now) > len(old)
     assert losses_of(tmp_path / "warm")[-1] < losses_of(tmp_path / "cold")[-1]
+
     places = [now.vocabulary.id(word) for word in old]
-    assert mean_cosine(now.rows[places], old.rows) > 0.85  # 8 dimensions; benchmarks/more_data.py has more
+
+    assert (
+        mean_cosine(now.rows[places], old.rows) > 0.85
+    )  # with 8 dimensions; benchmarks/more_data.py measures larger models
     assert mean_cosine(now.vectors[places], old.vectors) > 0.85
 
 
-def test_a_warm_start_takes_fewer_passes_unless_told(trained: Path, tmp_path: Path) -> None:
+def test_warm_start_takes_fewer_epochs_by_default(trained: Path, tmp_path: Path) -> None:
     settings = {"recipe": (trained / "recipe").read_text(), **QUICK, "block_size": 5}
     train(trained / "both", tmp_path / "warm", init=trained / "vectors", **settings)
     plan = read_manifest(tmp_path / "warm").facts["plan"]
@@ -258,14 +269,15 @@ def test_a_warm_start_takes_fewer_passes_unless_told(trained: Path, tmp_path: Pa
     assert usual // 3 == plan["epochs"] == len(losses_of(tmp_path / "warm"))
 
 
-def test_the_axes_of_parts_are_turned_to_the_old_ones_and_no_cosine_changes(
+def test_parts_are_rotated_to_the_old_axes_without_changing_cosines(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, both = (trained / "recipe").read_text(), open_matrix(trained / "both")
     settings: dict[str, Any] = {"recipe": recipe, "init": trained / "vectors", "epochs": 3, **QUICK}
     turned = train(both, tmp_path / "turned", **settings)
-    monkeypatch.setattr(making, "_turn", lambda result, init: result)
+    monkeypatch.setattr(train_job, "_turn", lambda result, init: result)
     plain = train(both, tmp_path / "plain", **settings)
+
     assert (turned.rows == plain.rows).all()
     assert np.allclose(
         turned.unit_vectors @ turned.unit_vectors.T, plain.unit_vectors @ plain.unit_vectors.T, atol=1e-5
@@ -273,61 +285,69 @@ def test_the_axes_of_parts_are_turned_to_the_old_ones_and_no_cosine_changes(
     assert (recipe == "fast") == bool((turned.vectors == plain.vectors).all())
 
 
-def test_init_is_part_of_what_vectors_are_made_from(trained: Path, tmp_path: Path) -> None:
+def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 1, **QUICK}
     old = load(trained / "vectors")
     first = train(both, tmp_path / "warm", init=old, **settings)
     before = (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns
     again = train(both, tmp_path / "warm", init=str(trained / "vectors"), **settings)
+
     assert (tmp_path / "warm" / "manifest.json").stat().st_mtime_ns == before
     assert (again.vectors == first.vectors).all()
     assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old)
+
     with pytest.raises(FolderExists, match="finished already from other inputs"):
         train(both, tmp_path / "warm", dim=DIM, **settings)
     other = train(both, init=first, **settings)
+
     assert not (other.vectors == first.vectors).all()
 
 
-def test_an_interrupted_warm_start_goes_on_exactly(trained: Path, tmp_path: Path) -> None:
+def test_interrupted_warm_start_resumes_exactly(trained: Path, tmp_path: Path) -> None:
     both, old = open_matrix(trained / "both"), load(trained / "vectors")
     settings = {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     whole = train(both, init=old, **settings)
     with pytest.raises(KeyboardInterrupt):
         train(both, tmp_path / "cut", init=old, options=RunOptions(progress=Interrupting()), **settings)
+
     assert not (tmp_path / "cut" / MANIFEST).exists()
-    heard = Interrupting(after=-1)
-    gone_on = train(both, tmp_path / "cut", init=old, options=RunOptions(progress=heard), **settings)
-    assert any(line.startswith("going on after") for line in heard.lines)
-    assert (gone_on.vectors == whole.vectors).all()
+
+    progress = Interrupting(after=-1)
+    resumed = train(both, tmp_path / "cut", init=old, options=RunOptions(progress=progress), **settings)
+
+    assert any(line.startswith("resuming after") for line in progress.lines)
+    assert (resumed.vectors == whole.vectors).all()
 
 
-def test_a_checkpoint_of_other_vectors_is_not_gone_on_from(trained: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_a_run_with_another_init_is_not_resumed(trained: Path, tmp_path: Path) -> None:
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
         train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=Interrupting()), **settings)
-    heard = Interrupting(after=-1)
-    train(both, tmp_path / "cut", init=load(trained / "vectors"), options=RunOptions(progress=heard), **settings)
-    assert not any(line.startswith("going on after") for line in heard.lines)
-    assert any("are new" in line for line in heard.lines)
+    progress = Interrupting(after=-1)
+    train(both, tmp_path / "cut", init=load(trained / "vectors"), options=RunOptions(progress=progress), **settings)
+    assert not any(line.startswith("resuming after") for line in progress.lines)
+    assert any("are new" in line for line in progress.lines)
 
 
-def test_the_verbs_take_init(trained: Path, tmp_path: Path) -> None:
+def test_train_and_run_accept_init(trained: Path, tmp_path: Path) -> None:
     recipe, text = (trained / "recipe").read_text(), tmp_path / "text.txt"
     text.write_text("\n".join(make_text(3, 40, 60)))
     flags = ["--recipe", recipe, "--init", str(trained / "vectors"), "--epochs", "1", "--backend", "cpu", "--quiet"]
     done = CliRunner().invoke(cli, ["train", str(trained / "both"), "-o", str(tmp_path / "vectors"), *flags])
     assert done.exit_code == 0, done.output
+
     done = CliRunner().invoke(cli, ["run", str(text), "-o", str(tmp_path / "run"), "--min-count", "1", *flags])
     assert done.exit_code == 0, done.output
     assert {load(tmp_path / name).dim for name in ("vectors", "run/vectors")} == {DIM}
-    refused = CliRunner().invoke(
+
+    rejected = CliRunner().invoke(
         cli, ["train", str(trained / "both"), "-o", str(tmp_path / "no"), "--dim", "9", *flags]
     )
-    assert isinstance(refused.exception, ConfigError)
+    assert isinstance(rejected.exception, ConfigError)
     assert not (tmp_path / "no").exists()
 
 
-def test_run_takes_vectors_in_memory(tmp_path: Path) -> None:
+def test_run_accepts_vectors_in_memory(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"recipe": "fast", "min_count": 1, "epochs": 2, **QUICK}
     text = make_text(1, 40, 40)
     old = run(text, tmp_path / "old", dim=DIM, **settings)

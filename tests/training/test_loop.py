@@ -1,4 +1,4 @@
-"""The loop: a planted answer, the same bits however it is run, and what it refuses."""
+"""The training loop: planted groups are found, results are reproducible, and invalid input is rejected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
 from swivel.training.checkpoint import PLAN
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.plan import MOST_EPOCHS, TrainingPlan, make_plan, wants_sample
+from swivel.training.plan import MAX_EPOCHS, TrainingPlan, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
 BOTH = (CONFIG, replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1))
 
 
-class Heard(SilentProgress):
+class Messages(SilentProgress):
+    """Records messages."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -38,7 +40,7 @@ class Heard(SilentProgress):
 
 
 class Notes(SilentProgress):
-    """What training says of its way, and how many cells it says it did."""
+    """Records the notes of the progress line and the number of cells."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -112,19 +114,21 @@ def test_loss_falls(planted: Matrix, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("block_size", [62, 21, 9])
-def test_losses_of_every_pass_are_whole_though_they_are_collected_late(
+def test_losses_of_every_epoch_are_complete_although_they_are_collected_late(
     planted: Matrix, backend: str, block_size: int, tmp_path: Path
 ) -> None:
-    """A round's losses are asked for once the next has begun: none may be missed, doubled, or go to another epoch."""
+    """Losses of a round are read after the next has started: none may be lost, doubled or added to another epoch."""
     config = replace(CONFIG, backend=backend, device="cpu", epochs=3, block_size=block_size)
     notes = Notes()
     history = train(planted, config, tmp_path, progress=notes).history
     cells = [(loss.observed_cells, loss.unobserved_cells) for loss in history]
     assert cells == [(planted.cell_count, 62 * 62 - planted.cell_count)] * 3
     assert history[0].mean > history[1].mean > history[2].mean
+
     rounds = -(-62 // block_size)
     assert [note.partition(",")[0] for note in notes.lines] == [f"epoch {1 + n // rounds}/3" for n in range(3 * rounds)]
     assert notes.cells == pytest.approx(3 * 62 * 62)
+
     for number, loss in enumerate(history, 1):
         assert notes.lines[number * rounds - 1].startswith(f"epoch {number}/3, loss {loss.mean:.4f} ")
 
@@ -139,9 +143,10 @@ def test_sampled_zeros_end_close_to_all_zeros(planted: Matrix, tmp_path: Path) -
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("weight_decay", [0.0, 1e-4])
 def test_words_without_counts_have_vectors_of_zeros(
-    planted: Matrix, backend: str, decay: float, tmp_path: Path
+    planted: Matrix, backend: str, weight_decay: float, tmp_path: Path
 ) -> None:
-    trained = train(planted, replace(CONFIG, epochs=2, backend=backend, device="cpu", weight_decay=decay), tmp_path)
+    config = replace(CONFIG, epochs=2, backend=backend, device="cpu", weight_decay=weight_decay)
+    trained = train(planted, config, tmp_path)
     assert np.all(trained.rows[60:] == 0)
     assert np.all(trained.columns[60:] == 0)
     assert np.all(np.abs(trained.rows[:60]).sum(1) > 0)
@@ -157,7 +162,9 @@ def test_any_block_size_trains_every_word(planted: Matrix, block_size: int, tmp_
     assert np.isfinite(trained.rows).all()
 
 
-def test_the_matrix_and_the_random_numbers_of_the_caller_are_left_alone(planted: Matrix, tmp_path: Path) -> None:
+def test_training_changes_neither_the_matrix_nor_the_random_state_of_the_caller(
+    planted: Matrix, tmp_path: Path
+) -> None:
     before = planted.to_scipy().toarray()
     np.random.seed(3)  # noqa: NPY002
     state = np.random.get_state(legacy=False)  # noqa: NPY002
@@ -166,28 +173,28 @@ def test_the_matrix_and_the_random_numbers_of_the_caller_are_left_alone(planted:
     np.testing.assert_array_equal(planted.to_scipy().toarray(), before)
 
 
-def test_only_the_plan_is_left_in_the_folder(planted: Matrix, tmp_path: Path) -> None:
+def test_folder_contains_only_the_plan_after_training(planted: Matrix, tmp_path: Path) -> None:
     train(planted, replace(CONFIG, epochs=1), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [PLAN]
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-def test_huge_rate_is_said_to_diverge(planted: Matrix, backend: str, tmp_path: Path) -> None:
+def test_huge_learning_rate_raises_diverged(planted: Matrix, backend: str, tmp_path: Path) -> None:
     with pytest.raises(Diverged) as caught:
         train(planted, replace(CONFIG, backend=backend, device="cpu", learning_rate=1e30), tmp_path)
     assert str(caught.value) == (
-        "the loss is not finite by step 6 of 270 (epoch 1): the vectors grew without bound; lower --learning-rate (now 1e+30) "
-        "or raise --weight-decay. The last checkpoint, if any, is untouched"
+        "the loss is not finite by step 6 of 270 (epoch 1): the vectors grew without bound; lower learning_rate "
+        "(now 1e+30) or raise weight_decay. The last checkpoint, if any, is unchanged"
     )
 
 
-def test_loss_that_grows_without_overflowing_is_divergence_too(planted: Matrix, tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its start by step 9 of 270"):
+def test_loss_that_grows_without_overflow_raises_diverged(planted: Matrix, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"the observed loss is [\d.e+]+, far above its initial value by step 9 of 270"):
         train(planted, replace(CONFIG, learning_rate=100.0), tmp_path)
 
 
-def test_sparse_blocks_are_no_divergence(tmp_path: Path) -> None:
-    """Rounds without a single observed cell come first: the loss of the others is no growth."""
+def test_sparse_blocks_do_not_raise_diverged(tmp_path: Path) -> None:
+    """The first rounds may have no observed cell: the loss of later rounds must not count as growth."""
     words = Vocabulary([f"w{n}" for n in range(256)])
     with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, symmetric=True), memory_bytes=1 << 20) as builder:
         builder.add(np.arange(256), np.arange(256), np.ones(256, np.int64))
@@ -203,20 +210,21 @@ def test_unsorted_features_are_trained_with_all_zeros(tmp_path: Path) -> None:
     with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=words, columns=words), memory_bytes=1 << 20) as builder:
         builder.add(rows, columns, 1 + rows**2)
         matrix = builder.finish()
-    heard = Heard()
+    messages = Messages()
     config = replace(BOTH[1], block_size=16, epochs=1)
-    sampled = train(matrix, config, tmp_path / "sampled", progress=heard)
+    sampled = train(matrix, config, tmp_path / "sampled", progress=messages)
     whole = train(matrix, replace(config, zeros="all"), tmp_path / "all")
-    assert any("sorted by falling frequency" in line for line in heard.lines)
+
+    assert any("sorted by falling frequency" in line for line in messages.lines)
     assert np.array_equal(sampled.rows, whole.rows)
 
 
-def test_plan_of_another_version_is_refused(planted: Matrix, tmp_path: Path) -> None:
+def test_plan_of_another_version_is_rejected(planted: Matrix, tmp_path: Path) -> None:
     train(planted, replace(CONFIG, epochs=1), tmp_path)
     saved = unseal((tmp_path / PLAN).read_bytes())
-    saved["plan"]["colour"] = "blue"
+    saved["plan"]["color"] = "blue"
     (tmp_path / PLAN).write_bytes(seal(saved))
-    with pytest.raises(DamagedFolder, match="another version of Swivel began"):
+    with pytest.raises(DamagedFolder, match="written by another version of Swivel"):
         train(planted, replace(CONFIG, epochs=1), tmp_path)
 
 
@@ -224,20 +232,23 @@ def test_training_ends_when_the_loss_no_longer_falls(planted: Matrix, tmp_path: 
     config = replace(CONFIG, end="converged", epochs=None, tolerance=0.05)
     trained = train(planted, config, tmp_path)
     means = [loss.mean for loss in trained.history]
-    assert trained.plan.epochs == MOST_EPOCHS
-    assert 2 <= len(means) < MOST_EPOCHS
+
+    assert trained.plan.epochs == MAX_EPOCHS
+    assert 2 <= len(means) < MAX_EPOCHS
+
     falls = [(before - now) / before for before, now in pairwise(means)]
+
     assert falls[-1] < 0.05
     assert all(fall >= 0.05 for fall in falls[:-1])
 
 
-def test_converged_training_never_runs_more_passes_than_asked(planted: Matrix, tmp_path: Path) -> None:
+def test_training_until_convergence_runs_at_most_the_given_epochs(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, end="converged", epochs=3, tolerance=1e-9)
     assert len(train(planted, config, tmp_path).history) == 3
 
 
 @pytest.mark.parametrize(("shape", "total"), [((0, 0), 0.0), ((5, 5), 0.0)])
-def test_matrix_without_counts_is_refused(shape: tuple[int, int], total: float, tmp_path: Path) -> None:
+def test_matrix_without_counts_is_rejected(shape: tuple[int, int], total: float, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="the matrix has no counts: there is nothing to train on"):
         train_matrix(SimpleNamespace(shape=shape, total=total), CONFIG, folder=tmp_path, threads=1)
 
@@ -253,39 +264,43 @@ def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) 
     assert json.loads((tmp_path / PLAN).read_text())["plan"] == asdict(make_plan(planted, CONFIG))
 
 
-def test_plan_that_is_there_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, backend="auto", device="cpu", epochs=None, block_size=None, dim=2)
     plan = TrainingPlan(row_blocks=2, column_blocks=3, epochs=1, backend="reference", device="cpu", dtype="float64")
     monkeypatch.setattr("swivel.training.loop.make_plan", lambda *_: plan)
     first = train(planted, config, tmp_path)
     monkeypatch.undo()
     again = train(planted, config, tmp_path)
+
     assert again.plan == first.plan == plan
     assert bits(again) == bits(first)
     assert train(planted, replace(config, seed=2), tmp_path).plan != plan
 
 
-def test_plan_follows_the_matrix_where_nothing_is_asked(planted: Matrix) -> None:
+def test_default_plan_follows_the_matrix(planted: Matrix) -> None:
     plan = make_plan(planted, TrainConfig(device="cpu"))
     assert plan == TrainingPlan(1, 1, 480, "cpu", "cpu", "float32")
     assert make_plan(planted, TrainConfig(device="cpu"), min_block_size=1024).row_blocks == 1
 
 
-def test_who_hands_blocks_around_is_given_larger_ones(tmp_path: Path) -> None:
+def test_executors_that_move_blocks_get_larger_ones(tmp_path: Path) -> None:
     spec = MatrixSpec(rows=Vocabulary([f"w{n}" for n in range(6_000)]), symmetric=True)
     with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 26) as builder:
         builder.add(np.arange(10), np.arange(10), np.ones(10, np.int64))
         matrix = builder.finish()
     plans = [make_plan(matrix, TrainConfig(device="cpu"), smallest) for smallest in (1, 1024)]
+
     assert [plan.row_blocks for plan in plans] == [24, 6]
+
     asked = make_plan(matrix, TrainConfig(device="cpu", block_size=100), 1024)
+
     assert asked.row_blocks == 60
 
 
-def test_people_hear_what_runs(planted: Matrix, tmp_path: Path) -> None:
-    heard = Heard()
-    train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=heard)
-    assert heard.lines == [
+def test_messages_describe_the_run(planted: Matrix, tmp_path: Path) -> None:
+    messages = Messages()
+    train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=messages)
+    assert messages.lines == [
         "about 54.1 KiB of memory and 45.1 KiB of disk for training",
         "re-blocking the matrix from 1 x 1 to 3 x 3 blocks",
         "training 62 x 62, 1 epochs over 3 x 3 blocks: cpu, 2 threads, float32 products, float32 parameters",
@@ -309,7 +324,7 @@ def test_block_order_holds_every_feature_once_block_by_block(size_and_blocks: tu
 
 @given(sizes)
 @settings(deadline=None)
-def test_blocks_differ_by_one_at_most(size_and_blocks: tuple[int, int]) -> None:
+def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> None:
     lengths = np.diff(block_starts(*size_and_blocks))
     assert lengths.max() - lengths.min() <= 1
 
@@ -325,5 +340,5 @@ def test_blocks_differ_by_one_at_most(size_and_blocks: tuple[int, int]) -> None:
         ("all", "cpu", 97, False),
     ],
 )
-def test_zeros_are_sampled_where_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
+def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
     assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected

@@ -1,6 +1,6 @@
-"""Extreme numbers: every backend against the float64 oracle, and the whole loop on the oddest matrices.
+"""Extreme numbers: every backend compared with the float64 reference, and the training loop on unusual matrices.
 
-The kernels cut the loss (never the gradient) of one unobserved cell off at a power of two; `CUT` knows where.
+The kernels clip the loss (not the gradient) of an unobserved cell at a multiple of log 2, given by `CUT`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from step_contract import (
     ARRAYS,
+    GPU_FACTOR,
     HAS_GPU,
-    ON_GPU,
     ZEROS,
     Block,
     Maker,
     distance,
+    run_baseline,
     run_reference,
     run_step,
-    run_yardstick,
     split_kind,
     zero_weights,
 )
@@ -41,7 +41,7 @@ from swivel.training.objective import Objective, column_offsets, row_offsets
 
 KINDS = ["reference float64", "cpu float32", "cpu bfloat16", "torch float32", "triton float32"]
 CUT = {"cpu": 30 * math.log(2), "triton": 60 * math.log(2)}
-ALLOWED = {"float64": 0.0, "float32": 4e-6, "bfloat16": 1e-2}  # beside twice the yardstick's error
+ALLOWED = {"float64": 0.0, "float32": 4e-6, "bfloat16": 1e-2}  # in addition to twice the error of the baseline
 LOSS_ALLOWED = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 5e-2}
 
 
@@ -60,7 +60,8 @@ def with_cells(counts: NDArray[Number], cells: dict[tuple[int, int], float]) -> 
 
 
 def without_some(counts: NDArray[Number]) -> NDArray[Number]:
-    counts[3], counts[:, 5] = 0, 0
+    counts[3] = 0
+    counts[:, 5] = 0
     return counts
 
 
@@ -83,6 +84,7 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
     rng = np.random.default_rng(dim)
     sums, sides = (x.sum(1), x.sum(0)), []
     offsets = row_offsets(sums[0], x.sum(), Objective()), column_offsets(sums[1], Objective())
+
     for total, offset in zip(sums, offsets, strict=True):
         vectors = rng.standard_normal((len(total), dim), np.float32) / np.float32(np.sqrt(dim))
         vectors[total <= 0] = 0
@@ -91,10 +93,10 @@ def make_block(counts: NDArray[np.float64], dim: int) -> Block:
 
 
 def log_error(block: Block) -> float:
-    """The relative error that the CPU kernel's log leaves in the gradient of the cell that pulls most.
+    """Return the relative error that the log of the CPU kernel causes in the largest gradient of a cell.
 
-    The log is right to 2e-7 of its value, 69 for a count of 1e30. What is left of it after the subtraction of a target
-    that is nearly as large is seen on CPUs without fused multiply-add.
+    The log has a relative error of 2e-7, and a value of 69 for a count of 1e30. Subtracting a target of about that size
+    makes the error visible on CPUs without fused multiply-add.
     """
     rows, columns = block.sides
     i, j = np.nonzero(block.x)
@@ -106,7 +108,7 @@ def log_error(block: Block) -> float:
 
 
 def cut_loss(block: Block, settings: StepSettings, most: float) -> float:
-    """The oracle's loss of the unobserved cells, each cut off at `most`."""
+    """Return the reference loss of the unobserved cells, each clipped at `most`."""
     rows, columns = block.sides
     products = rows.vectors.astype(float) @ columns.vectors.astype(float).T
     margins = np.maximum(products - (rows.offsets.astype(float)[:, None] + columns.offsets), -1e30)
@@ -118,7 +120,7 @@ def cut_loss(block: Block, settings: StepSettings, most: float) -> float:
 @pytest.mark.parametrize("dim", [1, 5])
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_extreme_step_is_the_oracles(
+def test_extreme_step_equals_that_of_the_reference(
     make: Maker, kind: str, counts: Callable[[], NDArray[np.float64]], dim: int, zeros: str
 ) -> None:
     if kind.startswith("triton"):
@@ -127,16 +129,19 @@ def test_extreme_step_is_the_oracles(
     block = make_block(counts(), dim)
     truth, true_loss = run_reference(block, settings)
     got, loss = run_step(make(settings), block)
-    yardstick = run_yardstick(block, settings, dtype, device)
+    baseline = run_baseline(block, settings, dtype, device)
     of_log = log_error(block) if name == "cpu" else 0.0
     for array in ARRAYS:
-        allowed = 2 * distance(yardstick[array], truth[array]) + ALLOWED[dtype] * (ON_GPU if device == "cuda" else 1)
-        allowed += (2 if "accumulators" in array else 1) * of_log  # an accumulator holds squares
+        allowed = 2 * distance(baseline[array], truth[array]) + ALLOWED[dtype] * (GPU_FACTOR if device == "cuda" else 1)
+        allowed += (2 if "accumulators" in array else 1) * of_log  # an accumulator is a sum of squares
         assert distance(got[array], truth[array]) <= allowed, array
     tolerance = LOSS_ALLOWED[dtype]
+
     assert loss.observed_cells == true_loss.observed_cells
     assert loss.observed == pytest.approx(true_loss.observed, rel=tolerance)
+
     unobserved = cut_loss(block, settings, CUT.get(name, math.inf))
+
     assert loss.unobserved == pytest.approx(unobserved, rel=tolerance, abs=tolerance * max(block.x.size, 1))
 
 
@@ -174,7 +179,7 @@ def train(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
 
 @pytest.fixture(autouse=True)
 def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the triton backend be chosen without a GPU."""
+    """Allow the triton backend without a GPU, in its interpreter."""
     if not HAS_GPU:
 
         def choose(config: TrainConfig) -> tuple[str, str]:
@@ -185,7 +190,7 @@ def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"dim": 1}, {"block_size": 4096}], ids=["", "dim 1", "k above the matrix"])
 @pytest.mark.parametrize("counts", MATRICES.values(), ids=MATRICES)
-def test_odd_matrices_train_alike_on_every_backend(
+def test_unusual_matrices_give_the_same_result_on_every_backend(
     counts: Callable[[], tuple[NDArray[np.int64], int]], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     matrix = build(tmp_path / "matrix", *counts())
@@ -197,12 +202,13 @@ def test_odd_matrices_train_alike_on_every_backend(
             np.testing.assert_allclose(side, true_side, rtol=2e-3, atol=2e-4, err_msg=backend)
         losses = [loss.mean_observed for loss in got.history]
         np.testing.assert_allclose(losses, [loss.mean_observed for loss in truth.history], rtol=1e-3)
+
     assert (truth.rows[matrix.row_sums <= 0] == 0).all()
     assert truth.history[-1].mean_observed <= truth.history[0].mean_observed
 
 
 @pytest.mark.parametrize("counts", [MATRICES["largest counts"], MATRICES["one row"]], ids=["largest", "one row"])
-def test_odd_matrices_train_alike_in_triton(
+def test_unusual_matrices_give_the_same_result_in_triton(
     counts: Callable[[], tuple[NDArray[np.int64], int]], tmp_path: Path
 ) -> None:
     pytest.importorskip("triton")
@@ -213,10 +219,10 @@ def test_odd_matrices_train_alike_in_triton(
     np.testing.assert_allclose(got.rows, truth.rows, rtol=2e-3, atol=2e-4)
 
 
-def test_counts_that_no_unit_holds_are_refused_before_training() -> None:
+def test_counts_without_a_common_unit_are_rejected_before_training() -> None:
     with pytest.raises(CountsError, match=r"counts up to 1e-30 are too small .*; scale them"):
         import_counts([("a", "b", 1e-30), ("b", "b", 1e-30)])
-    with pytest.raises(CountsError, match=r"add up to 1e\+30, above the most that is summed exactly .*scale them"):
+    with pytest.raises(CountsError, match=r"add up to 1e\+30, more than the largest exact sum .*scale them"):
         import_counts([("a", "b", 1e30), ("b", "b", 1.0)])
     with pytest.raises(CountsError, match=r"counts from 1e-10 to 1e\+12 are too far apart"):
         import_counts([("a", "b", 1e12), ("b", "b", 1e-10)])
@@ -226,31 +232,33 @@ def test_counts_that_no_unit_holds_are_refused_before_training() -> None:
 @pytest.mark.parametrize(
     "changes", [{"weight_decay": 1e30}, {"confidence_scale": 1e30}], ids=["weight_decay", "confidence"]
 )
-def test_accumulators_that_overflow_are_noticed_within_a_pass(
+def test_overflowing_accumulators_are_detected_within_an_epoch(
     planted: Matrix, backend: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     config = replace(CONFIG, backend=backend, epochs=6, **changes)
     with pytest.raises(Diverged, match=r"not finite by step \d+ of 96 \(epoch 1\)") as caught:
         train(planted, config, tmp_path)
-    assert ("lower --weight-decay (now 1e+30)" if "weight_decay" in changes else "or raise --weight-decay") in str(
-        caught.value
-    )
+    advice = "lower weight_decay (now 1e+30)" if "weight_decay" in changes else "or raise weight_decay"
+    assert advice in str(caught.value)
 
 
-def test_checkpoint_of_a_state_that_has_grown_is_not_written(planted: Matrix, tmp_path: Path) -> None:
-    """Finite, but far from good: both checkpoints would be of it before the epoch ends."""
+def test_no_checkpoint_is_written_after_divergence(planted: Matrix, tmp_path: Path) -> None:
+    """The parameters are finite, but both checkpoints would be overwritten before the epoch ends."""
     config = replace(CONFIG, backend="cpu", learning_rate=1e6, epochs=6, checkpoint_minutes=1e-9)
-    with pytest.raises(Diverged, match=r"far above its start by step (4|8|12) of 96 \(epoch 1\)"):
+    with pytest.raises(Diverged, match=r"far above its initial value by step (4|8|12) of 96 \(epoch 1\)"):
         train(planted, config, tmp_path)
 
 
-def test_a_huge_count_outside_the_sample_is_no_divergence(tmp_path: Path) -> None:
-    """The loss at the start is taken from 32 of the 49 stored blocks; the count lies in another."""
+def test_huge_count_outside_the_sample_does_not_raise_diverged(tmp_path: Path) -> None:
+    """The initial loss is sampled from 32 of the 49 stored blocks; the huge count is in another block."""
     names, few = Vocabulary([f"w{n}" for n in range(7000)]), np.arange(0, 7000, 35)
     with MatrixBuilder(tmp_path / "matrix", MatrixSpec(rows=names, columns=names), memory_bytes=1 << 20) as builder:
         builder.add(few, few, np.ones_like(few))
         builder.add([0], [6], [1 << 60])
         matrix = builder.finish()
+
     assert matrix.row_blocks * matrix.column_blocks == 49
+
     config = replace(CONFIG, backend="cpu", dim=1, block_size=None, epochs=1)
+
     assert len(train(matrix, config, tmp_path / "run").history) == 1

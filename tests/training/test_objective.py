@@ -1,4 +1,4 @@
-"""The loss, its gradient by finite differences, and rows or columns without counts."""
+"""The objective: loss, gradient against finite differences, and rows or columns without counts."""
 
 from __future__ import annotations
 
@@ -60,19 +60,23 @@ def test_gradient_is_the_slope_of_the_loss(objective: Objective, density: float)
             loss, _ = loss_and_gradient(moved, x, offsets, objective)
             ends.append(loss.observed + loss.unobserved)
         slopes[cell] = (ends[0] - ends[1]) / (2 * h)
+
     np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7)
 
 
-def test_one_observed_cell_has_the_cost_of_the_formula() -> None:
-    x, offsets, products = np.array([[4.0]]), np.array([[-1.5]]), np.array([[0.25]])
+def test_one_observed_cell_has_the_loss_of_the_formula() -> None:
+    x = np.array([[4.0]])
+    offsets = np.array([[-1.5]])
+    products = np.array([[0.25]])
     loss, gradient = loss_and_gradient(products, x, offsets, Objective())
     distance = 0.25 - (np.log(4) - 1.5)
+
     assert loss.observed == pytest.approx(0.5 * 0.6 * distance**2)
     assert gradient[0, 0] == pytest.approx(0.6 * distance)
     assert (loss.observed_cells, loss.unobserved, loss.unobserved_cells) == (1, 0, 0)
 
 
-def test_one_unobserved_cell_has_the_cost_of_the_formula() -> None:
+def test_one_unobserved_cell_has_the_loss_of_the_formula() -> None:
     loss, gradient = loss_and_gradient(np.array([[0.25]]), np.zeros((1, 1)), np.array([[-1.5]]), Objective(unseen=0.5))
     margin = 0.25 - (-1.5 + np.log(0.5))
     assert loss.unobserved == pytest.approx(np.log1p(np.exp(margin)))
@@ -86,7 +90,7 @@ def test_targets_are_the_pointwise_mutual_information() -> None:
     np.testing.assert_allclose(observed_targets(x, make_offsets(x, Objective())), pmi)
 
 
-def test_shift_is_taken_off_every_target() -> None:
+def test_shift_is_subtracted_from_every_target() -> None:
     x = np.array([[3.0, 1.0], [2.0, 4.0]])
     difference = make_offsets(x, Objective()) - make_offsets(x, Objective(shift=0.7))
     np.testing.assert_allclose(difference, 0.7)
@@ -95,26 +99,30 @@ def test_shift_is_taken_off_every_target() -> None:
 def test_row_and_column_without_counts_have_no_gradient_and_no_loss() -> None:
     rng = np.random.default_rng(2)
     x = make_counts(rng, (6, 8), 0.5)
-    x[2], x[:, 5] = 0, 0
+    x[2] = 0
+    x[:, 5] = 0
     objective = Objective(shift=1.0, unseen=0.5)
     products = rng.normal(0, 50, x.shape)
     loss, gradient = loss_and_gradient(products, x, make_offsets(x, objective), objective)
+
     assert np.all(gradient[2] == 0)
     assert np.all(gradient[:, 5] == 0)
     assert np.isfinite(gradient).all()
     assert np.isfinite(loss.observed + loss.unobserved)
+
     alone, _ = loss_and_gradient(products[[2]], x[[2]], make_offsets(x, objective)[[2]], objective)
+
     assert alone == Loss(0, 0, 0, 8)
 
 
-def test_loss_of_far_too_large_products_is_finite() -> None:
+def test_loss_of_very_large_products_is_finite() -> None:
     x = np.array([[1.0, 0.0]])
     loss, gradient = loss_and_gradient(np.array([[1e6, 1e6]]), x, np.zeros((1, 2)), Objective())
     assert loss.unobserved == pytest.approx(1e6)
     assert gradient[0, 1] == 1
 
 
-def test_log_of_nothing_is_never() -> None:
+def test_log_of_zero_is_minus_never() -> None:
     assert log_or_never(np.array([0.0, 1.0])).tolist() == [-NEVER, 0.0]
 
 
@@ -126,7 +134,7 @@ def test_objective_comes_from_the_configuration() -> None:
     assert Objective.from_config(TrainConfig()) == Objective()
 
 
-def test_confidence_is_cut_off_at_its_most() -> None:
+def test_confidence_is_at_most_confidence_most() -> None:
     glove = OBJECTIVES["glove"]
     np.testing.assert_allclose(glove.confidence(np.array([0.5, 10.0, 1e6])), [0.05**0.75, 1, 1])
 
@@ -138,17 +146,19 @@ def test_targets_of_glove_are_logarithms_of_counts() -> None:
     np.testing.assert_allclose(observed_targets(x[:, :2], offsets[:, :2]), np.log(x[:, :2]))
 
 
-def test_zeros_of_glove_cost_nothing_and_pull_nothing() -> None:
+def test_zeros_of_glove_have_no_loss_and_no_gradient() -> None:
     loss, gradient = loss_and_gradient(np.full((2, 3), 1e6), np.zeros((2, 3)), np.zeros((2, 3)), OBJECTIVES["glove"])
     assert loss == Loss(0, 0, 0, 6)
     assert np.all(gradient == 0)
 
 
-def test_products_with_biases_are_products_and_both_biases() -> None:
+def test_products_with_biases_are_products_plus_both_biases() -> None:
     rng = np.random.default_rng(4)
     w, c = (rng.standard_normal((n, 3), np.float32) for n in (5, 7))
     (wide_w, accumulators), (wide_c, _) = add_biases(w, np.ones_like(w), 0), add_biases(c, np.ones_like(c), 1)
-    wide_w[:, 3], wide_c[:, 4] = np.arange(5), 10 * np.arange(7)
+    wide_w[:, 3] = np.arange(5)
+    wide_c[:, 4] = 10 * np.arange(7)
+
     np.testing.assert_allclose(wide_w @ wide_c.T, w @ c.T + np.arange(5)[:, None] + 10 * np.arange(7), rtol=1e-5)
     assert np.all(accumulators[:, :4] == 1)
     assert np.all(accumulators[:, 4] > 1e30)
@@ -161,7 +171,7 @@ def test_glove_comes_from_the_configuration() -> None:
     assert (Objective().pushes, Objective().extra_dims) == (True, 0)
 
 
-def test_means_are_sums_over_cells() -> None:
+def test_means_are_sums_divided_by_cells() -> None:
     loss = Loss(observed=6, observed_cells=3, unobserved=4, unobserved_cells=8)
     assert (loss.mean_observed, loss.mean_unobserved) == (2, 0.5)
     assert loss.mean == pytest.approx(10 / 11)
@@ -180,19 +190,21 @@ def test_losses_add_up_field_by_field(parts: list[tuple[int, int, int, int]]) ->
     np.testing.assert_array_equal(got, expected)
 
 
-def test_loss_of_a_whole_is_the_sum_of_its_pieces() -> None:
+def test_loss_is_the_sum_over_parts_of_the_matrix() -> None:
     rng = np.random.default_rng(3)
     x = make_counts(rng, (9, 6), 0.4)
     offsets, products = make_offsets(x, Objective()), rng.normal(size=x.shape)
     whole, _ = loss_and_gradient(products, x, offsets, Objective())
     top, _ = loss_and_gradient(products[:4], x[:4], offsets[:4], Objective())
     bottom, _ = loss_and_gradient(products[4:], x[4:], offsets[4:], Objective())
+
     assert (top + bottom).mean == pytest.approx(whole.mean, rel=1e-14)
     assert (top + bottom).observed_cells == whole.observed_cells
 
 
 def test_adagrad_adds_the_square_before_it_divides() -> None:
-    vectors, accumulators = np.array([[1.0, 2.0]]), np.array([[0.0, 5.0]])
+    vectors = np.array([[1.0, 2.0]])
+    accumulators = np.array([[0.0, 5.0]])
     adagrad(vectors, accumulators, np.array([[3.0, -2.0]]), 0.1)
     np.testing.assert_allclose(accumulators, [[9, 9]])
     np.testing.assert_allclose(vectors, [[1 - 0.1 * 3 / 3, 2 + 0.1 * 2 / 3]])

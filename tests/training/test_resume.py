@@ -1,4 +1,4 @@
-"""Resumed = never stopped, bit for bit: after Ctrl-C, after SIGTERM, after SIGKILL."""
+"""A resumed run gives the same bits as one that never stopped: after Ctrl-C, SIGTERM and SIGKILL."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ SAMPLED = replace(CONFIG, zeros="sampled", common=0.1, middle=0.4, share=0.1, we
 
 
 class Signalling(SilentProgress):
-    """Sends a signal to this process after so many rounds."""
+    """Sends a signal to this process after a number of rounds, and records messages."""
 
     def __init__(self, after: int, number: int = signal.SIGINT) -> None:
-        self.left, self.number = after, number
+        self.left = after
+        self.number = number
         self.lines: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
@@ -49,10 +50,12 @@ class Signalling(SilentProgress):
 
 
 class Interrupting:
-    """A matrix that sends SIGINT while its n-th block is loaded: in the middle of a round."""
+    """A matrix that sends SIGINT while its n-th block is loaded, which is in the middle of a round."""
 
     def __init__(self, matrix: Matrix, after: int) -> None:
-        self.matrix, self.loads, self.after = matrix, itertools.count(1), after
+        self.matrix = matrix
+        self.loads = itertools.count(1)
+        self.after = after
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.matrix, name)
@@ -85,20 +88,20 @@ def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> dict[Tra
 
 @pytest.mark.parametrize("config", [CONFIG, SAMPLED], ids=["all zeros", "sampled zeros"])
 @pytest.mark.parametrize(("rounds", "steps"), [(1, 6), (2, 9), (3, 9), (8, 27), (17, 54)])
-def test_interrupted_and_resumed_is_never_interrupted(
+def test_interrupted_and_resumed_equals_uninterrupted(
     planted: Matrix, whole: dict[TrainConfig, Any], config: TrainConfig, rounds: int, steps: int, tmp_path: Path
 ) -> None:
-    """A round has begun when one hears of the round before, but for the last of an epoch."""
+    """When a round is reported, the next one has already started, except at the end of an epoch."""
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(rounds))
     again = Signalling(-1)
     assert bits(train(planted, config, tmp_path, again, threads=3)) == whole[config]
-    assert f"going on after {steps} of 54 steps" in again.lines
+    assert f"resuming after {steps} of 54 steps" in again.lines
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block", [1, 2, 5, 13, 53])
-def test_interrupted_inside_a_round_is_never_interrupted(
+def test_interrupted_inside_a_round_equals_uninterrupted(
     planted: Matrix, whole: dict[TrainConfig, Any], block: int, threads: int, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +109,7 @@ def test_interrupted_inside_a_round_is_never_interrupted(
     assert bits(train(planted, SAMPLED, tmp_path)) == whole[SAMPLED]
 
 
-def test_interrupted_again_and_again_is_never_interrupted(
+def test_interrupted_several_times_equals_uninterrupted(
     planted: Matrix, whole: dict[TrainConfig, Any], tmp_path: Path
 ) -> None:
     for _ in range(5):
@@ -115,7 +118,7 @@ def test_interrupted_again_and_again_is_never_interrupted(
     assert bits(train(planted, CONFIG, tmp_path)) == whole[CONFIG]
 
 
-def test_terminated_leaves_with_its_status_and_goes_on(
+def test_sigterm_exits_with_its_status_and_the_run_resumes(
     planted: Matrix, whole: dict[TrainConfig, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -130,7 +133,7 @@ def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> 
     identity = run_identity(planted, CONFIG)
     saved = find_checkpoint(tmp_path, identity).checkpoint
     assert saved is not None
-    assert train(planted, CONFIG, tmp_path).seconds > saved.place.seconds > 0
+    assert train(planted, CONFIG, tmp_path).seconds > saved.state.seconds > 0
 
 
 def run_identity(matrix: Matrix, config: TrainConfig) -> str:
@@ -141,28 +144,29 @@ def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(4))
     other = replace(CONFIG, seed=5)
-    heard = Signalling(-1)
-    trained = train(planted, other, tmp_path, heard)
-    assert not any(line.startswith("going on") for line in heard.lines)
+    progress = Signalling(-1)
+    trained = train(planted, other, tmp_path, progress)
+    assert not any(line.startswith("resuming") for line in progress.lines)
     assert bits(trained) == bits(train(planted, other, tmp_path / "alone"))
 
 
-def test_damaged_newest_checkpoint_costs_an_interval_not_the_run(planted: Matrix, tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_costs_one_interval(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(7))
     slots = sorted(tmp_path / name for name in SLOTS)
     newest = max(slots, key=lambda slot: (slot / "manifest.json").stat().st_mtime_ns)
     (newest / "rows.npy").write_bytes(b"")
-    heard = Signalling(-1)
-    trained = train(planted, config, tmp_path, heard)
-    assert "going on after 18 of 54 steps" in heard.lines
-    assert any(re.search(rf"{newest.name}/rows\.npy: 0 bytes, .*: checkpoint-. is taken", line) for line in heard.lines)
+    progress = Signalling(-1)
+    trained = train(planted, config, tmp_path, progress)
+
+    assert "resuming after 18 of 54 steps" in progress.lines
+    assert any(re.search(rf"{newest.name}/rows\.npy: 0 bytes, .*: using checkpoint-.", line) for line in progress.lines)
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed", "changed, and no checkpoint"])
-def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path, damage: str) -> None:
+def test_damaged_plan_is_replaced_by_that_of_a_checkpoint(planted: Matrix, tmp_path: Path, damage: str) -> None:
     config = replace(CONFIG, checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(7))
@@ -174,13 +178,16 @@ def test_damaged_plan_is_taken_from_a_checkpoint(planted: Matrix, tmp_path: Path
     if damage.endswith("no checkpoint"):
         for name in SLOTS:
             shutil.rmtree(tmp_path / name)
-    heard = Signalling(-1)
-    trained = train(planted, config, tmp_path, heard)
+    progress = Signalling(-1)
+    trained = train(planted, config, tmp_path, progress)
     assert (tmp_path / PLAN).read_bytes() == plan
-    told = [line for line in heard.lines if "plan.json: not a plan" in line]
-    assert len(told) == (damage != "gone")
-    assert all(line.endswith("begins again" if "no" in damage else "that of a checkpoint is taken") for line in told)
-    assert any(line.startswith("going on") for line in heard.lines) == (not damage.endswith("no checkpoint"))
+
+    messages = [line for line in progress.lines if "plan.json: not a plan" in line]
+    assert len(messages) == (damage != "gone")
+
+    outcome = "starts from the beginning" if "no" in damage else "using the plan in the checkpoint"
+    assert all(line.endswith(outcome) for line in messages)
+    assert any(line.startswith("resuming") for line in progress.lines) == (not damage.endswith("no checkpoint"))
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
 
 
@@ -190,7 +197,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
         train(planted, config, tmp_path)
     saved = find_checkpoint(tmp_path, run_identity(planted, config)).checkpoint
     assert saved is not None
-    assert math.isfinite(saved.place.loss.mean)
+    assert math.isfinite(saved.state.loss.mean)
     assert 0 < np.count_nonzero(saved.done) < saved.done.size
 
 
@@ -216,36 +223,39 @@ train_matrix(open_matrix(sys.argv[1]), config, folder=Path(sys.argv[2]), threads
 """
 
 
-def test_killed_and_resumed_is_never_killed(planted: Matrix, tmp_path: Path) -> None:
+def test_killed_and_resumed_equals_uninterrupted(planted: Matrix, tmp_path: Path) -> None:
     config = replace(SAMPLED, checkpoint_minutes=1e-9)
     arguments = [str(planted.path), str(tmp_path), "8", repr(asdict(config))]
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True, text=True)
+
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
-    heard = Signalling(-1)
-    trained = train(planted, config, tmp_path, heard)
-    assert "going on after 21 of 54 steps" in heard.lines
+
+    progress = Signalling(-1)
+    trained = train(planted, config, tmp_path, progress)
+
+    assert "resuming after 21 of 54 steps" in progress.lines
     assert bits(trained) == bits(train(planted, config, tmp_path / "alone"))
     assert not any(path.name.startswith("scratch-") for path in tmp_path.iterdir())
 
 
-def test_other_interval_of_checkpoints_is_the_same_run(planted: Matrix, tmp_path: Path) -> None:
+def test_another_checkpoint_interval_resumes_the_same_run(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(4))
-    heard = Signalling(-1)
-    train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, heard)
-    assert any(line.startswith("going on") for line in heard.lines)
+    progress = Signalling(-1)
+    train(planted, replace(CONFIG, checkpoint_minutes=9), tmp_path, progress)
+    assert any(line.startswith("resuming") for line in progress.lines)
 
 
-def test_run_begun_on_a_device_that_is_not_here_is_refused(planted: Matrix, tmp_path: Path) -> None:
+def test_run_that_started_on_an_unavailable_device_is_rejected(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(3))
     identity = run_identity(planted, CONFIG)
     saved = load_plan(tmp_path, identity)
+
     assert saved is not None
+
     save_plan(tmp_path, identity, {**saved, "backend": "torch", "device": "cuda:77"})
-    line = (
-        "this run was begun on 'cuda:77' .torch., which cannot be used here; go on where it can, or remove the folder"
-    )
+    line = "this run started on 'cuda:77' .torch., which is not available here; resume it on a machine that has it"
     with pytest.raises(TrainingError, match=line):
         train(planted, CONFIG, tmp_path)

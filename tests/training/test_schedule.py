@@ -1,4 +1,4 @@
-"""The order of blocks, their number, the number of epochs, the rate."""
+"""The schedule: order and number of blocks, number of epochs, learning rate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swivel.training.schedule import (
-    LARGEST_BLOCK,
-    LARGEST_BLOCK_ELSEWHERE,
+    MAX_BLOCK_SIZE,
+    MAX_BLOCK_SIZE_ON_GPU,
+    MIN_BLOCK_SIZE,
     MIN_EPOCHS,
-    SMALLEST_BLOCK,
     UPDATES_PER_VECTOR,
     choose_block_count,
     default_block_size,
@@ -30,7 +30,7 @@ sizes = st.integers(1, 10**7)
 
 @given(blocks, blocks, seeds)
 @settings(deadline=None)
-def test_every_block_comes_once_a_pass(rows: int, columns: int, seed: tuple[int, int]) -> None:
+def test_every_block_comes_once_per_epoch(rows: int, columns: int, seed: tuple[int, int]) -> None:
     order = [block for round in rounds_without_conflict(rows, columns, seed) for block in round]
     assert sorted(order) == [(i, j) for i in range(rows) for j in range(columns)]
 
@@ -46,7 +46,9 @@ def test_no_row_block_and_no_column_block_comes_twice_in_a_round(
 
 @given(blocks, blocks, seeds)
 @settings(deadline=None)
-def test_there_are_as_few_rounds_as_can_be_all_of_one_length(rows: int, columns: int, seed: tuple[int, int]) -> None:
+def test_number_of_rounds_is_minimal_and_their_lengths_are_equal(
+    rows: int, columns: int, seed: tuple[int, int]
+) -> None:
     rounds = rounds_without_conflict(rows, columns, seed)
     assert len(rounds) == max(rows, columns)
     assert {len(round) for round in rounds} == {min(rows, columns)}
@@ -63,20 +65,20 @@ ranks = st.integers(1, 6)
 
 @given(blocks, blocks, ranks, seeds)
 @settings(deadline=None)
-def test_ranks_meet_every_block_once_and_never_the_same_parameters(
+def test_ranks_train_every_block_once_and_never_share_parameters(
     rows: int, columns: int, ranks: int, seed: tuple[int, int]
 ) -> None:
     order = rounds_for_ranks(rows, columns, ranks, seed)
-    met = sorted(block for blocks in order for block in blocks)
-    assert met == [(i, j) for i in range(rows) for j in range(columns)]
+    trained = sorted(block for blocks in order for block in blocks)
+    assert trained == [(i, j) for i in range(rows) for j in range(columns)]
     for blocks in order:
         assert len({i for i, _ in blocks}) == len({j for _, j in blocks}) == len(blocks)
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
 @settings(deadline=None)
-def test_column_blocks_go_round_as_seldom_as_can_be(rows: int, columns: int, number: int) -> None:
-    """Each of n ranks has to see every column block in an epoch: n - 1 moves, if the next epoch begins where this ends."""
+def test_column_blocks_move_as_rarely_as_possible(rows: int, columns: int, number: int) -> None:
+    """n ranks need every column block in an epoch: n - 1 moves, if the next epoch starts where this one ends."""
     ranks, height, width = 3, 3 * rows, 6 * columns
     order = [
         *rounds_for_ranks(height, width, ranks, (1, number)),
@@ -86,18 +88,19 @@ def test_column_blocks_go_round_as_seldom_as_can_be(rows: int, columns: int, num
     for blocks in order:
         for i, j in blocks:
             seen.setdefault(j, []).append(rank_of_row(height, ranks, i))
+
     assert {sum(a != b for a, b in pairwise(owners)) for owners in seen.values()} == {2 * (ranks - 1)}
 
 
-def test_passes_differ_in_their_order() -> None:
+def test_epochs_differ_in_their_order() -> None:
     orders = {str(rounds_without_conflict(8, 8, (1, 1, number))) for number in range(20)}
     assert len(orders) == 20
 
 
 @given(blocks, blocks, seeds)
 @settings(deadline=None)
-def test_a_round_is_a_diagonal_whose_blocks_are_neighbours(rows: int, columns: int, seed: tuple[int, int]) -> None:
-    """Neighbours in memory go to a GPU in one launch: one row block and one column block on, the longer side around."""
+def test_a_round_is_a_diagonal_whose_blocks_are_neighbors(rows: int, columns: int, seed: tuple[int, int]) -> None:
+    """The next block is one row block and one column block further, modulo the size: a GPU needs one launch."""
     for round in rounds_without_conflict(rows, columns, seed):
         for (i, j), (next_i, next_j) in pairwise(round):
             assert next_i == (i + 1) % rows
@@ -107,7 +110,7 @@ def test_a_round_is_a_diagonal_whose_blocks_are_neighbours(rows: int, columns: i
 def test_diagonals_come_in_random_order() -> None:
     orders = [rounds_without_conflict(6, 6, (seed,)) for seed in range(30)]
     assert {tuple(sorted(map(tuple, rounds))) for rounds in orders} == {tuple(sorted(map(tuple, orders[0])))}
-    assert len({rounds[0][0] for rounds in orders}) == 6, "every diagonal is the first at times"
+    assert len({rounds[0][0] for rounds in orders}) == 6, "every diagonal comes first for some seed"
 
 
 def test_blocks_are_plain_integers() -> None:
@@ -119,15 +122,15 @@ def test_blocks_are_plain_integers() -> None:
 @settings(deadline=None)
 def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, columns: int) -> None:
     size = default_block_size(rows, columns)
-    assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK["cpu"]
-    assert size <= default_block_size(rows, columns, LARGEST_BLOCK_ELSEWHERE) <= LARGEST_BLOCK_ELSEWHERE
+    assert MIN_BLOCK_SIZE <= size <= MAX_BLOCK_SIZE["cpu"]
+    assert size <= default_block_size(rows, columns, MAX_BLOCK_SIZE_ON_GPU) <= MAX_BLOCK_SIZE_ON_GPU
     assert size == default_block_size(columns, rows)
     assert size <= default_block_size(2 * rows, 2 * columns)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.data())
 @settings(deadline=None)
-def test_blocks_are_the_stored_ones_or_as_large_as_asked(size: int, block_size: int, data: st.DataObject) -> None:
+def test_blocks_are_the_stored_ones_or_have_the_given_size(size: int, block_size: int, data: st.DataObject) -> None:
     stored = data.draw(st.integers(1, size))
     count = choose_block_count(size, block_size, stored)
     wanted = -(-size // block_size)
@@ -136,7 +139,7 @@ def test_blocks_are_the_stored_ones_or_as_large_as_asked(size: int, block_size: 
     assert wanted / 1.5 <= count <= 1.5 * wanted
 
 
-def test_stored_blocks_are_kept_where_they_are_about_as_large_as_asked() -> None:
+def test_stored_blocks_are_kept_if_their_size_is_close_enough() -> None:
     assert choose_block_count(98_304, 1_024, 96) == 96
     assert choose_block_count(98_304, 1_100, 96) == 96
     assert choose_block_count(98_304, 4_096, 96) == 24
@@ -144,7 +147,7 @@ def test_stored_blocks_are_kept_where_they_are_about_as_large_as_asked() -> None
 
 @given(st.integers(1, 10**4), st.integers(1, 10**4))
 @settings(deadline=None)
-def test_default_passes_give_every_vector_enough_updates(rows: int, columns: int) -> None:
+def test_default_epochs_give_every_vector_enough_updates(rows: int, columns: int) -> None:
     epochs = default_epochs(rows, columns)
     assert epochs >= MIN_EPOCHS
     shorter = min(rows, columns)
@@ -155,7 +158,7 @@ def test_default_passes_give_every_vector_enough_updates(rows: int, columns: int
 
 @given(st.floats(1e-3, 10), st.integers(1, 1000))
 @settings(deadline=None)
-def test_rate_falls_in_a_line_from_the_full_one_to_zero(rate: float, total: int) -> None:
+def test_learning_rate_falls_linearly_to_zero(rate: float, total: int) -> None:
     rates = [falling_rate(rate, done, total) for done in range(total + 1)]
     assert rates[0] == rate
     assert rates[-1] == 0
@@ -163,5 +166,5 @@ def test_rate_falls_in_a_line_from_the_full_one_to_zero(rate: float, total: int)
     assert falling_rate(rate, total / 2, total) == pytest.approx(rate / 2)
 
 
-def test_rate_is_never_negative() -> None:
+def test_learning_rate_is_never_negative() -> None:
     assert falling_rate(0.1, 11, 10) == 0

@@ -1,4 +1,4 @@
-"""Aligning: a known rotation is found again, cosines inside a model stay, what cannot be aligned is refused."""
+"""Alignment recovers a known rotation and keeps cosines within a model; invalid input raises errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Vectors, VectorTable, find_rotation, shared_words
 
-WORDS, DIM = 60, 8
+WORDS = 60
+DIM = 8
 
 
 def make(seed: int = 0, words: int = WORDS, dim: int = DIM, prefix: str = "w") -> Vectors:
@@ -17,7 +18,7 @@ def make(seed: int = 0, words: int = WORDS, dim: int = DIM, prefix: str = "w") -
     return Vectors(VectorTable(Vocabulary([f"{prefix}{n}" for n in range(words)]), table))
 
 
-def turn(vectors: Vectors, rotation: np.ndarray) -> Vectors:
+def rotate(vectors: Vectors, rotation: np.ndarray) -> Vectors:
     return Vectors(VectorTable(vectors.vocabulary, (vectors.vectors @ rotation).astype(np.float32)))
 
 
@@ -42,34 +43,35 @@ def test_rotation_is_orthogonal_and_beats_any_other(rotation: np.ndarray) -> Non
     assert all(best < np.linalg.norm(source @ other - target) for other in others)
 
 
-def test_long_lists_are_taken_piece_by_piece(monkeypatch: pytest.MonkeyPatch, rotation: np.ndarray) -> None:
+def test_rotation_does_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch, rotation: np.ndarray) -> None:
     source = np.random.default_rng(3).normal(size=(50, DIM)).astype(np.float32)
     monkeypatch.setattr("swivel.vectors.align._CHUNK_ROWS", 7)
     np.testing.assert_allclose(find_rotation(source, (source @ rotation).astype(np.float32)), rotation, atol=1e-6)
 
 
-def test_aligned_vectors_lie_on_the_others(rotation: np.ndarray) -> None:
+def test_aligned_vectors_equal_the_others(rotation: np.ndarray) -> None:
     vectors = make()
-    aligned = vectors.align(turn(vectors, rotation))
+    aligned = vectors.align(rotate(vectors, rotation))
     np.testing.assert_allclose(aligned.vectors, vectors.vectors @ rotation, atol=1e-5)
-    np.testing.assert_allclose(turn(vectors, rotation).align(vectors).vectors, vectors.vectors, atol=1e-5)
+    np.testing.assert_allclose(rotate(vectors, rotation).align(vectors).vectors, vectors.vectors, atol=1e-5)
 
 
 def test_words_that_only_one_has_are_rotated_with_the_rest(rotation: np.ndarray) -> None:
-    vectors, other = make(), turn(make(), rotation)
+    vectors = make()
+    other = rotate(make(), rotation)
     fewer = Vectors(VectorTable(Vocabulary(other.vocabulary.tokens[::-2]), other.vectors[::-2]))
     aligned = vectors.align(fewer)
     np.testing.assert_allclose(aligned.vectors, vectors.vectors @ rotation, atol=1e-5)
 
 
-def test_lengths_and_cosines_inside_a_model_stay() -> None:
+def test_alignment_keeps_lengths_and_cosines_within_a_model() -> None:
     vectors = make(0)
     aligned = vectors.align(make(1))
     np.testing.assert_allclose(aligned.vectors @ aligned.vectors.T, vectors.vectors @ vectors.vectors.T, atol=1e-4)
     assert [near.token for near in aligned.nearest("w3")] == [near.token for near in vectors.nearest("w3")]
 
 
-def test_scores_stay() -> None:
+def test_alignment_keeps_scores() -> None:
     rng = np.random.default_rng(4)
     words = Vocabulary([f"w{n}" for n in range(WORDS)])
     rows, columns = rng.normal(size=(2, WORDS, DIM)).astype(np.float32)
@@ -79,41 +81,41 @@ def test_scores_stay() -> None:
     assert vectors.align(make()).score("w1", "w2") == vectors.score("w1", "w2")
 
 
-def test_words_to_lean_on_may_be_given_or_counted(rotation: np.ndarray) -> None:
+def test_anchor_words_may_be_a_list_or_a_number(rotation: np.ndarray) -> None:
     vectors = make()
     table = vectors.vectors @ rotation
-    table[30:] = np.random.default_rng(6).normal(size=(30, DIM))  # the rarer half says nothing
+    table[30:] = np.random.default_rng(6).normal(size=(30, DIM))  # the rarer half is random
     other = Vectors(VectorTable(vectors.vocabulary, table.astype(np.float32)))
     for words in (30, vectors.vocabulary.tokens[:30]):
         np.testing.assert_allclose(vectors.align(other, words=words).vectors, vectors.vectors @ rotation, atol=1e-5)
     assert np.abs(vectors.align(other).vectors - vectors.vectors @ rotation).max() > 0.1
 
 
-def test_shared_words_come_by_the_worse_of_two_ranks() -> None:
+def test_shared_words_are_ordered_by_the_larger_rank() -> None:
     assert shared_words(Vocabulary(["a", "b", "c", "d"]), Vocabulary(["d", "c", "x", "a"])) == ["c", "a", "d"]
 
 
 @pytest.mark.parametrize(
-    ("other", "words", "says"),
+    ("other", "words", "message"),
     [
-        (make(dim=5), None, "vectors of 8 and of 5 dimensions share no space"),
-        (make(prefix="v"), None, "0 words do not fix a rotation in 8 dimensions"),
-        (make(), 7, "7 words do not fix a rotation"),
-        (make(), 0, "words must be a list of words, or how many of the commonest, got 0"),
-        (make(), "w1", "words must be a list of words, .* got 'w1'"),
-        (make(), True, "words must be a list of words, .* got True"),
+        (make(dim=5), None, "cannot align vectors of 8 and 5 dimensions"),
+        (make(prefix="v"), None, "0 words do not determine a rotation in 8 dimensions"),
+        (make(), 7, "7 words do not determine a rotation"),
+        (make(), 0, "words must be a list of words or a positive number of most frequent words, got 0"),
+        (make(), "w1", "words must be a list of words or .* got 'w1'"),
+        (make(), True, "words must be a list of words or .* got True"),
     ],
 )
-def test_what_cannot_be_aligned_is_refused(other: Vectors, words: object, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_models_that_cannot_be_aligned_raise_errors(other: Vectors, words: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make().align(other, words=words)  # type: ignore[arg-type]
 
 
-def test_word_that_one_lacks_is_no_anchor() -> None:
+def test_an_anchor_must_be_in_both_vocabularies() -> None:
     with pytest.raises(UnknownToken, match="'zebra' is not in the vocabulary"):
         make().align(make(), words=["w1", "zebra"])
 
 
-def test_lists_of_different_shape_are_refused() -> None:
+def test_arrays_of_different_shape_raise_an_error() -> None:
     with pytest.raises(ConfigError, match="must have the same shape"):
         find_rotation(np.zeros((3, 2), np.float32), np.zeros((4, 2), np.float32))

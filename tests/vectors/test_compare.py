@@ -1,4 +1,4 @@
-"""Comparing: words planted to move come first, frequency is allowed for, the yardstick says what is noise."""
+"""Comparison of models: planted changes come first, also for frequent words and with a yardstick; `swivel compare`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from swivel.errors import ConfigError
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.compare import Drift, compare, running_middle
 
-WORDS, DIM = 400, 12
+WORDS = 400
+DIM = 12
 MOVED = ("w7", "w150", "w390")
 
 
@@ -28,7 +29,7 @@ def make(table: np.ndarray, counts: np.ndarray | None = None) -> Vectors:
 
 
 def turned(table: np.ndarray, seed: int, noise: float | np.ndarray = 0.0) -> np.ndarray:
-    """Return the table in a space of its own, with noise."""
+    """Return the table with noise and a random rotation."""
     rng = np.random.default_rng(seed)
     rotation = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
     return np.asarray((table + noise * rng.normal(size=table.shape)) @ rotation)
@@ -41,7 +42,7 @@ def table() -> np.ndarray:
 
 @pytest.fixture
 def moved(table: np.ndarray) -> np.ndarray:
-    """The table with three words in other places."""
+    """The table with the vectors of three words reversed."""
     changed = table.copy()
     for word in MOVED:
         changed[int(word[1:])] = -table[int(word[1:])]
@@ -56,19 +57,21 @@ def test_planted_words_come_first(table: np.ndarray, moved: np.ndarray) -> None:
     assert len(found) == WORDS
 
 
-def test_rare_noisy_words_do_not_drown_a_common_one_that_moved() -> None:
+def test_a_frequent_word_that_changed_comes_before_noisy_rare_words() -> None:
     table = np.random.default_rng(0).normal(size=(1600, DIM))
     noise = np.linspace(0.05, 0.6, len(table))[:, None]
     changed = table.copy()
-    changed[3] += 0.7 * np.linalg.norm(table[3]) * np.eye(DIM)[0]  # a little, for a word that never moves
+    changed[3] += 0.7 * np.linalg.norm(table[3]) * np.eye(DIM)[0]  # a small change of a word without noise
     found = compare(make(table), make(turned(changed, 2, noise)))
+
     assert found.words[0].word == "w3"
-    assert sum(word.cosine < found.words[0].cosine for word in found) > 20  # all of which a rank by cosine puts first
+    assert sum(word.cosine < found.words[0].cosine for word in found) > 20  # a ranking by cosine would put these first
     assert found.words[0].usual > 0.95
 
 
 def test_neighbours_are_those_of_each_model(table: np.ndarray, moved: np.ndarray) -> None:
-    before, after = make(table), make(turned(moved, 1))
+    before = make(table)
+    after = make(turned(moved, 1))
     word = compare(before, after, neighbours=4).words[0]
     assert word.before == tuple(near.token for near in before.nearest(word.word, count=4))
     assert word.after == tuple(near.token for near in after.nearest(word.word, count=4))
@@ -85,28 +88,38 @@ def test_equal_models_agree_on_everything(table: np.ndarray) -> None:
     assert found.words[0].moved_z is None
 
 
-def test_yardstick_is_what_two_trainings_of_one_text_differ_by(table: np.ndarray, moved: np.ndarray) -> None:
-    before, after = make(table), make(turned(moved, 1, noise=0.3))
+def test_yardstick_is_the_agreement_of_two_trainings_on_one_text(table: np.ndarray, moved: np.ndarray) -> None:
+    before = make(table)
+    after = make(turned(moved, 1, noise=0.3))
     again = make(turned(table, 2, noise=0.3))
     found = compare(before, after, yardstick=again)
+
     assert found.yardstick is not None
     assert found.yardstick == compare(again, before).whole
+
     first = found.words[0]
+
     assert first.same_text is not None
     assert first.moved_z is not None
     assert first.same_text == pytest.approx(found.yardstick.cosine, abs=0.02)
     assert first.moved_z > 10
+
     others = [word.moved_z for word in found.words[3:] if word.moved_z is not None]
-    assert abs(np.median(others)) < 0.5  # the same noise
+
+    assert abs(np.median(others)) < 0.5  # both comparisons have the same noise
 
 
 def test_only_common_words_that_all_models_have_are_compared(table: np.ndarray) -> None:
     counts = np.arange(WORDS, 0, -1)
-    before, after = make(table, counts), make(turned(table, 1), counts[::-1])
+    before = make(table, counts)
+    after = make(turned(table, 1), counts[::-1])
     words = {word.word for word in compare(before, after, min_count=100)}
+
     assert words == {f"w{n}" for n in range(WORDS) if counts[n] >= 100 and counts[::-1][n] >= 100}
     assert len(compare(before, after, top=50)) == 50
+
     fewer = make(table[:90])
+
     assert {word.word for word in compare(before, after, yardstick=fewer)} == {f"w{n}" for n in range(19, 90)}
 
 
@@ -116,11 +129,11 @@ def test_words_without_a_vector_are_left_out(table: np.ndarray) -> None:
     assert "w5" not in {word.word for word in compare(make(table), make(turned(empty, 1)))}
 
 
-def test_counts_that_are_not_known_leave_no_word_out(table: np.ndarray) -> None:
+def test_words_with_unknown_counts_are_compared(table: np.ndarray) -> None:
     assert len(compare(make(table), make(table), min_count=10**6)) == WORDS
 
 
-def test_middle_runs_with_the_values() -> None:
+def test_running_middle_follows_the_values() -> None:
     values = np.concatenate([np.zeros(1000), np.ones(1000)])
     middle, spread = running_middle(values)
     assert (middle[:700] == 0).all()
@@ -129,28 +142,29 @@ def test_middle_runs_with_the_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"top": 0}, "top must be a positive integer, got 0"),
         ({"neighbours": 0}, "neighbours must be a positive integer"),
         ({"min_count": -1}, "min_count must be an integer of 0 or more"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], says: str, table: np.ndarray) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_wrong_settings_raise_errors(settings: dict[str, Any], message: str, table: np.ndarray) -> None:
+    with pytest.raises(ConfigError, match=message):
         compare(make(table), make(table), **settings)
 
 
-def test_models_without_a_common_word_are_refused(table: np.ndarray) -> None:
+def test_models_without_a_common_word_raise_an_error(table: np.ndarray) -> None:
     other = Vectors(VectorTable(Vocabulary(["x", "y"]), np.eye(2, DIM, dtype=np.float32)))
     with pytest.raises(ConfigError, match="share no word"):
         compare(make(table), other)
 
 
-def test_table_has_a_line_a_word(table: np.ndarray, moved: np.ndarray, tmp_path: Path) -> None:
+def test_table_has_one_line_per_word(table: np.ndarray, moved: np.ndarray, tmp_path: Path) -> None:
     found = compare(make(table), make(turned(moved, 1)))
     found.write(tmp_path / "moved.tsv")
     header, *lines = [line.split("\t") for line in (tmp_path / "moved.tsv").read_text().splitlines()]
+
     assert header[:4] == ["word", "count_before", "count_after", "cosine"]
     assert [line[0] for line in lines] == [word.word for word in found]
     assert all(len(line) == len(header) for line in lines)
@@ -158,7 +172,7 @@ def test_table_has_a_line_a_word(table: np.ndarray, moved: np.ndarray, tmp_path:
     assert lines[0][header.index("moved_z")] == ""
 
 
-def test_json_has_the_whole_too(table: np.ndarray, tmp_path: Path) -> None:
+def test_json_includes_the_agreement(table: np.ndarray, tmp_path: Path) -> None:
     found = compare(make(table), make(turned(table, 1, noise=0.1)))
     found.write(tmp_path / "moved.json")
     assert json.loads((tmp_path / "moved.json").read_text()) == json.loads(json.dumps(found.to_dict()))
@@ -166,7 +180,7 @@ def test_json_has_the_whole_too(table: np.ndarray, tmp_path: Path) -> None:
     assert len(found.to_dict(2)["words"]) == 2
 
 
-def test_other_endings_are_refused(tmp_path: Path) -> None:
+def test_other_suffixes_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"written as \.tsv or \.json"):
         Drift((), compare(*[make(np.eye(4))] * 2).whole, None).write(tmp_path / "moved.xlsx")
 
@@ -193,10 +207,13 @@ def test_models_may_be_given_by_their_folders(folders: list[Path]) -> None:
     assert by_path == compare(opened[0], opened[1], yardstick=opened[2])
 
 
-def test_verb_shows_what_moved_with_neighbours(folders: list[Path]) -> None:
+def test_command_prints_changed_words_with_neighbors(folders: list[Path]) -> None:
     ended = show("compare", folders[0], folders[1], "--count", 3)
+
     assert ended.exit_code == 0
+
     lines = ended.stdout.splitlines()
+
     assert lines[0].startswith("400 words compared: mean cosine 0.9")
     assert lines[2].split() == ["word", "cosine", "usual", "z"]
     assert {lines[n].split()[0] for n in (3, 6, 9)} == set(MOVED)
@@ -205,7 +222,7 @@ def test_verb_shows_what_moved_with_neighbours(folders: list[Path]) -> None:
     assert len(lines) == 12
 
 
-def test_verb_takes_a_yardstick_and_writes_a_file(folders: list[Path], tmp_path: Path) -> None:
+def test_command_uses_a_yardstick_and_writes_a_file(folders: list[Path], tmp_path: Path) -> None:
     file = tmp_path / "moved.tsv"
     ended = show("compare", *folders[:2], "--yardstick", folders[2], "-o", file)
     assert ended.exit_code == 0
@@ -214,19 +231,19 @@ def test_verb_takes_a_yardstick_and_writes_a_file(folders: list[Path], tmp_path:
     assert len(file.read_text().splitlines()) == WORDS + 1
 
 
-def test_verb_prints_json(folders: list[Path]) -> None:
+def test_command_prints_json(folders: list[Path]) -> None:
     data = json.loads(show("compare", *folders[:2], "--json", "--count", 2).stdout)
     assert data["compared"] == WORDS
     assert [word["word"] in MOVED for word in data["words"]] == [True, True]
 
 
-def test_verb_refuses_a_wrong_ending_before_it_compares(tmp_path: Path) -> None:
+def test_command_checks_the_suffix_before_comparing(tmp_path: Path) -> None:
     ended = show("compare", tmp_path / "nowhere", tmp_path / "nowhere", "-o", "moved.csv")
     assert isinstance(ended.exception, ConfigError)
     assert "moved.csv" in str(ended.exception)
 
 
-def test_long_lines_are_cut_to_the_terminal(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_are_cut_to_the_width_of_the_terminal(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "42")
     lines = show("compare", *folders[:2], "--count", 2).stdout.splitlines()
     assert all(len(line) <= 42 for line in lines[2:])
@@ -235,7 +252,7 @@ def test_long_lines_are_cut_to_the_terminal(folders: list[Path], monkeypatch: py
 
 @pytest.fixture(scope="module")
 def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two trainings of one matrix, and one of another."""
+    """Two trainings on one matrix and one on another."""
     folder = tmp_path_factory.mktemp("trainings")
     other = swivel.count(["w0 w1 w2 w3 w4 w5 w6 w7 w8"] * 30, min_count=1)
     for name, matrix, seed in (("a", planted, 1), ("b", planted, 2), ("c", other, 1)):
@@ -243,12 +260,12 @@ def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list
     return [folder / name for name in "abc"]
 
 
-def test_two_trainings_of_one_matrix_are_called_so(trainings: list[Path]) -> None:
+def test_command_reports_two_trainings_on_one_matrix(trainings: list[Path]) -> None:
     ended = show("compare", *trainings[:2])
     assert "A and B were trained on the same counts" in ended.stderr
 
 
-def test_yardstick_of_another_text_is_told(trainings: list[Path]) -> None:
+def test_command_reports_a_yardstick_of_another_text(trainings: list[Path]) -> None:
     ended = show("compare", trainings[0], trainings[1], "--yardstick", trainings[2], "--min-count", 0)
     assert "the yardstick was trained on other counts than A" in ended.stderr
     assert "yardstick" not in show("compare", *trainings[:2], "--yardstick", trainings[1]).stderr
@@ -257,15 +274,18 @@ def test_yardstick_of_another_text_is_told(trainings: list[Path]) -> None:
 def test_command_for_a_yardstick_is_that_of_the_training_with_another_seed(trainings: list[Path]) -> None:
     ended = show("compare", trainings[0], trainings[2], "--min-count", 0)
     command = second_training(swivel.load(trainings[0]))
+
     assert command is not None
     assert f"for a yardstick: {command}, then --yardstick" in ended.stderr
+
     arguments = command.replace("MATRIX", "m").split()[1:]
     context = cli.commands["train"].make_context("train", arguments[1:])
     given = {name: value for name, value in context.params.items() if value is not None}
+
     assert (given["dim"], given["epochs"], given["seed"], given["combine"]) == (4, 2, 2, "sum")
     assert given["weight_decay"] == 1e-4
 
 
-def test_nobody_knows_how_other_vectors_were_trained(folders: list[Path], table: np.ndarray) -> None:
+def test_no_command_is_suggested_for_vectors_without_settings(folders: list[Path], table: np.ndarray) -> None:
     assert second_training(make(table)) is None
     assert second_training(swivel.load(folders[0])) is None

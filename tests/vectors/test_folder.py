@@ -1,4 +1,4 @@
-"""Combining the sides of a model, and the folder of vectors on disk."""
+"""Combining rows and columns into vectors, and the folder of vectors on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def make_sides(rows: int = 7, parts: int = 2, dim: int = 5) -> tuple[NDArray[np.
     rng = np.random.default_rng(rows)
     w = rng.standard_normal((rows, dim)).astype(np.float32)
     c = rng.standard_normal((rows * parts, dim)).astype(np.float32)
-    w[3], c[3 * parts : 4 * parts] = 0, 0
+    w[3] = 0
+    c[3 * parts : 4 * parts] = 0
     return w, c
 
 
@@ -37,7 +38,8 @@ def make_model() -> Vectors:
     words = Vocabulary(["the", "tab\there", "naïve", "d", "e", "f", "g"], [70, 60, 50, 40, 30, 20, 10])
     labels = Vocabulary([f"{side}:{word}" for word in words for side in ("left", "right")], range(14))
     combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts"))
-    rows, columns = VectorTable(words, w, np.arange(7) / 3), VectorTable(labels, c, np.arange(14) / 7)
+    rows = VectorTable(words, w, np.arange(7) / 3)
+    columns = VectorTable(labels, c, np.arange(14) / 7)
     return Vectors(rows, columns, vectors=combined, shift=0.25, columns_per_row=2)
 
 
@@ -59,7 +61,7 @@ def test_the_sum_adds_every_part_of_a_word(parts: int) -> None:
 @pytest.mark.parametrize("sum_weight", [0.0, 1.5])
 @pytest.mark.parametrize("spectrum", [1.0, 0.8])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_parts_side_by_side_are_cut_as_an_svd_cuts_them(parts: int, spectrum: float, sum_weight: float) -> None:
+def test_combined_parts_equal_a_truncated_svd(parts: int, spectrum: float, sum_weight: float) -> None:
     w, c = make_sides(rows=60, parts=parts)
     both = w + c.reshape(len(w), parts, -1).sum(axis=1)
     sides = [scale_to_unit(w), *(0.5 * scale_to_unit(c[part::parts]) for part in range(parts))]
@@ -69,39 +71,45 @@ def test_parts_side_by_side_are_cut_as_an_svd_cuts_them(parts: int, spectrum: fl
     best = left[:, :5] * lengths
     config = VectorsConfig(combine="parts", column_weight=0.5, sum_weight=sum_weight, spectrum=spectrum)
     combined = combine_vectors(w, c, parts, config)
+
     assert combined.shape == w.shape and combined.dtype == np.float32
     assert combined @ combined.T == pytest.approx(best @ best.T, abs=1e-5)
     assert np.linalg.norm(combined, axis=0) == pytest.approx(lengths, rel=1e-5)
 
 
-def test_weights_of_zero_leave_the_rows_cosines() -> None:
+def test_with_weights_of_zero_the_cosines_are_those_of_the_rows() -> None:
     w, c = make_sides(rows=20)
     config = VectorsConfig(combine="parts", column_weight=0.0, sum_weight=0.0, spectrum=1.0)
     combined = combine_vectors(w, c, 2, config)
     assert combined @ combined.T == pytest.approx(scale_to_unit(w) @ scale_to_unit(w).T, abs=1e-5)
 
 
-def test_dimensions_that_the_rows_do_not_have_stay_empty_whatever_the_power() -> None:
-    w, c = make_sides(rows=4)  # five dimensions; three rows that are not zero can fill three
+def test_dimensions_without_variance_stay_zero_for_any_power() -> None:
+    w, c = make_sides(rows=4)  # three rows that are not zero span only three of five dimensions
     combined = combine_vectors(w, c, 2, VectorsConfig(combine="parts", spectrum=0.0))
     assert np.isfinite(combined).all()
     assert np.abs(combined[:, 3:]).max() < 1e-4 < np.abs(combined[:, :2]).max()
 
 
 @pytest.mark.parametrize("combine", ["rows", "sum", "parts"])
-def test_a_word_of_zeros_stays_zeros(combine: str) -> None:
+def test_a_word_of_zeros_stays_zero(combine: str) -> None:
     w, c = make_sides()
     assert not combine_vectors(w, c, 2, VectorsConfig(combine=combine))[3].any()
 
 
-def test_the_cut_learns_from_the_commonest_rows_and_is_made_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_svd_uses_the_most_frequent_rows_and_does_not_depend_on_the_chunk_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     w, c = make_sides(rows=50)
     config = VectorsConfig(combine="parts")
     whole = combine_vectors(w, c, 2, config)
     monkeypatch.setattr("swivel.vectors.combine._CHUNK_ROWS", 7)
+
     assert combine_vectors(w, c, 2, config) == pytest.approx(whole, abs=1e-5)
+
     monkeypatch.setattr("swivel.vectors.combine.SVD_ROWS", 20)
     first = combine_vectors(w[:20], c[:40], 2, config)
+
     assert combine_vectors(w, c, 2, config)[:20] == pytest.approx(first, abs=1e-5)
 
 
@@ -114,11 +122,11 @@ def test_the_largest_component_of_every_axis_is_positive() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "parts"])
-def test_columns_that_are_other_things_than_rows_cannot_be_added(combine: str) -> None:
+def test_columns_that_do_not_belong_to_rows_cannot_be_combined(combine: str) -> None:
     w, c = make_sides()
-    with pytest.raises(ConfigError, match=f"combine={combine} needs columns that belong to the rows"):
+    with pytest.raises(ConfigError, match=f"combine={combine!r} needs columns that belong to the rows"):
         combine_vectors(w, c, 0, VectorsConfig(combine=combine))
-    with pytest.raises(ConfigError, match="take combine=rows"):
+    with pytest.raises(ConfigError, match="use combine='rows'"):
         combine_vectors(w, None, 1, VectorsConfig(combine=combine))
     with pytest.raises(ConfigError, match="need 21 columns, got 14"):
         combine_vectors(w, c, 3, VectorsConfig(combine=combine))
@@ -132,7 +140,7 @@ def assert_same(first: Vectors, second: Vectors) -> None:
         assert getattr(first, name) == getattr(second, name), name
 
 
-def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
+def test_loaded_vectors_equal_the_saved_ones(tmp_path: Path) -> None:
     vectors = make_model()
     vectors.save(tmp_path / "vectors")
     loaded = load(tmp_path / "vectors")
@@ -160,7 +168,7 @@ def test_loaded_values_are_mapped_not_read(tmp_path: Path) -> None:
         assert isinstance(base, np.memmap)
 
 
-def test_loading_and_asking_imports_nothing_heavier_than_numpy(tmp_path: Path) -> None:
+def test_loading_and_searching_import_only_numpy(tmp_path: Path) -> None:
     make_model().save(tmp_path)
     program = (
         "import sys, swivel.vectors; v = swivel.vectors.load(sys.argv[1]); v.nearest('the'); v.score('the', 'd');"
@@ -170,7 +178,7 @@ def test_loading_and_asking_imports_nothing_heavier_than_numpy(tmp_path: Path) -
     assert run.stdout.strip() == "[]"
 
 
-def test_safetensors_own_library_reads_the_file(tmp_path: Path) -> None:
+def test_the_safetensors_library_reads_the_file(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
     vectors = make_model()
@@ -188,7 +196,7 @@ def test_another_stage_may_write_vectors_with_its_own_manifest(tmp_path: Path) -
     assert_same(load(tmp_path), make_model())
 
 
-def test_a_finished_folder_is_overwritten_only_when_asked(tmp_path: Path) -> None:
+def test_a_finished_folder_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     make_model().save(tmp_path)
     with pytest.raises(FolderExists):
         make_model().save(tmp_path)
@@ -196,27 +204,31 @@ def test_a_finished_folder_is_overwritten_only_when_asked(tmp_path: Path) -> Non
     assert_same(load(tmp_path), make_model())
 
 
-def test_a_folder_that_is_missing_unfinished_or_of_another_stage_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_unfinished_or_of_another_stage_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such folder"):
         load(tmp_path / "none")
     with pytest.raises(UnfinishedFolder):
         load(tmp_path)
+
     with create_folder(tmp_path / "matrix", "matrix") as folder:
         folder.finish(config={}, inputs={}, facts={})
+
     with pytest.raises(StorageError, match="a folder of matrix, not of vectors"):
         load(tmp_path / "matrix")
+
     with create_folder(tmp_path / "bare", "vectors") as folder:
         folder.finish(config={}, inputs={}, facts={})
-    with pytest.raises(DamagedFolder, match=r"no vectors\.safetensors"):
+
+    with pytest.raises(DamagedFolder, match=r"vectors\.safetensors is missing from the manifest"):
         load(tmp_path / "bare")
 
 
 def save_with(path: Path, parts: dict[str, Any]) -> None:
-    """Save the model with some parts replaced: bytes, arrays or lines; or the facts."""
+    """Save the model with some files (bytes, arrays or lines) or the facts replaced."""
     with create_folder(path, "vectors") as folder:
         real = write_vectors(folder, make_model())
         if TENSORS in parts:
-            del real["tensors"]  # as older versions wrote it
+            del real["tensors"]  # as in folders of older versions
         for name, value in parts.items():
             if name == "facts":
                 real = value
@@ -237,11 +249,11 @@ def save_with(path: Path, parts: dict[str, Any]) -> None:
         ({"rows.txt": ["no count"] * 7}, "expected a token, a tab and a count"),
         ({"row_sums.npy": np.ones(3)}, "needs 7 sums"),
         ({"facts": {"shift": 0.0}}, "'columns_per_row' is missing"),
-        ({"facts": {"shift": "x", "columns_per_row": 2}}, "do not fit together"),
+        ({"facts": {"shift": "x", "columns_per_row": 2}}, "its files do not match"),
         ({"facts": {"shift": 0.0, "columns_per_row": 5}}, "need 35 columns, got 14"),
     ],
 )
-def test_parts_that_do_not_fit_together_are_damage(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
+def test_files_that_do_not_match_are_damage(tmp_path: Path, parts: dict[str, Any], message: str) -> None:
     save_with(tmp_path, parts)
     with pytest.raises(DamagedFolder, match=message):
         load(tmp_path)
@@ -275,7 +287,7 @@ def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> di
         tensor_file({"rows": {"dtype": "F32"}}),
     ],
 )
-def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_tensor_file_raises_an_error(tmp_path: Path, data: bytes) -> None:
     save_with(tmp_path, {TENSORS: data})
     with pytest.raises(DamagedFolder, match=r"vectors\.safetensors: not a safetensors file"):
         load(tmp_path)
@@ -283,10 +295,10 @@ def test_a_damaged_tensor_file_is_told(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("wrong", [entry(shape=[6]), entry(dtype="I32"), entry(dtype="F16", offsets=[0, 12])])
 @pytest.mark.parametrize("name", ["columns", "vectors"])
-def test_a_tensor_that_is_no_matrix_of_float32_is_damage(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
+def test_a_tensor_other_than_a_float32_matrix_is_damage(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
     data = tensor_file(json.dumps(entry() | {name: wrong["rows"]}).encode(), bytes(24))
     save_with(tmp_path, {TENSORS: data})
-    with pytest.raises(DamagedFolder, match=rf"not a safetensors file of float32 matrices \({name} is none\)"):
+    with pytest.raises(DamagedFolder, match=rf"not a safetensors file of float32 matrices \({name} is not one\)"):
         load(tmp_path)
 
 
@@ -305,11 +317,11 @@ def test_tensors_at_odd_addresses_are_read_too(tmp_path: Path, padding: int) -> 
     assert rows.flags.aligned and np.array_equal(rows, values)
 
 
-def test_a_tensor_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_missing_tensor_file_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="none: No such file"):
         read_tensors(tmp_path / "none")
 
 
-def test_tensors_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_written_raise_an_error(tmp_path: Path) -> None:
     with create_folder(tmp_path, "vectors") as folder, pytest.raises(StorageError, match="none"):
         folder.write_tensors("none/file", {"rows": np.ones((2, 2), np.float32)})

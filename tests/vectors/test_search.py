@@ -1,4 +1,4 @@
-"""The best of many scores, one query or many at a time: the same as sorting everything."""
+"""Searches for the highest scores give the same result as a full sort, for one query and for many."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def sorted_best(scores: np.ndarray, count: int) -> list[int]:
 @settings(max_examples=60, deadline=None)
 def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    scores = rng.integers(0, levels, size).astype(np.float32)  # few levels: many are equal
+    scores = rng.integers(0, levels, size).astype(np.float32)  # few levels give many ties
     scores[rng.random(size) < 0.1] = -np.inf
     assert best_ids(scores, count).tolist() == sorted_best(scores, count)
 
 
-@pytest.mark.parametrize("at_a_time", [1, 7, 40, 1000, 1 << 20])
+@pytest.mark.parametrize("block_scores", [1, 7, 40, 1000, 1 << 20])
 @pytest.mark.parametrize("count", [1, 3, 30, 500])
 def test_the_best_rows_are_those_of_the_whole_product(
-    monkeypatch: pytest.MonkeyPatch, at_a_time: int, count: int
+    monkeypatch: pytest.MonkeyPatch, block_scores: int, count: int
 ) -> None:
-    monkeypatch.setattr(search, "_SCORES_AT_A_TIME", at_a_time)
-    rng = np.random.default_rng(at_a_time + count)
-    unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # whole numbers: products are exact, and many equal
+    monkeypatch.setattr(search, "_SCORES_PER_BLOCK", block_scores)
+    rng = np.random.default_rng(block_scores + count)
+    unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # integers: products are exact and have many ties
     queries = rng.integers(-2, 3, (13, 3)).astype(np.float32)
     is_zero = np.asarray(~unit.any(axis=1))
     excluded = Pairs(rng.integers(0, 13, 40), rng.integers(0, 211, 40))
@@ -45,13 +45,14 @@ def test_the_best_rows_are_those_of_the_whole_product(
     scores[:, is_zero] = -np.inf
     scores[excluded.queries, excluded.rows] = -np.inf
     found = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
+
     for query in range(13):
         kept = found.scores[query] > -np.inf
         assert found.ids[query][kept].tolist() == sorted_best(scores[query], count)
         assert found.scores[query][kept].tolist() == scores[query][sorted_best(scores[query], count)].tolist()
 
 
-def test_no_queries_have_no_answers() -> None:
+def test_an_empty_list_of_queries_has_no_answers() -> None:
     assert best_rows(
         np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=NONE, is_zero=np.zeros(3, bool)
     ).ids.shape == (0, 2)
@@ -63,20 +64,21 @@ def make(count: int = 300) -> Vectors:
     return Vectors(VectorTable(Vocabulary([f"w{number}" for number in range(count)]), values))
 
 
-def test_each_of_many_has_the_neighbours_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.vectors.vectors.QUERIES_AT_A_TIME", 3)
+def test_nearest_each_equals_nearest_for_every_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.vectors.vectors.QUERIES_PER_BATCH", 3)
     vectors = make()
     queries: list[Query] = ["w0", "w5", ("w1", "w2"), np.ones(8), "w299", "w0", ["w7"]]
     found = vectors.nearest_each(queries, count=7)
+
     assert len(found) == len(queries)
-    for query, each in zip(queries, found, strict=True):
-        alone = vectors.nearest(query, count=7)
-        assert [neighbour.token for neighbour in each] == [neighbour.token for neighbour in alone]
-        assert np.allclose([near.similarity for near in each], [near.similarity for near in alone], atol=1e-6)
+    for query, result in zip(queries, found, strict=True):
+        expected = vectors.nearest(query, count=7)
+        assert [near.token for near in result] == [near.token for near in expected]
+        assert np.allclose([near.similarity for near in result], [near.similarity for near in expected], atol=1e-6)
     assert found[1] == []
 
 
-def test_an_array_is_as_many_queries_as_it_has_rows() -> None:
+def test_each_row_of_an_array_is_a_query() -> None:
     vectors = make()
     found = vectors.nearest_each(vectors.vectors[:2], count=1)
     assert [near[0].token for near in found] == ["w0", "w1"]
@@ -87,7 +89,7 @@ def test_few_words_have_few_neighbours() -> None:
     assert [len(found) for found in make(4).nearest_each(["w0", "w1"], count=10)] == [3, 3]
 
 
-def test_what_is_not_known_is_refused() -> None:
+def test_unknown_tokens_and_wrong_counts_raise_errors() -> None:
     with pytest.raises(UnknownToken, match="'zebra' is not in the vocabulary"):
         make().nearest_each(["w0", "zebra"])
     with pytest.raises(ConfigError, match="count must be a positive integer, got 0"):

@@ -1,4 +1,4 @@
-"""Lookup, search, arithmetic and scores."""
+"""Lookup, nearest neighbors, word arithmetic, analogies and scores."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def make_vectors(table: NDArray[np.float32] = TABLE, words: list[str] = WORDS) -
 
 
 def make_model(rows: int = 6, parts: int = 2, *, shift: float = 0.0, seed: int = 0) -> Vectors:
-    """Return a model whose columns are each word's parts, with the last word all zeros."""
+    """Return a model with several columns per word, in which the vectors of the last word are zero."""
     rng = np.random.default_rng(seed)
     words = [f"word{n}" for n in range(rows)]
     w = rng.standard_normal((rows, 4)).astype(np.float32)
     c = rng.standard_normal((rows * parts, 4)).astype(np.float32)
-    w[-1], c[-parts:] = 0, 0
+    w[-1] = 0
+    c[-parts:] = 0
     labels = [f"part{part}:{word}" for word in words for part in range(parts)]
-    row_side = VectorTable(Vocabulary(words), w, rng.random(rows))
-    column_side = VectorTable(Vocabulary(labels), c, rng.random(rows * parts))
-    return Vectors(row_side, column_side, vectors=w * 2, shift=shift, columns_per_row=parts)
+    rows_table = VectorTable(Vocabulary(words), w, rng.random(rows))
+    columns_table = VectorTable(Vocabulary(labels), c, rng.random(rows * parts))
+    return Vectors(rows_table, columns_table, vectors=w * 2, shift=shift, columns_per_row=parts)
 
 
 def test_a_token_gives_its_vector() -> None:
@@ -43,7 +44,7 @@ def test_a_token_gives_its_vector() -> None:
     assert "6 tokens" in repr(vectors) and "12 columns" in repr(make_model())
 
 
-def test_an_unknown_token_is_answered_with_close_spellings() -> None:
+def test_an_unknown_token_error_suggests_similar_spellings() -> None:
     with pytest.raises(UnknownToken, match=r"'quen' is not in .*'queen'"):
         make_vectors()["quen"]
 
@@ -66,7 +67,7 @@ def test_nearest_puts_the_highest_cosine_first_and_never_the_query() -> None:
 @settings(deadline=None)
 @given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 10_000))
 def test_nearest_equals_a_full_sort(size: int, count: int, seed: int) -> None:
-    # Small integers give many equal cosines; rounding hides their last bits.
+    # Small integers give many equal cosines, up to rounding.
     table = np.random.default_rng(seed).integers(-1, 2, (size, 3)).astype(np.float32)
     table[0] = [1, 0, 0]
     vectors = make_vectors(table, [str(n) for n in range(size)])
@@ -91,13 +92,13 @@ def test_arithmetic_on_words_finds_the_planted_answer() -> None:
     assert vectors.nearest([1.0, 0.0, 1.0], count=1)[0].token == "king"  # type: ignore[list-item]
 
 
-def test_words_count_alike_in_a_sum_however_long_their_vectors() -> None:
+def test_words_have_equal_weight_in_a_sum() -> None:
     vectors = make_vectors()
     assert vectors.vector(["man", "queen"]) == pytest.approx([1, 0.5**0.5, 0.5**0.5])
     assert vectors.vector("queen", minus="queen") == pytest.approx([0, 0, 0])
 
 
-def test_a_query_without_direction_has_no_neighbours() -> None:
+def test_a_query_of_zeros_has_no_neighbors() -> None:
     vectors = make_vectors()
     assert vectors.nearest("nothing") == []
     assert vectors.nearest(np.zeros(3)) == []
@@ -105,7 +106,7 @@ def test_a_query_without_direction_has_no_neighbours() -> None:
     assert vectors.nearest([]) == []
 
 
-def test_a_vector_of_zeros_is_nobodys_neighbour_and_like_nothing() -> None:
+def test_a_vector_of_zeros_is_never_a_neighbor_and_has_similarity_zero() -> None:
     vectors = make_vectors()
     tokens = {answer.token for word in WORDS for answer in vectors.nearest(word, count=100)}
     assert "nothing" not in tokens
@@ -115,13 +116,13 @@ def test_a_vector_of_zeros_is_nobodys_neighbour_and_like_nothing() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_lengths_far_from_one_neither_overflow_nor_vanish(scale: float) -> None:
+def test_unit_vectors_of_extreme_lengths_neither_overflow_nor_underflow(scale: float) -> None:
     unit = scale_to_unit(np.array([[3, 4]], np.float32) * np.float32(scale))
     assert unit[0] == pytest.approx([0.6, 0.8])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_vector_that_is_not_finite_is_named(bad: float) -> None:
+def test_the_error_names_the_vector_that_is_not_finite(bad: float) -> None:
     table = TABLE.copy()
     table[2, 1] = bad
     with pytest.raises(ConfigError, match="vector of 'woman' is not finite"):
@@ -141,6 +142,7 @@ def test_analogy_equals_a_naive_loop(method: str) -> None:
     table = rng.standard_normal((40, 5)).astype(np.float32)
     vectors = make_vectors(table, [str(n) for n in range(40)])
     unit = table.astype(float) / np.linalg.norm(table.astype(float), axis=1, keepdims=True)
+
     for a, b, c in rng.integers(0, 40, (20, 3)).tolist():
         direction = unit[b] - unit[a] + unit[c]
         scores = {}
@@ -153,15 +155,16 @@ def test_analogy_equals_a_naive_loop(method: str) -> None:
         assert answers[0].similarity == pytest.approx(scores[answers[0].token], rel=1e-4)
 
 
-def test_wrong_questions_are_told() -> None:
+def test_invalid_queries_raise_errors() -> None:
     vectors = make_vectors()
+
     with pytest.raises(ConfigError, match="count must be a positive integer, got 0"):
         vectors.nearest("king", count=0)
     with pytest.raises(ConfigError, match="count must be a positive integer"):
         vectors.analogy("man", "king", "woman", method="3cosmul", count=-1)
     with pytest.raises(ConfigError, match="method must be one of 3cosadd, 3cosmul, got 'add'"):
         vectors.analogy("man", "king", "woman", method="add")
-    with pytest.raises(ConfigError, match="among must be rows or columns, got 'all'"):
+    with pytest.raises(ConfigError, match="among must be 'rows' or 'columns', got 'all'"):
         vectors.nearest("king", among="all")
     with pytest.raises(ConfigError, match=r"shape \(3,\), got \(2,\)"):
         vectors.nearest(np.ones(2))
@@ -169,11 +172,11 @@ def test_wrong_questions_are_told() -> None:
         vectors.nearest(np.array([np.nan, 0, 0]))
     with pytest.raises(ConfigError, match="a token, several tokens or a vector"):
         vectors.nearest(["king", 1.0])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="minus takes tokens"):
+    with pytest.raises(ConfigError, match="minus must be tokens"):
         vectors.nearest("king", minus=np.ones(3))  # type: ignore[arg-type]
 
 
-def test_expressions_are_read_by_the_signs_between_spaces() -> None:
+def test_signs_of_expressions_need_spaces_around_them() -> None:
     assert parse_expression("king - man + woman") == (("king", "woman"), ("man",))
     assert parse_expression("  vice-king ") == (("vice-king",), ())
     assert parse_expression("- man + c++") == (("c++",), ("man",))
@@ -182,8 +185,8 @@ def test_expressions_are_read_by_the_signs_between_spaces() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "king -", "king - + man", "+"])
-def test_an_expression_with_a_gap_is_no_expression(text: str) -> None:
-    with pytest.raises(ConfigError, match="no expression"):
+def test_an_expression_with_a_missing_token_raises_an_error(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an expression"):
         parse_expression(text)
 
 
@@ -194,8 +197,8 @@ def test_a_score_is_the_product_plus_the_shift() -> None:
     assert vectors.score("word2", "part1:word1") == pytest.approx(expected)
 
 
-def test_the_score_with_a_word_of_several_columns_is_that_of_their_counts_together() -> None:
-    """From counts with exact PMI: pooling the parts' estimates gives the PMI of the summed columns."""
+def test_the_score_with_a_word_of_several_columns_is_the_pmi_of_their_summed_counts() -> None:
+    """Scores that equal the exact PMI of each column give the exact PMI of the summed columns."""
     counts = np.array([[4.0, 1, 2, 3], [2, 2, 1, 5]])
     total, row_sums, column_sums = counts.sum(), counts.sum(1), counts.sum(0)
     pmi = np.log(counts * total / np.outer(row_sums, column_sums)).astype(np.float32)
@@ -203,18 +206,19 @@ def test_the_score_with_a_word_of_several_columns_is_that_of_their_counts_togeth
     labels = Vocabulary(["left:a", "right:a", "left:b", "right:b"])
     vectors = Vectors(rows, VectorTable(labels, np.ascontiguousarray(pmi.T), column_sums), columns_per_row=2)
     expected = np.log((counts[0, 2] + counts[0, 3]) * total / (row_sums[0] * (column_sums[2] + column_sums[3])))
+
     assert vectors.score("a", "b") == pytest.approx(expected, rel=1e-5)
     assert vectors.score("b", "left:a") == pytest.approx(pmi[1, 0])
 
 
-def test_the_score_with_a_word_that_never_occurred_is_finite() -> None:
+def test_the_score_with_a_word_without_counts_is_finite() -> None:
     rows = VectorTable(Vocabulary(["a"]), np.zeros((1, 2), np.float32))
     columns = VectorTable(Vocabulary(["l:a", "r:a"]), np.zeros((2, 2), np.float32), np.zeros(2))
     assert Vectors(rows, columns, columns_per_row=2).score("a", "a") == 0
     assert Vectors(rows, VectorTable(columns.vocabulary, columns.values), columns_per_row=2).score("a", "a") == 0
 
 
-def test_an_unknown_row_or_column_has_no_score() -> None:
+def test_the_score_of_an_unknown_row_or_column_raises_an_error() -> None:
     for row, column in (("wordX", "part0:word1"), ("word1", "part0:wordX"), ("word1", "wordX")):
         with pytest.raises(UnknownToken):
             make_model().score(row, column)
@@ -222,10 +226,13 @@ def test_an_unknown_row_or_column_has_no_score() -> None:
 
 def test_the_nearest_columns_are_those_of_the_highest_score() -> None:
     vectors = make_model(shift=-0.5)
+
     assert vectors.column_vocabulary is not None
+
     labels = [label for label in vectors.column_vocabulary if not label.endswith("word5")]
     expected = sorted(labels, key=lambda label: -vectors.score("word1", label))
     answers = vectors.nearest("word1", among="columns", count=50)
+
     assert [answer.token for answer in answers] == expected
     assert answers[0].similarity == pytest.approx(vectors.score("word1", expected[0]))
     assert vectors.nearest("word5", among="columns") == []
@@ -241,23 +248,28 @@ def test_columns_may_be_other_things_than_rows() -> None:
         vectors.score("anna", "ben")
 
 
-def test_columns_answer_for_one_token_only_and_only_where_there_are_any() -> None:
+def test_searching_columns_needs_columns_and_one_row_token() -> None:
     with pytest.raises(ConfigError, match="no columns"):
         make_vectors().nearest("king", among="columns")
     with pytest.raises(ConfigError, match="no columns"):
         make_vectors().score("king", "man")
     for query, minus in ((["word1", "word2"], ()), ("word1", "word2"), (np.ones(4), ())):
-        with pytest.raises(ConfigError, match="one token of the rows"):
+        with pytest.raises(ConfigError, match="one row token"):
             make_model().nearest(query, minus=minus, among="columns")
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    words, table = Vocabulary(["a", "b"]), np.ones((2, 3), np.float32)
+def test_arrays_of_wrong_shape_raise_errors() -> None:
+    words = Vocabulary(["a", "b"])
+    table = np.ones((2, 3), np.float32)
+
     for build, message in (
         (lambda: VectorTable(words, table[:1]), r"needs vectors of shape \(2, dim\), got \(1, 3\)"),
         (lambda: VectorTable(words, table, np.ones(3)), "needs 2 sums"),
         (lambda: Vectors(VectorTable(words, table), vectors=table[:1]), "2 rows need as many vectors"),
-        (lambda: Vectors(VectorTable(words, table), VectorTable(words, table[:, :2])), "different models"),
+        (
+            lambda: Vectors(VectorTable(words, table), VectorTable(words, table[:, :2])),
+            "of the same model",
+        ),
         (
             lambda: Vectors(VectorTable(words, table), VectorTable(words, table), columns_per_row=2),
             "need 4 columns, got 2",

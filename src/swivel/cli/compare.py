@@ -1,4 +1,4 @@
-"""The verb that shows which words moved between two models: `compare`."""
+"""`swivel compare`: which words differ most between two models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEAST_WIDTH, SHOWN_NEIGHBOURS = 40, 8
 
 
-@cli.command(cls=Command, short_help="Which words moved between two corpora.")
+@cli.command(cls=Command, short_help="Which words differ most between two models.")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option("--yardstick", metavar="C", help="a second training of A's text with another seed: what is only noise")
@@ -60,7 +60,7 @@ def compare(before: str, after: str, yardstick: str | None, output: str | None, 
 
 
 def draw_drift(found: Drift, count: int) -> None:
-    """Print the whole, then the words that moved most, each with its neighbours in both models."""
+    """Print a summary, then the words that differ most, each with its neighbors in both models."""
     click.echo(f"{len(found):,} words compared: {_agreement(found.whole)}")
     if found.yardstick is not None:
         click.echo(f"two trainings of one text: {_agreement(found.yardstick)}")
@@ -98,7 +98,7 @@ def _clip(text: str) -> str:
 
 
 def remarks(models: Sequence[Vectors]) -> list[str]:
-    """Return what a reader should know of how the models were made, and how to make a yardstick."""
+    """Return remarks on how the two models were made, and the command that makes a noise baseline."""
     before, after, *third = (matrix_of(model) for model in models)
     if third:
         is_other = before is not None and third[0] is not None and before != third[0]
@@ -110,14 +110,14 @@ def remarks(models: Sequence[Vectors]) -> list[str]:
 
 
 def matrix_of(model: Vectors) -> str | None:
-    """Return the fingerprint of the matrix that vectors were trained on; None where it is not known."""
+    """Return the fingerprint of the matrix that vectors were trained on, or None if it is not known."""
     from swivel.storage import read_manifest
 
     return None if model.path is None else read_manifest(model.path).inputs.get("matrix")
 
 
 def second_training(model: Vectors) -> str | None:
-    """Return the command that trains the same once more, with another seed; None where nobody knows how it was."""
+    """Return the command that trains the same model with another seed, or None if its settings are not known."""
     from swivel.storage import MANIFEST, read_manifest
 
     if model.path is None:

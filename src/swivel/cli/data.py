@@ -1,4 +1,4 @@
-"""The verbs that bring counts together: `import`, somebody's; `add`, several matrices."""
+"""`swivel import` and `swivel add`: matrices from counts of other tools, and sums of matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 import click
 
 from swivel.cli.main import cli, take_options
-from swivel.cli.options import Command, Function, means_options, output_options
+from swivel.cli.options import Command, Function, output_options, resource_options
 from swivel.cli.render import show
 from swivel.counts.importers.config import ImportConfig
 
@@ -34,16 +34,16 @@ def _field_option(field: dataclasses.Field[Any]) -> Callable[[Function], Functio
     )
 
 
-@cli.command("import", cls=Command, short_help="Somebody's counts to a matrix.")
+@cli.command("import", cls=Command, short_help="Counts of other tools to a matrix.")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix")
 @import_options
 @click.option("--row-labels", metavar="FILE", help="what the rows of a matrix are called, one a line")
 @click.option("--column-labels", metavar="FILE", help="what the columns of a matrix are called, one a line")
-@means_options
+@resource_options
 @output_options
 def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
-    """Somebody's counts to a matrix.
+    """Convert counts of another tool to a matrix.
 
     SOURCE: triples in .tsv or .csv (also .gz .bz2 .xz .zst; - for standard input), .parquet, .arrow or .feather;
     scipy's .npz, .mtx; .edges, .baskets; GloVe's .bin with its vocab.txt; a folder of the 2017 TensorFlow Swivel.
@@ -64,13 +64,13 @@ def import_(sources: tuple[str, ...], output: str, **rest: Any) -> None:
     options.progress.message(f"next: swivel train {output} -o vectors")
 
 
-@cli.command(cls=Command, short_help="Matrices to one: counts of equal labels summed.")
+@cli.command(cls=Command, short_help="Add matrices.")
 @click.argument("matrices", nargs=-1, required=True, metavar="MATRIX MATRIX...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the sum")
-@means_options
+@resource_options
 @output_options
 def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
-    """Matrices to one: counts of equal labels are summed, vocabularies may differ.
+    """Add matrices: counts of equal labels are summed; vocabularies may differ.
 
     They have to be counted alike: the same window, weight and columns. With more text than before:
 
@@ -79,10 +79,10 @@ def add(matrices: tuple[str, ...], output: str, **rest: Any) -> None:
     swivel add work/matrix new -o matrix
     swivel train matrix --init work/vectors -o vectors
     """
-    from swivel.pipeline import stages as pipeline
+    from swivel.pipeline.add import add as add_matrices
 
     options, as_json, _ = take_options(rest)
-    matrix = pipeline.add(*matrices, out=output, options=options)
+    matrix = add_matrices(*matrices, out=output, options=options)
     rows, columns = matrix.shape
     data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))

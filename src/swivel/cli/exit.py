@@ -1,4 +1,4 @@
-"""The last line of a command that was interrupted: what is kept, and what the same command will do with it."""
+"""The last line that an interrupted command prints: what was saved, and what running it again does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-GOES_ON = "the same command goes on from what was saved"
-BEGINS_AGAIN = "nothing was saved: the same command begins again"
+RESUMES = "run the same command again to resume"
+STARTS_OVER = "nothing was saved; the same command starts over"
 
-# Where a verb's finished stages are; one that was asked to overwrite makes them again.
+# Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {
     "count": ("",),
     "import": ("",),
@@ -36,7 +36,7 @@ CHECKPOINTS = {
 
 
 def say_goodbye(number: int) -> None:
-    """Print why the command leaves and what becomes of its work; a further signal changes nothing."""
+    """Print why the command ends and what was saved; further signals are ignored."""
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
@@ -48,7 +48,7 @@ def say_goodbye(number: int) -> None:
 
 @contextlib.contextmanager
 def leave_at_once() -> Iterator[None]:
-    """End the process when the block leaves because of a signal: libraries take long to unload, threads to compute."""
+    """End the process at once if a signal ends the block, without waiting for threads and for libraries to unload."""
     try:
         yield
     except SystemExit as leave:
@@ -61,10 +61,10 @@ def leave_at_once() -> Iterator[None]:
 
 
 def describe_kept(arguments: Sequence[str]) -> str:
-    """Return what the command of these arguments will do when it is given again; nothing for verbs that keep nothing.
+    """Return what running a command again will do; empty for commands that save nothing.
 
     >>> describe_kept(["count", "text.txt", "-o", "nowhere"])
-    'nothing was saved: the same command begins again'
+    'nothing was saved; the same command starts over'
     """
     from swivel.storage.manifest import MANIFEST
 
@@ -75,11 +75,11 @@ def describe_kept(arguments: Sequence[str]) -> str:
     patterns = [] if "--overwrite" in arguments else list(FINISHED[verb])
     patterns += [CHECKPOINTS[verb]] if verb in CHECKPOINTS else []
     is_kept = any(any(output.glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
-    return GOES_ON if is_kept else BEGINS_AGAIN
+    return RESUMES if is_kept else STARTS_OVER
 
 
 def find_output(arguments: Sequence[str]) -> Path | None:
-    """Return the folder that --output names.
+    """Return the folder of --output.
 
     >>> find_output(["count", "-owork"]), find_output(["train", "m", "--output", "work"]), find_output(["info"])
     (PosixPath('work'), PosixPath('work'), None)

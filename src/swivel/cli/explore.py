@@ -1,4 +1,4 @@
-"""The verb that shows vectors in a browser: `explore`."""
+"""`swivel explore`: vectors in the browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swivel.cli.render import show
 @click.option("--matrix", metavar="DIR", help="counts that VECTORS were trained on  [default: those of the same run]")
 @output_options
 def explore(vectors: str, other: str | None, port: int, host: str, no_browser: bool, **rest: Any) -> None:
-    """Show vectors on a page that this machine serves to itself; with OTHER, two sets side by side.
+    """Serve a local web page that shows vectors; with OTHER, two models side by side.
 
     \b
     swivel explore work                       what `swivel run` wrote

@@ -1,4 +1,4 @@
-"""The verb that hands vectors to other tools: `export`."""
+"""`swivel export`: vectors in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swivel.cli.main import cli, open_vectors, take_options
 from swivel.cli.options import Command, output_options
 from swivel.cli.render import show
 
-# Not read from `swivel.vectors.formats`, which loads numpy; a test holds them equal.
+# Repeated here because importing `swivel.vectors.formats` loads NumPy; a test checks that they are equal.
 FORMAT_NAMES = (
     "word2vec",
     "word2vec-text",
@@ -38,7 +38,7 @@ _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the ta
 @click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=_SIDE_HELP)
 @output_options
 def export(vectors: str, file: str, format: str | None, side: str, **rest: Any) -> None:
-    """Vectors as another tool's file, or a file of another tool as a folder of Swivel's.
+    """Write vectors in another tool's format, or convert another tool's file to a folder of vectors.
 
     \b
     swivel export work/vectors vectors.bin                          word2vec, gensim

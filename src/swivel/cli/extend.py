@@ -1,4 +1,4 @@
-"""The verb that gives vectors to new words: `extend`."""
+"""`swivel extend`: vectors for new words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, read_tokens, report_vectors, take_options, text_arguments, vocabulary_option
-from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.cli.options import Command, config_options, output_options, resource_options
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 
 
@@ -18,10 +18,10 @@ from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the old words and the new")
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig)
-@means_options
+@resource_options
 @output_options
 def extend(vectors: str, texts: tuple[str, ...], output: str, vocabulary: str | None, **rest: Any) -> None:
-    """Vectors for the words of new text that VECTORS lack, without training; known words stay as they are.
+    """Compute vectors for the words of new text that VECTORS lack, without training; known words keep theirs.
 
     The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused
     (older folders do not say how they were counted; they take flags). --min-count, --max-size and --vocabulary say

@@ -1,4 +1,4 @@
-"""The command line: flags from the configurations, bars from the progress events, no logic of its own."""
+"""The main commands, and how errors are printed. Flags are made from the configurations (`cli/options.py`)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from swivel.cli.options import (
     Command,
     cluster_options,
     config_options,
-    means_options,
     output_options,
     ray_option,
+    resource_options,
     watching_options,
 )
 from swivel.cli.render import draw_demo, draw_evaluation, draw_facts, draw_neighbours, name_program, next_command, show
-from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.config import RECIPES, STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors
-from swivel.runtime.options import ClusterConfig
+from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.signals import leave_in_time
 
 if TYPE_CHECKING:
-    from swivel.runtime.options import RunOptions
     from swivel.runtime.progress import Progress
     from swivel.vectors import Vectors
 
@@ -49,7 +48,7 @@ def cli(traceback: bool) -> None:
 
 
 def text_arguments(texts: tuple[str, ...]) -> Any:
-    """Return what the corpus room takes: one path as it is, several as Paths in order."""
+    """Return the texts as `swivel.count` takes them: a single path, or the files of several paths in order."""
     if len(texts) == 1:
         return texts[0]
     from swivel.corpus import list_files
@@ -58,7 +57,7 @@ def text_arguments(texts: tuple[str, ...]) -> Any:
 
 
 def read_tokens(file: str | None) -> list[str] | None:
-    """Return one's own list of tokens: the first tab-separated field of every line, escaped as in `rows.txt`."""
+    """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
     from swivel.corpus.vocabulary import unescape
 
     if file is None:
@@ -75,15 +74,15 @@ def read_tokens(file: str | None) -> list[str] | None:
 
 
 init_option = click.option(
-    "--init", metavar="VECTORS", help="start from these vectors: known words stay near their place, others join"
+    "--init", metavar="VECTORS", help="start from these vectors; words that they do not have are added"
 )
-vocabulary_option = click.option("--vocabulary", metavar="FILE", help="one's own list of tokens, one a line")
+vocabulary_option = click.option("--vocabulary", metavar="FILE", help="vocabulary file, one token per line")
 recipe_option = click.option(
     "--recipe", type=click.Choice(list(RECIPES)), default="default", show_default=True, help=RECIPE_HELP
 )
 
 
-@cli.command(cls=Command, short_help="Text to vectors, every stage; resumes.")
+@cli.command(cls=Command, short_help="Text to vectors: count and train.")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
 @recipe_option
@@ -91,18 +90,18 @@ recipe_option = click.option(
 @init_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig, TrainConfig, VectorsConfig)
 @cluster_options
-@means_options
+@resource_options
 @watching_options
 @output_options
 def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
-    """Text to vectors: every stage; finished ones are not done again, an interrupted one goes on.
+    """Count and train: text to vectors. Finished stages are not repeated; run the same command again to resume.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
-    from swivel.pipeline import stages as pipeline
+    from swivel.pipeline.run import run as run_pipeline
 
     options, as_json, settings = take_options(rest)
-    vectors = pipeline.run(
+    vectors = run_pipeline(
         text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
     )
     report_vectors(vectors, Path(output) / "vectors", options, as_json)
@@ -115,17 +114,17 @@ def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig)
 @ray_option
-@means_options
+@resource_options
 @output_options
 def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
     """Text to a matrix of counts.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
-    from swivel.pipeline import stages as pipeline
+    from swivel.pipeline.count import count as count_cooccurrences
 
     options, as_json, settings = take_options(rest)
-    matrix = pipeline.count(
+    matrix = count_cooccurrences(
         text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
     )
     rows, columns = matrix.shape
@@ -133,34 +132,34 @@ def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | No
     show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
 
 
-@cli.command(cls=Command, short_help="A matrix to vectors; resumes.")
+@cli.command(cls=Command, short_help="A matrix to vectors.")
 @click.argument("matrix", metavar="MATRIX")
 @click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
 @recipe_option
 @init_option
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options
-@means_options
+@resource_options
 @watching_options
 @output_options
 def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
-    """A matrix to vectors; killed or interrupted, the same command goes on where it was."""
+    """Train vectors for a matrix. If interrupted, run the same command again to resume."""
     from swivel.counts import open_matrix
-    from swivel.pipeline import stages as pipeline
+    from swivel.pipeline.train import train as train_vectors
 
     options, as_json, settings = take_options(rest)
-    vectors = pipeline.train(open_matrix(matrix), output, recipe=recipe, options=options, **settings)
+    vectors = train_vectors(open_matrix(matrix), output, recipe=recipe, options=options, **settings)
     if is_leading():
         report_vectors(vectors, Path(output), options, as_json)
 
 
 @cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
 @click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
-@means_options
+@resource_options
 @watching_options
 @output_options
 def demo(output: str | None, **rest: Any) -> None:
-    """Train the bundled matrix of common English words and look at what came out: the first thing to try."""
+    """Train the bundled matrix of common English words, and show neighbors and analogies."""
     from swivel.pipeline import demo as sample
 
     options, as_json, _ = take_options(rest)
@@ -284,9 +283,7 @@ def completion(shell: str) -> None:
 
 
 def take_options(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
-    """Part what a command was given into options, the --json flag and settings."""
-    from swivel.runtime.options import RunOptions
-
+    """Split the arguments of a command into run options, the --json flag and settings."""
     as_json = rest.pop("json")
     options = RunOptions(
         threads=rest.pop("threads", None),
@@ -313,7 +310,7 @@ def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
 
 
 def is_leading() -> bool:
-    """Return whether this process speaks: of the ranks that torchrun starts, one does."""
+    """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
     from swivel.runtime.resources import find_rank
 
     rank = find_rank()
@@ -327,14 +324,14 @@ def _take_cluster(rest: dict[str, Any]) -> ClusterConfig:
 
 
 def open_vectors(path: str) -> Vectors:
-    """Load a folder of vectors, the one inside the folder of a whole run, or another tool's text file."""
+    """Load a folder of vectors, the vectors of a run's folder, or another tool's file."""
     from swivel.vectors import formats
 
     return formats.open_vectors(path)
 
 
 def next_look(path: Path, word: str) -> str:
-    """Return the command that shows vectors: on a page, or in the terminal where the page's libraries are missing."""
+    """Return the command that shows vectors: in the browser, or in the terminal if the extra `explore` is missing."""
     from swivel import explorer
 
     try:
@@ -345,16 +342,16 @@ def next_look(path: Path, word: str) -> str:
 
 
 def report_vectors(vectors: Vectors, path: Path, options: RunOptions, as_json: bool) -> None:
-    """Say where the vectors are and what to do with them."""
+    """Print where the vectors are, and a command to try next."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
-    word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # not too common to have a meaning
+    word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # The most frequent words have neighbors of little interest.
     options.progress.message(next_command("nearest", path, word))
 
 
 def main() -> None:
-    """Run the command line; every error is one line and an exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # A word that the terminal cannot show is no reason to fail.
+    """Run the command line. An error is printed as one line, and sets the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Print words that the terminal cannot show as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     with leave_in_time(say_goodbye):
         try:
@@ -370,10 +367,10 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except Exception as error:
-            sys.exit(_tell_error(error))
+            sys.exit(_print_error(error))
 
 
-def _tell_error(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Print an error as one line and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
@@ -383,12 +380,24 @@ def _tell_error(error: Exception) -> int:
     if "--traceback" in sys.argv:
         traceback.print_exception(error)
     if isinstance(error, SwivelError):
-        click.echo(f"{type(error).__name__}: {error}", err=True)
+        click.echo(f"error: {name_flags(str(error))}", err=True)
         return error.exit_status
     if isinstance(error, MemoryError):
-        click.echo("MemoryError: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
+        click.echo("error: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
         return 1
     line = str(error).strip().split("\n")[0]
     hint = "" if isinstance(error, OSError) else " (unexpected; --traceback shows where)"
-    click.echo(f"{type(error).__name__}: {line}{hint}", err=True)
+    click.echo(f"error: {type(error).__name__}: {line}{hint}", err=True)
     return 1
+
+
+def name_flags(message: str) -> str:
+    """Return a message with the flag in place of the Python argument that it starts with.
+
+    >>> name_flags("min_count must be a positive integer, got 0")
+    '--min-count must be a positive integer, got 0'
+    """
+    configs = (*STAGES.values(), ClusterConfig, RunOptions)
+    names = {field.name for config in configs for field in dataclasses.fields(config)}
+    name, separator, rest = message.partition(" must be ")
+    return f"--{name.replace('_', '-')}{separator}{rest}" if separator and name in names else message

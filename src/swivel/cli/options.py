@@ -1,4 +1,4 @@
-"""Flags of the command line, made from the configurations: their help, their choices, their defaults."""
+"""Flags made from the configuration dataclasses: help text, choices and defaults."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(click.Command):
-    """A command whose help shows its options by stage."""
+    """A command whose help groups the options by stage."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options in groups, in the order of the data's way."""
+        """Write the options in groups, in the order of the stages."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -30,7 +30,7 @@ class Command(click.Command):
 
 
 class StageOption(click.Option):
-    """An option that knows its stage."""
+    """An option of a stage."""
 
     def __init__(self, *args: Any, stage: str = "options", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,7 +38,7 @@ class StageOption(click.Option):
 
 
 def config_options(*configs: type[Any]) -> Callable[[Function], Function]:
-    """Return a decorator that adds a flag for every field of the configurations, one for a field that several share."""
+    """Return a decorator that adds one flag per field name of the configurations."""
     fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
 
     def decorate(function: Function) -> Function:
@@ -63,7 +63,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Callable[
 
 
 def _help(stage: str, field: dataclasses.Field[Any]) -> str:
-    """Return help text and default; where recipes differ, each one's."""
+    """Return the help text with the default, or with the value of each recipe if they differ."""
     values = {name: recipe.get(stage, {}).get(field.name, field.default) for name, recipe in RECIPES.items()}
     text = str(field.metadata["help"])
     if len({repr(value) for value in values.values()}) > 1:
@@ -81,36 +81,36 @@ def _flag(stage: str, name: str, help: str, **keywords: Any) -> Callable[[Functi
     return click.option(name, cls=StageOption, stage=stage, help=help, **keywords)
 
 
-def means_options(function: Function) -> Function:
-    """Add the flags that say what a job may use."""
-    function = _flag("machine", "--overwrite", "make finished folders again", is_flag=True)(function)
-    memory = "memory to stay inside when counting, such as 1GiB  [default: half of what is free]"
+def resource_options(function: Function) -> Function:
+    """Add --threads, --memory and --overwrite."""
+    function = _flag("machine", "--overwrite", "replace finished results", is_flag=True)(function)
+    memory = "memory limit for counting, such as 1GiB  [default: half of the free memory]"
     function = _flag("machine", "--memory", memory)(function)
     return _flag("machine", "--threads", "threads to use  [default: all cores]", type=int)(function)
 
 
 def watching_options(function: Function) -> Function:
-    """Add the flags that say what is left of a run to look at."""
-    text = "leave no report.html beside what was trained"
+    """Add --no-report and --tensorboard."""
+    text = "do not write report.html"
     function = _flag("output", "--no-report", text, is_flag=True)(function)
     text = "write curves for `tensorboard --logdir DIR` while training"
     return _flag("output", "--tensorboard", text, metavar="DIR")(function)
 
 
 def ray_option(function: Function) -> Function:
-    """Add the flag that names a cluster."""
-    text = "work on a Ray cluster: local (this machine's cores), auto (the one that runs here) or HOST:PORT"
+    """Add --ray."""
+    text = "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT"
     return _flag("machine", "--ray", text, metavar="ADDRESS")(function)
 
 
 def cluster_options(function: Function) -> Function:
-    """Add the flags that name a cluster and say who trains there."""
+    """Add --ray and the options of cluster training."""
     return ray_option(config_options(ClusterConfig)(function))
 
 
 def output_options(function: Function) -> Function:
     """Add --quiet, --json and --traceback."""
-    where = "show where an error came from"
+    where = "print the traceback of an error"
     function = _flag("output", "--traceback", where, is_flag=True, expose_value=False)(function)
     function = _flag("output", "--json", "print the result as JSON", is_flag=True)(function)
-    return _flag("output", "--quiet", "no bars and no remarks", is_flag=True)(function)
+    return _flag("output", "--quiet", "print no progress", is_flag=True)(function)

@@ -1,4 +1,4 @@
-"""Figures of a run: `plot epochs`, `plot norms` and `plot fit`."""
+"""`swivel plot epochs`, `norms` and `fit`: figures of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ vectors_argument = click.argument("vectors", metavar="RUN")
 @output_file
 @output_options
 def epochs(vectors: str, output: str, **rest: Any) -> None:
-    """The mean losses of RUN, the folder of `swivel run` or of `swivel train`: all cells, observed, unobserved."""
+    """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
     from swivel.reports import plots
     from swivel.reports import run_report as reporting
 
@@ -37,7 +37,7 @@ def epochs(vectors: str, output: str, **rest: Any) -> None:
 @output_file
 @output_options
 def norms(vectors: str, output: str, **rest: Any) -> None:
-    """How long the vectors of RUN are against how often their words were seen."""
+    """Plot the norms of the vectors of RUN against the frequency of their words."""
     from swivel.reports import plots
     from swivel.reports import run_report as reporting
 
@@ -50,7 +50,7 @@ def norms(vectors: str, output: str, **rest: Any) -> None:
 @output_file
 @output_options
 def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
-    """The mean loss of observed cells of RUN, and how far they are off, against the frequency of their rows."""
+    """Plot the mean loss and the error of the observed cells of RUN against the frequency of their rows."""
     from swivel.reports import plots
     from swivel.reports import run_report as reporting
     from swivel.reports.run_report.collect import read_objective
@@ -64,7 +64,7 @@ def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
 
 
 def _draw(make: Callable[[], Any], output: str, rest: dict[str, Any]) -> None:
-    """Draw into a file, whose name is looked at before anything is computed."""
+    """Draw a figure into a file; the file name is checked before anything is computed."""
     from swivel.reports import plots
 
     plots.style.check_format(Path(output))
@@ -83,7 +83,7 @@ def _manifest_of(vectors: str) -> Manifest:
 
 
 def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
-    """Return the matrix that vectors were trained on: the one named, or the one beside them."""
+    """Return the matrix that vectors were trained on: the given one, or the one beside the vectors."""
     from swivel.counts import open_matrix
     from swivel.vectors.formats.reader import find_vectors
 
@@ -91,7 +91,7 @@ def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
     recorded = manifest.inputs.get("matrix")
     if recorded:
         is_same = found.fingerprint == recorded
-    else:  # Vectors that were saved again have no record: their words must do.
+    else:  # Vectors saved by `Vectors.save` have no record of their matrix, so their words are compared.
         is_same = found.rows.tokens == open_vectors(vectors).vocabulary.tokens
     if not is_same:
         raise ConfigError(f"{found.path}: not the matrix that {vectors} was trained on; name that one with --matrix")

@@ -1,4 +1,4 @@
-"""Progress events drawn in a terminal: bars on standard error, gone when the job is; elsewhere a line a minute."""
+"""Progress bars on standard error; one line per minute if it is not a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from swivel.runtime.progress import Task
 
-SECONDS_A_LINE = 60
+SECONDS_PER_LINE = 60
 
 
 class _Bar:
@@ -24,7 +24,7 @@ class _Bar:
 
 
 class LogLines:
-    """A task where there is no terminal, in a log say: a line now and then, so that a long job is seen to go on."""
+    """A task without a terminal: prints one line per minute, for logs."""
 
     number = None
 
@@ -33,11 +33,11 @@ class LogLines:
         self._done, self._told, self._at, self._note = 0.0, 0.0, clock(), ""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Add to what is done; write a line where the last one is a minute old."""
+        """Add to the work done, and print a line if the last one is a minute old."""
         self._done += amount
         self._note = note or self._note
         now = self._clock()
-        if now - self._at >= SECONDS_A_LINE:
+        if now - self._at >= SECONDS_PER_LINE:
             sys.stderr.write(self._line((self._done - self._told) / (now - self._at)) + "\n")
             sys.stderr.flush()
             self._told, self._at = self._done, now
@@ -52,7 +52,7 @@ class LogLines:
 
 
 class BarProgress:
-    """Draws bars where standard error is a terminal, and prints remarks there or as plain lines."""
+    """Draws bars if standard error is a terminal, and prints messages there."""
 
     def __init__(self) -> None:
         self._display: Any = None
@@ -69,7 +69,7 @@ class BarProgress:
         return _Bar(self._display, number)
 
     def end(self, task: Any) -> None:
-        """Take the bar away; with the last one the display goes, too."""
+        """Remove the bar, and the display with the last bar."""
         if self._display is None or task.number is None:
             return
         self._display.remove_task(task.number)
@@ -78,7 +78,7 @@ class BarProgress:
             self._display = None
 
     def message(self, text: str) -> None:
-        """Print a remark, above the bars where there are any."""
+        """Print a message, above the bars."""
         if self._display is not None:
             self._display.console.print(text, markup=False, highlight=False)
         else:
@@ -86,11 +86,11 @@ class BarProgress:
             sys.stderr.flush()
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
-        """Do nothing: the note beside the bar has them."""
+        """Do nothing; the note of the bar shows the values."""
 
 
 def format_rate(speed: float | None, unit: str) -> str:
-    """Return units a second, in thousands or millions.
+    """Return a rate in units per second, scaled to thousands, millions or billions.
 
     >>> format_rate(2_500_000, "cells")
     '2.5 M cells/s'
@@ -114,7 +114,7 @@ def _create_display() -> Any:
             return Text(format_rate(task.speed, task.fields["unit"]))
 
     class BarsWithNotes(Progress):
-        """Notes have a line of their own: beside the bar, 80 columns would cut the losses off."""
+        """Notes are on a separate line, because beside the bar they would be cut off at 80 columns."""
 
         def get_renderables(self) -> Iterator[Any]:
             for task in self.tasks:

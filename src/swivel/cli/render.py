@@ -1,4 +1,4 @@
-"""Results drawn for people: tables, neighbours, facts and what the demonstration found. It computes nothing."""
+"""Printing of results: tables, neighbors, facts and the demonstration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAR_WIDTH = 20
 
 
 def show(data: Any, as_json: bool, draw: Callable[[], None]) -> None:
-    """Print a result for programs or for people."""
+    """Print a result as JSON or as text."""
     if as_json:
         click.echo(json.dumps(data, ensure_ascii=False))
     else:
@@ -42,7 +42,7 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def draw_evaluation(
     report: Report, compared: Mapping[str, Sequence[Comparison]], *, markdown: bool, sections: bool
 ) -> None:
-    """Print a report, and under it what comparing with other vectors gave, by their names."""
+    """Print an evaluation, and below it the comparisons with other vectors."""
     from swivel.evaluation import COMPARISON_HEADER, TABLE_HEADER, draw_markdown, tabulate_comparisons
 
     def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -68,7 +68,7 @@ def draw_neighbours(answers: Mapping[str, Sequence[Neighbour]]) -> None:
 
 
 def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
-    """Print nested facts, one a line."""
+    """Print nested facts, one per line."""
     for name, value in data.items():
         if isinstance(value, dict):
             click.echo(f"{indent}{name}:")
@@ -78,7 +78,7 @@ def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
 
 
 def _fact(value: Any) -> str:
-    """Return one fact for people; of a long run of records (the losses), the first and the last."""
+    """Return one fact as text; of a long list of records (the losses), only the first and the last."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -91,7 +91,7 @@ def _fact(value: Any) -> str:
 
 
 def draw_demo(result: Demo) -> None:
-    """Print what the demo found."""
+    """Print the results of the demonstration."""
     click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds")
     click.echo("\nWhich words are near?\n")
     _draw_pairs((word, ", ".join(neighbour.token for neighbour in found)) for word, found in result.neighbours.items())
@@ -131,7 +131,7 @@ def next_command(verb: str, path: Path, *words: str) -> str:
 
 
 def name_program() -> str:
-    """Return what to type for this program: its name, or its path where it is not the one that the shell would find."""
+    """Return the name of this program, or its path if the shell would find another program of that name."""
     typed, found = Path(sys.argv[0]), shutil.which("swivel")
     if typed.name != "swivel" or not typed.is_file() or (found and typed.samefile(found)):
         return "swivel"

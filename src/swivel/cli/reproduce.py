@@ -1,4 +1,4 @@
-"""The verbs of the experiment: `plot` and `reproduce`."""
+"""`swivel reproduce`, and `swivel plot loss`, `block` and `frequency`: the paper's experiment and figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swivel.cli.main import cli, open_vectors, take_options
-from swivel.cli.options import Command, config_options, means_options, output_options
+from swivel.cli.options import Command, config_options, output_options, resource_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.errors import ConfigError
@@ -31,7 +31,7 @@ def plot() -> None:
 @output_file
 @output_options
 def loss(output: str, **rest: Any) -> None:
-    """What a cell costs against the prediction: observed ones with several counts, and an unobserved one."""
+    """Plot the loss of a cell against its prediction, for several counts and for an unobserved cell."""
     from swivel.reports import plots
 
     plots.style.check_format(Path(output))
@@ -44,7 +44,7 @@ def loss(output: str, **rest: Any) -> None:
 @output_file
 @output_options
 def block(matrix: str, output: str, **rest: Any) -> None:
-    """The counts of a corner of MATRIX as frequency sorts it, beside one of its interleaved blocks."""
+    """Plot a corner of MATRIX, sorted by frequency, beside one of its interleaved blocks."""
     from swivel.counts import open_matrix
     from swivel.reports import plots
 
@@ -60,7 +60,7 @@ def block(matrix: str, output: str, **rest: Any) -> None:
 @click.option("--differences", is_flag=True, help="draw the first minus each other one, bucket by bucket")
 @output_options
 def frequency(vectors: tuple[str, ...], output: str, data: str | None, differences: bool, **rest: Any) -> None:
-    """Accuracy of analogies against the mean frequency of their words, one curve for each VECTORS, or NAME=VECTORS.
+    """Plot the accuracy of analogies against the mean frequency of their words, one curve per VECTORS or NAME=VECTORS.
 
     VECTORS: folders, or text files of other tools. Frequencies are the counts of the first folder's vocabulary.
     """
@@ -87,7 +87,7 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
 
 
 def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
-    """Return vectors by name, each PATH or NAME=PATH; two of one name would be one curve."""
+    """Return vectors by name, each given as PATH or NAME=PATH; names must differ."""
     named = [split_name(text) for text in texts]
     names = [name for name, _ in named]
     for name in names:
@@ -97,7 +97,7 @@ def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Return name and path of NAME=PATH; of a path alone, its own name, or that of the run it is in.
+    """Return name and path of NAME=PATH; the name of a path alone is its last part, or the name of its run.
 
     >>> split_name("ours=work/vectors"), split_name("work/vectors"), split_name("glove.txt")
     (('ours', 'work/vectors'), ('work', 'work/vectors'), ('glove', 'glove.txt'))
@@ -110,7 +110,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def report_figure(output: str, rest: dict[str, Any]) -> None:
-    """Say which picture was written."""
+    """Print which picture was written."""
     _, as_json, _ = take_options(rest)
     show({"figure": output}, as_json, lambda: click.echo(output))
 
@@ -132,10 +132,10 @@ def report_figure(output: str, rest: dict[str, Any]) -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="the first seed")
 @click.option("--half", type=click.Choice(["tune", "report"]), help="ask only one half of every test set")
 @config_options(CorpusConfig, VocabularyConfig)
-@means_options
+@resource_options
 @output_options
 def reproduce(texts: tuple[str, ...], output: str, methods: str, vectors: tuple[str, ...], **rest: Any) -> None:
-    """Count, train every method, evaluate, draw, and write report.html and report.md; interrupted, it goes on.
+    """Count, train and evaluate every method, and write report.html and report.md; run it again to resume.
 
     CORPUS: files (also .gz .bz2 .xz .zst), folders or globs. Methods: Swivel's recipes (default, paper, fast), sgns and
     cbow (word2vec, by gensim), glove (GloVe's objective, our optimizer). The first is compared with each other one.

@@ -1,10 +1,10 @@
-"""Text, from wherever it comes, to numbers of tokens: the first stage.
+"""Text to token ids: sources, tokenizers and vocabulary.
 
-Receives paths, globs, standard input or iterables; hands on an `EncodedCorpus`, from which the vocabulary is chosen
-and whose ids `counting` counts. It counts no co-occurrences. `split_units` is the same in plain Python, for the tests
-and for the curious.
+`encode_corpus` reads paths, globs, standard input or iterables and returns an `EncodedCorpus`. The vocabulary is chosen
+from its counts, and `counts.cooccurrence` counts its ids. `split_units` is the same tokenizer in plain Python, which
+the tests compare with the compiled one.
 
-The compiled part is loaded when `encode_corpus` is first called.
+The compiled tokenizer is imported when `encode_corpus` is first called.
 """
 
 from __future__ import annotations
@@ -45,10 +45,26 @@ __all__ = [
 def encode_corpus(
     texts: Texts, config: CorpusConfig, *, scratch: Path, threads: int, progress: Progress = SILENT
 ) -> EncodedCorpus:
-    """Read texts once, on `threads` cores, and return them as numbers in scratch files inside `scratch`.
+    """Tokenize texts once and return them as type numbers in scratch files.
 
-    A str or Path is a path, a folder, a glob, or ``-``; an iterable of Paths is several of them; of strings, several
-    texts; of lists of strings, units that are tokenised already. Raises CorpusError where one cannot be read.
+    Parameters
+    ----------
+    texts
+        A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. An iterable of Paths is several
+        of these, an iterable of strings is several texts, and an iterable of lists of strings is tokenized units.
+    config
+        Tokenizer, unit, encoding and error handling.
+    scratch
+        Folder of the scratch files.
+    threads
+        Number of threads.
+    progress
+        Receiver of progress events.
+
+    Raises
+    ------
+    CorpusError
+        A text cannot be read or decoded.
     """
     from swivel.corpus import encode
 
@@ -56,7 +72,7 @@ def encode_corpus(
 
 
 def list_paths(texts: str | Path) -> list[Path]:
-    """Return the files of a path, a folder or a glob, as `list_files` does; a URL is refused.
+    """Return the files of a path, a folder or a glob, as `list_files` does, but raise CorpusError for a URL.
 
     >>> list_paths("-")
     [PosixPath('-')]
@@ -64,7 +80,7 @@ def list_paths(texts: str | Path) -> list[Path]:
     files = list_files(texts)
     paths = [file for file in files if isinstance(file, Path)]
     if len(paths) < len(files):
-        raise CorpusError(f"{texts}: only files of this machine are read here; fetch them first")
+        raise CorpusError(f"{texts}: only local files are supported here; download the remote files first")
     return paths
 
 

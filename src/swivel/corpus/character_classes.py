@@ -1,7 +1,7 @@
-"""What every character means to the tokenisers.
+"""Character classes of the tokenizers.
 
-One definition, read by the oracle (`tokenize`) a character at a time and by the compiled tokeniser as tables. It
-splits nothing itself.
+This is the single definition for both tokenizers: the reference (`tokenizer_reference`) classifies one character at a
+time, and the compiled tokenizer reads the tables of `build_rules`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
 
-# Word characters come first, white space last: the compiled tokeniser compares with LAST_WORD and FIRST_WHITE.
+# Kinds of characters. Word characters come first and white space last, because the compiled tokenizer compares kinds
+# with LAST_WORD and FIRST_WHITE.
 LETTER, LOWER, NUMBER, WORD_STOP = 0, 1, 2, 3
 MARK, JOINER, APOSTROPHE, HYPHEN, SOFT, OTHER, STOP, WIDE_STOP, CLOSER, SPACE, LINE = range(4, 15)
-LAST_WORD, FIRST_WHITE = WORD_STOP, SPACE
+LAST_WORD = WORD_STOP
+FIRST_WHITE = SPACE
 
 LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 STOPS = ".!?…"
 WIDE_STOPS = "。！？"
 MAX_TOKEN_BYTES = 65_536
 
-# A full stop after one of these, or after a single letter, ends no sentence. ASCII, at most 7 letters, no k (the
-# Kelvin sign lower-cases to it).
+# A full stop after one of these, or after a single letter, does not end a sentence. The compiled tokenizer requires
+# ASCII, at most 7 letters, and no "k", because the Kelvin sign becomes "k" in lower case.
 _ABBREVIATIONS = """
     adm apr aug ave capt cf ch co col corp dec dept dr ed eds eg esp est etc feb fig figs gen gov hon ie inc jan jr jul
     jun lt ltd mar mr mrs ms mt no nos nov oct op pp pres prof rep rev sen sep sept sgt sr st vol vols vs
@@ -39,7 +41,7 @@ _CATEGORIES = {
     **dict.fromkeys(("Lu", "Lt", "Lm", "Lo"), LETTER),
     **dict.fromkeys(("Nd", "Nl", "No"), NUMBER),
     **dict.fromkeys(("Mn", "Mc", "Me"), MARK),
-    **dict.fromkeys(("Pe", "Pf", "Pi"), CLOSER),  # Pi too: German closes with it.
+    **dict.fromkeys(("Pe", "Pf", "Pi"), CLOSER),  # Pi: German closing quotes
 }
 _WHITE = {char: SPACE for char in map(chr, range(0x3001)) if char.isspace()} | {"\0": SPACE}
 _WHITE.update(dict.fromkeys(LINE_ENDS, LINE))
@@ -53,14 +55,14 @@ _SPECIAL: Mapping[str, int] = {
     **dict.fromkeys(STOPS, STOP),
     **dict.fromkeys(WIDE_STOPS, WIDE_STOP),
 }
-# Everything assigned lies in the first four planes, and variation selectors and tags at U+E0000.
+# All assigned code points are in the first four planes, except variation selectors and tags from U+E0000 on.
 _ASSIGNED = (range(0x40000), range(0xE0000, 0xE1000))
 _LAST_CASED = 0x20000
-TWO_POINTS = -1  # in the table of lower case: U+0130, the one letter whose lower case is two code points
+TWO_POINTS = -1  # in the lower-case table: U+0130, the only letter whose lower case is two code points
 
 
 def kind_of(char: str) -> int:
-    """Return what a character is to the `words` tokeniser.
+    """Return the kind of a character in the `words` tokenizer.
 
     >>> kind_of("a") == LOWER, kind_of("’") == APOSTROPHE
     (True, True)
@@ -69,15 +71,33 @@ def kind_of(char: str) -> int:
 
 
 class TokenizerRules(NamedTuple):
-    """How the compiled tokeniser reads text: tables, and the settings as numbers."""
+    """Tables and settings of the compiled tokenizer.
 
-    kinds: NDArray[np.uint8]  # kind of every code point
-    plain: NDArray[np.uint8]  # of every byte: what an ASCII word character becomes, 0 for all others
-    lower: NDArray[np.int32]  # lower case of the first code points; empty where case is kept
+    Attributes
+    ----------
+    kinds
+        Kind of every code point.
+    plain
+        For every byte: the lower-case form of an ASCII word character, 0 for all other bytes.
+    lower
+        Lower case of the first code points; empty if case is kept.
+    abbreviations
+        Packed abbreviations (`pack_ascii`), sorted.
+    unit
+        Number of the unit in `UNITS`.
+    is_strict
+        Whether invalid UTF-8 is an error.
+    has_marks
+        Whether the bytes 0xFE and 0xFF, which do not occur in UTF-8, end tokens and texts.
+    """
+
+    kinds: NDArray[np.uint8]
+    plain: NDArray[np.uint8]
+    lower: NDArray[np.int32]
     abbreviations: NDArray[np.int64]
     unit: int
     is_strict: bool
-    has_marks: bool  # bytes 0xFE and 0xFF, which UTF-8 has not, end tokens and texts
+    has_marks: bool
 
 
 UNITS = {"line": 0, "sentence": 1, "document": 2}
@@ -87,8 +107,8 @@ UNITS = {"line": 0, "sentence": 1, "document": 2}
 def _word_kinds() -> NDArray[np.uint8]:
     kinds = np.full(0x110000, OTHER, np.uint8)
     for points in _ASSIGNED:
-        found = [_CATEGORIES.get(name, OTHER) for name in map(category, map(chr, points))]
-        kinds[points.start : points.stop] = found
+        kinds[points.start : points.stop] = [_CATEGORIES.get(category(chr(point)), OTHER) for point in points]
+
     for char, kind in _SPECIAL.items():
         kinds[ord(char)] = kind
     return kinds
@@ -101,11 +121,14 @@ def _lower_points() -> NDArray[np.int32]:
 
 
 def _choose_kinds(config: CorpusConfig, is_tokenised: bool) -> NDArray[np.uint8]:
+    """Return the kind of every code point for a tokenizer and unit."""
     if config.tokenizer == "words" and not is_tokenised:
         kinds = _word_kinds().copy()
         if config.unit != "sentence":
             kinds[np.isin(kinds, (STOP, WIDE_STOP, CLOSER))] = OTHER
         return kinds
+
+    # The `whitespace` tokenizer: everything but white space is part of a token.
     kinds = np.full(0x110000, LETTER, np.uint8)
     if not is_tokenised:
         for char, kind in _WHITE.items():
@@ -116,20 +139,32 @@ def _choose_kinds(config: CorpusConfig, is_tokenised: bool) -> NDArray[np.uint8]
 
 
 def pack_ascii(word: str) -> int:
-    """Return a short ASCII word as one number, as the compiled tokeniser packs it."""
+    """Return a short ASCII word as an integer, in the packing of the compiled tokenizer."""
     return int.from_bytes(word.encode("ascii"), "big")
 
 
 @lru_cache(maxsize=8)
 def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: bool = False) -> TokenizerRules:
-    """Return the tables for a configuration; `is_tokenised`: tokens are taken as they are, but for case."""
+    """Return the tables and settings of the compiled tokenizer.
+
+    Parameters
+    ----------
+    config
+        Tokenizer, unit, case and error handling.
+    is_tokenised
+        Whether the input consists of tokens, of which only the case is changed.
+    has_marks
+        Whether the bytes 0xFE and 0xFF end tokens and texts.
+    """
     kinds = _choose_kinds(config, is_tokenised)
     lower = _lower_points() if config.lowercase else np.empty(0, np.int32)
-    plain = np.zeros(256, np.uint8)
-    ascii_points = np.arange(128)
-    # A stop in a tokenised text must be seen by the slow path, which knows what ends a sentence.
+
+    # WORD_STOP is not plain: the slow path must process it, because it may end a sentence.
+    ascii_lower = lower[:128] if config.lowercase else np.arange(128)
     is_plain = kinds[:128] < WORD_STOP
-    plain[:128][is_plain] = (lower if config.lowercase else ascii_points)[:128][is_plain]
+    plain = np.zeros(256, np.uint8)
+    plain[:128][is_plain] = ascii_lower[is_plain]
+
     return TokenizerRules(
         kinds=kinds,
         plain=plain,

@@ -1,11 +1,10 @@
-"""Text to numbers, on every core.
+"""Parallel tokenization: text to type numbers, on several threads.
 
-Receives whatever `sources` can read, hands on an `EncodedCorpus`: the corpus as numbers of types in scratch files,
-and the table of types. One epoch over the text: the vocabulary is chosen afterwards, from the counts, and `write_ids`
-turns the numbers into its ids. It does not choose the vocabulary.
+The text is read once. The result is an `EncodedCorpus`: type numbers in scratch files and a table of types with their
+counts. The vocabulary is chosen afterwards from the counts, and `write_ids` converts type numbers to vocabulary ids.
 
-Each worker has a table and a scratch file of its own; who takes which piece is chance, and leaves no trace in what
-`counts` and `write_ids` return.
+Each worker has its own table and scratch file. Which worker processes which piece is not deterministic, but it does
+not affect the results of `counts` and `write_ids`.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from swivel.runtime.parallel import take_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.storage import ArrayAppender, open_array
 
-PIECE_BYTES = 1 << 20  # small enough for a core's cache
-_SLICE_BYTES = 1 << 16  # read by one call of the kernel, for which there is always room
-_MAP_IDS = 1 << 20  # mapped by one call of the kernel
+PIECE_BYTES = 1 << 20  # small enough for the cache of a core
+_SLICE_BYTES = 1 << 16  # per call of `scan_text`; the table is enlarged for the worst case before each call
+_MAP_IDS = 1 << 20  # per call of `map_ids`
 
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What a text that goes on in the next piece is in the middle of: the kernel's state, and half a token."""
+    """State of a text at the end of a piece: the state of the kernel and the bytes of an incomplete token."""
 
     state: NDArray[np.int64]
     token: NDArray[np.uint8]
@@ -48,26 +47,44 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Where the ids of one piece lie: in which worker's scratch file, from where to where."""
+    """Location of the ids of one piece.
+
+    Attributes
+    ----------
+    worker
+        Number of the worker whose scratch file contains the ids.
+    start, stop
+        Position in that file.
+    breaks
+        Number of breaks among the ids.
+    opens, closes
+        Whether the first and the last id are breaks.
+    carry
+        State of the text at the end of the piece.
+    cost
+        Bytes of the source, for progress bars.
+    """
 
     worker: int
     start: int
     stop: int
     breaks: int
-    opens: bool  # with a break
-    closes: bool  # with a break
+    opens: bool
+    closes: bool
     carry: Carry
     cost: int
 
 
-def _fresh() -> Carry:
+def _initial_carry() -> Carry:
+    """Return the state at the start of a text."""
     state = np.zeros(kernels.TEXT_STATE.stop, np.int64)
-    state[kernels.HASH], state[kernels.BLANK] = kernels.HASH_OF_NOTHING, 1
+    state[kernels.HASH] = kernels.HASH_OF_NOTHING
+    state[kernels.BLANK] = 1
     return Carry(state, np.empty(0, np.uint8))
 
 
 class EncodeWorker:
-    """One table of types, one scratch file, and the kernel between them."""
+    """A table of types and a scratch file, which the kernels fill from pieces of text."""
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
@@ -76,47 +93,66 @@ class EncodeWorker:
         self._out = np.empty(0, np.uint32)
 
     def encode(self, piece: TextPiece, carry: Carry, rules: TokenizerRules) -> Segment:
-        """Read one piece, write its ids and return where they are."""
-        if len(self._out) < len(piece.data) + 8:  # At most one id or break a byte, and those that were pending.
+        """Tokenize one piece, append its type numbers to the scratch file and return their location."""
+        # At most one id or break per byte, and those that are pending from the previous piece.
+        if len(self._out) < len(piece.data) + 8:
             self._out = np.empty(len(piece.data) + 8, np.uint32)
-        self._take_over(carry, rules)
+
+        self._restore(carry, rules)
         self._scan(piece, rules)
+
         if piece.is_last:
             types = self.types
             kernels.end_text(types.slots, types.arena, types.types, types.state, self._out)
-        return self._finish(piece)
 
-    def _take_over(self, carry: Carry, rules: TokenizerRules) -> None:
-        self._make_room()
-        used, state = self.types.used_bytes, self.types.state
+        return self._append_ids(piece)
+
+    def _restore(self, carry: Carry, rules: TokenizerRules) -> None:
+        """Set the state of the kernel to that at the end of the previous piece."""
+        self._reserve()
+
+        # The bytes of the current token are after the used part of the arena.
+        used = self.types.used_bytes
         self.types.arena[used : used + len(carry.token)] = carry.token
+
+        state = self.types.state
         state[kernels.TEXT_STATE] = carry.state
-        state[kernels.OUT] = state[kernels.BREAKS] = 0
+        state[kernels.OUT] = 0
+        state[kernels.BREAKS] = 0
         state[kernels.BAD] = -1
-        state[kernels.UNIT], state[kernels.IS_STRICT] = rules.unit, rules.is_strict
+        state[kernels.UNIT] = rules.unit
+        state[kernels.IS_STRICT] = rules.is_strict
         state[kernels.HAS_MARKS] = rules.has_marks
 
-    def _make_room(self) -> None:
-        # Lower case has at most half as many bytes again, and a token may have begun before.
-        self.types.make_room(_SLICE_BYTES, 2 * _SLICE_BYTES + MAX_TOKEN_BYTES)
+    def _reserve(self) -> None:
+        # Lower case has at most 1.5 times as many bytes, and the current token may have started before the slice.
+        self.types.reserve(_SLICE_BYTES, 2 * _SLICE_BYTES + MAX_TOKEN_BYTES)
 
     def _scan(self, piece: TextPiece, rules: TokenizerRules) -> None:
-        data, at, types = np.frombuffer(piece.data, np.uint8), 0, self.types
+        """Tokenize a piece slice by slice; raise CorpusError for invalid UTF-8 in strict mode."""
+        data = np.frombuffer(piece.data, np.uint8)
+        types = self.types
         tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
+
+        at = 0
         while at < len(data):
-            self._make_room()
+            self._reserve()  # This may replace the arrays of the table.
             stop = min(at + _SLICE_BYTES, len(data))
             at = kernels.scan_text(
                 data, at, stop, *tables, types.slots, types.arena, types.types, types.state, self._out
             )
+
             if types.state[kernels.BAD] >= 0:
                 raise describe_bad_byte(piece, int(types.state[kernels.BAD]))
 
-    def _finish(self, piece: TextPiece) -> Segment:
-        state, used = self.types.state, self.types.used_bytes
+    def _append_ids(self, piece: TextPiece) -> Segment:
+        state = self.types.state
+        used = self.types.used_bytes
         written = self._out[: state[kernels.OUT]]
+
         start = self.ids.length
         self.ids.append(written)
+
         return Segment(
             worker=self.number,
             start=start,
@@ -138,9 +174,10 @@ def encode_corpus(
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
 ) -> EncodedCorpus:
-    """Read texts once and return them as numbers, in scratch files inside the folder `scratch`.
+    """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
 
-    Raises CorpusError where a text cannot be read, ConfigError for an unknown encoding.
+    `swivel.corpus.encode_corpus` describes the parameters; a thread processes about `piece_bytes` at a time.
+    Raises CorpusError if a text cannot be read, and ConfigError if the encoding is unknown.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,21 +198,24 @@ def encode_streams(
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
 ) -> EncodedCorpus:
-    """Read streams once, as `encode_corpus` reads those of texts; no window crosses from one to the next."""
+    """Tokenize streams once, as `encode_corpus` does with texts; no window crosses from one stream to the next."""
     rules = build_rules(config, is_tokenised=streams[0].is_tokenised, has_marks=streams[0].has_marks)
     sizes = [stream.size for stream in streams if stream.size is not None]
     total = sum(sizes) if len(sizes) == len(streams) else None
+
     segments = []
     with contextlib.ExitStack() as stack:
         task = stack.enter_context(track(progress, "reading", total, "bytes"))
         workers = [EncodeWorker(number, scratch / f"ids-{number}.npy") for number in range(threads)]
         for worker in workers:
             stack.callback(worker.ids.close)
+
         pool = stack.enter_context(ThreadPoolExecutor(threads))
         futures = _submit_pieces(pool, workers, streams, rules, piece_bytes)
         for segment in take_in_order(futures, ahead=threads + 3):
             segments.append(segment)
             task.advance(segment.cost)
+
     return EncodedCorpus(workers, segments)
 
 
@@ -186,13 +226,17 @@ def _submit_pieces(
     rules: TokenizerRules,
     piece_bytes: int,
 ) -> Iterator[Future[Segment]]:
-    """Hand every piece to the pool; one that goes on inside a line waits for the one before it."""
+    """Submit every piece to the pool and yield its future.
+
+    A piece that starts inside a line waits for the previous one and continues from its state. This cannot deadlock: the
+    pool starts tasks in order of submission, and a task takes an idle worker only after it has waited.
+    """
     idle: SimpleQueue[EncodeWorker] = SimpleQueue()
     for worker in workers:
         idle.put(worker)
 
     def encode(piece: TextPiece, before: Future[Segment] | None) -> Segment:
-        carry = before.result().carry if before else _fresh()
+        carry = before.result().carry if before else _initial_carry()
         worker = idle.get()
         try:
             return worker.encode(piece, carry, rules)
@@ -205,27 +249,43 @@ def _submit_pieces(
             for piece in cut_stream(stream, piece_bytes):
                 future = pool.submit(encode, piece, future if piece.is_continued else None)
                 yield future
-    except CorpusError as error:  # It comes after the errors of the pieces before it.
+    except CorpusError as error:  # Raise it in order, after the errors of the pieces before it.
         failed: Future[Segment] = Future()
         failed.set_exception(error)
         yield failed
 
 
 class EncodedCorpus:
-    """A corpus as numbers, in scratch files, with its types and their counts."""
+    """A corpus as type numbers in scratch files, with a table of its types and their counts.
+
+    Attributes
+    ----------
+    token_count
+        Number of tokens.
+    unit_count
+        Number of units with at least one token.
+    """
 
     def __init__(self, workers: list[EncodeWorker], segments: list[Segment]) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(worker.ids.path) for worker in workers]
+
+        # Merge all tables into the first one. _numbers[w][n] is the merged number of type n of worker w.
         self._types = workers[0].types
-        same = np.arange(len(self._types), dtype=np.uint32)
-        self._numbers = [same] + [self._types.merge(worker.types.pack()) for worker in workers[1:]]
+        self._numbers = [np.arange(len(self._types), dtype=np.uint32)]
+        for worker in workers[1:]:
+            self._numbers.append(self._types.merge(worker.types.pack()))
+
         self.token_count: int = self._types.token_count
         self.unit_count: int = self._count_units()
 
     def _count_units(self) -> int:
-        """Every unit ends in a break; two that meet between pieces are one, and the first text has none before it."""
-        units, is_broken = 0, True
+        """Return the number of breaks, where two adjacent breaks of neighboring segments count once.
+
+        Every unit ends with a break. A break at the start of the corpus ends no unit.
+        """
+        units = 0
+        is_broken = True
         for segment in self._segments:
             units += segment.breaks - (segment.opens and is_broken)
             is_broken = segment.closes
@@ -233,30 +293,48 @@ class EncodedCorpus:
 
     @property
     def type_count(self) -> int:
-        """Distinct tokens."""
+        """Number of distinct tokens."""
         return len(self._types)
 
     def pack_types(self) -> PackedTypes:
-        """Return the types and their counts, to be merged with those of other texts."""
+        """Return the types and their counts, for merging them with those of other texts."""
         return self._types.pack()
 
     def counts(self, min_count: int = 1) -> dict[str, int]:
-        """Return the tokens seen `min_count` times or more with their counts, in no particular order."""
+        """Return the tokens that occur at least `min_count` times with their counts, in no particular order."""
         return self._types.counts(min_count)
 
     def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> NDArray[np.uint32]:
-        """Write the corpus in order as ids of a vocabulary, and return it mapped from the file.
+        """Write the corpus in order as vocabulary ids, and return them as a memory map.
 
-        BREAK stands between units, never twice in a row and at neither end; tokens outside the vocabulary are left
-        out, or are GAP where `keep_gaps`.
+        BREAK separates units; it is never repeated and not at either end.
+
+        Parameters
+        ----------
+        vocabulary
+            Vocabulary whose ids are written.
+        keep_gaps
+            Whether tokens that are not in the vocabulary become GAP; otherwise they are left out.
+        path
+            `.npy` file to write.
+        threads
+            Number of threads.
+
+        Returns
+        -------
+        ndarray of shape (n_ids,), uint32
+            Ids, BREAK and GAP.
         """
         numbers = self._vocabulary_ids(vocabulary, GAP if keep_gaps else BREAK)
-        parts = [
-            (numbers[segment.worker], self._ids[segment.worker][start : min(start + _MAP_IDS, segment.stop)])
-            for segment in self._segments
-            for start in range(segment.start, segment.stop, _MAP_IDS)
-        ]
-        file, is_broken = ArrayAppender(path, np.uint32), False
+
+        parts = []
+        for segment in self._segments:
+            for start in range(segment.start, segment.stop, _MAP_IDS):
+                stop = min(start + _MAP_IDS, segment.stop)
+                parts.append((numbers[segment.worker], self._ids[segment.worker][start:stop]))
+
+        file = ArrayAppender(path, np.uint32)
+        is_broken = False  # whether a break is due before the next id
         with contextlib.closing(file), ThreadPoolExecutor(threads) as pool:
             futures = (pool.submit(_map_part, *part) for part in parts)
             for ids, opens, closes in take_in_order(futures, ahead=threads + 3):
@@ -268,17 +346,19 @@ class EncodedCorpus:
                     is_broken = closes
                 else:
                     is_broken |= closes
+
         return open_array(path)
 
     def _vocabulary_ids(self, vocabulary: Vocabulary, unknown: np.uint32) -> list[NDArray[np.uint32]]:
-        """Return, for each worker, the vocabulary id of each of its types."""
+        """Return the vocabulary id of each type, or `unknown`, in one array per worker."""
         ids = np.full(len(self._types), unknown, np.uint32)
-        found = self._types.find(vocabulary.tokens)
-        ids[found[found >= 0]] = np.flatnonzero(found >= 0)
+        types = self._types.find(vocabulary.tokens)  # type of each vocabulary id, -1 if it does not occur
+        ids[types[types >= 0]] = np.flatnonzero(types >= 0)
         return [ids[numbers] for numbers in self._numbers]
 
 
 def _map_part(numbers: NDArray[np.uint32], ids: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], bool, bool]:
+    """Return the vocabulary ids of a part, and whether a break is due before and after them."""
     out = np.empty(len(ids), np.uint32)
     size, opens, closes = kernels.map_ids(ids, numbers, out)
     return out[:size], bool(opens), bool(closes)

@@ -1,9 +1,8 @@
-"""A corpus cut for several machines: ranges of files, each of whole units, that are read apart.
+"""A corpus cut into file ranges of whole units, which several machines read independently.
 
-Receives files, hands on `FileRange`s, groups of them of about equal size, and what `encode` makes of a group. Where a
-range really begins and ends is found by who reads it: behind the first line end (for documents: the first blank line)
-from its nominal place on, so that nobody has to look into the files first, and nothing is read twice or left out. A
-compressed file, or one in another encoding than UTF-8, is one range.
+A range has nominal offsets. Its reader finds the real ones: each offset moves to the end of the first line (for
+documents: the first blank line) that ends after it. Neighboring ranges therefore meet at the same byte, and the files
+need not be read in advance. A compressed file, or a file that is not in UTF-8, is a single range.
 """
 
 from __future__ import annotations
@@ -33,13 +32,24 @@ if TYPE_CHECKING:
     from swivel.corpus.encode import EncodedCorpus
 
 _SCAN_BYTES = 1 << 16
-_MARKS = {"document": (b"\n\n", b"\n\r\n")}  # behind one of them no unit goes on; other blank lines are no matter
-_LINE = (b"\n",)
+# Byte sequences after which a unit has ended. Blank lines of other forms need not be recognized.
+_UNIT_ENDS = {"document": (b"\n\n", b"\n\r\n")}
+_LINE_ENDS = (b"\n",)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """From `start` up to `stop` of a file, nominally; None where it is read whole. `cost`: its bytes of text, about."""
+    """A range of a file.
+
+    Attributes
+    ----------
+    file
+        The file.
+    start, stop
+        Nominal offsets in bytes; `stop` is None for the end of the file.
+    cost
+        Approximate number of bytes of text.
+    """
 
     file: TextFile
     start: int
@@ -48,7 +58,7 @@ class FileRange:
 
 
 def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
-    """Return ranges of about `range_bytes` that together are the files, in order."""
+    """Return ranges of about `range_bytes` that cover the files in order."""
     can_cut = find_codec(config.encoding).name in ("utf-8", "utf-8-sig")
     return [part for file in files for part in _cut_file(file, range_bytes, can_cut=can_cut)]
 
@@ -58,27 +68,31 @@ def _cut_file(file: TextFile, range_bytes: int, *, can_cut: bool) -> Iterator[Fi
     if not can_cut or file.suffix.lower() in PACKED_SUFFIXES:
         yield FileRange(file, 0, None, size)
         return
+
     count = max(1, -(-size // range_bytes))
     for number in range(count):
-        start, stop = size * number // count, size * (number + 1) // count
+        start = size * number // count
+        stop = size * (number + 1) // count
         yield FileRange(file, start, stop if stop < size else None, stop - start)
 
 
 def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[FileRange, ...]]:
-    """Return the ranges in order, in groups of about `group_bytes`: many small files are one piece of work."""
+    """Return the ranges in order, in groups of about `group_bytes`, so that many small files form one task."""
     groups: list[list[FileRange]] = []
     size = 0
+
     for part in ranges:
         if not groups or size + part.cost > group_bytes:
             groups.append([])
             size = 0
         groups[-1].append(part)
         size += part.cost
+
     return [tuple(group) for group in groups]
 
 
 def encode_ranges(ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path) -> EncodedCorpus:
-    """Read ranges on one thread; raise CorpusError, with the line of the file, where one cannot be read."""
+    """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
     from swivel.corpus.encode import encode_streams
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
@@ -89,57 +103,70 @@ def encode_ranges(ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratc
     except CorpusError:
         if all(part.start == 0 for part in ranges):
             raise
-        encode(tuple(replace(part, start=0) for part in ranges))  # The same error, with lines counted from the first.
+
+        # Read again from the start of the files: this raises the same error, with correct line numbers.
+        encode(tuple(replace(part, start=0) for part in ranges))
         raise
 
 
 def open_range(part: FileRange, config: CorpusConfig) -> Stream:
-    """Return the stream of a range."""
+    """Return the stream of a range, which is read lazily."""
     if part.start == 0 and part.stop is None:
         return file_stream(part.file, find_codec(config.encoding), config)
-    marks = _MARKS.get(config.unit, _LINE)
+
+    unit_ends = _UNIT_ENDS.get(config.unit, _LINE_ENDS)
 
     def read() -> Iterator[TextBlock]:
-        blocks = _read_between(part, marks)
+        blocks = _read_between(part, unit_ends)
         return drop_bom(blocks) if part.start == 0 else blocks
 
     return Stream(str(part.file), read, part.cost)
 
 
-def _read_between(part: FileRange, marks: tuple[bytes, ...]) -> Iterator[TextBlock]:
+def _read_between(part: FileRange, unit_ends: tuple[bytes, ...]) -> Iterator[TextBlock]:
+    """Yield the bytes of the units that start in a range."""
     with open_file(part.file) as raw, clear_remote_errors(str(part.file)):
-        first: int | None = 0
+        position: int | None = 0
         if part.start:
-            first = _find_cut(raw, part.start, part.stop, marks)
-        if first is None:
-            return  # One unit goes from before this range to behind it: it belongs to the range where it begins.
-        last = None if part.stop is None else _find_cut(raw, part.stop, None, marks)
-        raw.seek(first)
-        while last is None or first < last:
-            data = raw.read(BLOCK_BYTES if last is None else min(BLOCK_BYTES, last - first))
+            position = _find_cut(raw, part.start, part.stop, unit_ends)
+        if position is None:
+            return  # A single unit spans the whole range; it belongs to the range where it starts.
+
+        stop = None
+        if part.stop is not None:
+            stop = _find_cut(raw, part.stop, None, unit_ends)
+
+        raw.seek(position)
+        while stop is None or position < stop:
+            data = raw.read(BLOCK_BYTES if stop is None else min(BLOCK_BYTES, stop - position))
             if not data:
                 return
-            first += len(data)
+            position += len(data)
             yield TextBlock(data, len(data))
 
 
-def _find_cut(raw: IO[bytes], place: int, stop: int | None, marks: tuple[bytes, ...]) -> int | None:
-    """Return the end of the first mark that begins less than a mark's length before `place` or later, up to `stop`.
+def _find_cut(raw: IO[bytes], offset: int, stop: int | None, unit_ends: tuple[bytes, ...]) -> int | None:
+    """Return the position after the first unit end at or after `offset`, or None if there is none before `stop`.
 
-    It depends on the place alone, and a later place has no earlier cut: neighbours agree on where they meet.
+    The search starts the length of the longest unit end before `offset`. The result depends on `offset` alone and does
+    not decrease with it, so neighboring ranges agree on the position where they meet.
     """
-    longest = max(map(len, marks))
-    at = max(place - longest, 0)
-    raw.seek(at)
-    held = b""
-    while stop is None or at < stop:
-        data = raw.read(_SCAN_BYTES if stop is None else min(_SCAN_BYTES, stop - at))
+    longest = max(map(len, unit_ends))
+    position = max(offset - longest, 0)
+    raw.seek(position)
+
+    held = b""  # the last bytes of the previous block: a unit end may span two blocks
+    while stop is None or position < stop:
+        data = raw.read(_SCAN_BYTES if stop is None else min(_SCAN_BYTES, stop - position))
         if not data:
             return None
+
         text = held + data
-        ends = [text.find(mark) + len(mark) for mark in marks if mark in text]
+        ends = [text.find(unit_end) + len(unit_end) for unit_end in unit_ends if unit_end in text]
         if ends:
-            return at - len(held) + min(ends)
+            return position - len(held) + min(ends)
+
         held = text[len(text) - min(longest - 1, len(text)) :]
-        at += len(data)
+        position += len(data)
+
     return None

@@ -1,8 +1,8 @@
-"""The two numbers in a run of ids that are no word: the corpus writes them, counting reads them."""
+"""Two reserved values in arrays of token ids, which are written by the corpus package and read by counting."""
 
 from __future__ import annotations
 
 import numpy as np
 
-BREAK = np.uint32(0xFFFFFFFF)  # between two units, which no window crosses
-GAP = np.uint32(0xFFFFFFFE)  # a token outside the vocabulary that keeps its place
+BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
+GAP = np.uint32(0xFFFFFFFE)  # a token that is not in the vocabulary but keeps its position in the window

@@ -1,9 +1,7 @@
-"""Where text comes from: files, folders, globs, URLs, compressed files, standard input, anything that can be iterated.
+"""Sources of text: files, folders, globs, URLs, compressed files, standard input and iterables.
 
-Receives what the user named, hands on `Stream`s: named runs of UTF-8 bytes. It does not split text.
-
-Texts that are in memory already become bytes too: 0xFF, which UTF-8 has not, ends each text (or list of tokens),
-0xFE each token of a list.
+Every source becomes a `Stream`, a named sequence of UTF-8 bytes. Texts in memory become bytes, too: 0xFF, which does
+not occur in UTF-8, ends each text or list of tokens, and 0xFE separates the tokens of a list.
 """
 
 from __future__ import annotations
@@ -34,16 +32,17 @@ Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterab
 
 STDIN = Path("-")
 BLOCK_BYTES = 1 << 20
-_ZSTD_BYTES = 1 << 13  # Read little at a time: what comes out may be a thousand times as much.
+_ZSTD_BYTES = 1 << 13  # Read few bytes at a time, because they may decompress to a thousand times as many.
 _SEPARATOR = "swivel.separator"
-PACKED, PACKED_SUFFIXES = 4, (".gz", ".bz2", ".xz", ".zst")  # text is so many times as large as these files, about
+COMPRESSION_RATIO = 4  # typical, for text
+PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _FILES = (Path, RemoteFile)
-_TAKEN_NAMES = ("-", "iterable", "vocabulary")  # beside the files' names, in a manifest
+_RESERVED_NAMES = ("-", "iterable", "vocabulary")  # names of other inputs in a manifest
 
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Some bytes of UTF-8, never none, and how many bytes of the source they took (what a progress bar counts)."""
+    """Some bytes of UTF-8, at least one, and the number of source bytes they come from, for progress bars."""
 
     data: bytes
     cost: int
@@ -51,7 +50,21 @@ class TextBlock:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One named run of blocks. `size`: bytes of the source where known; `has_marks`: it was in memory."""
+    """A named sequence of blocks.
+
+    Attributes
+    ----------
+    name
+        Name for error messages.
+    blocks
+        Function that opens the source and yields its blocks.
+    size
+        Bytes of the source; None if unknown.
+    has_marks
+        Whether the bytes 0xFE and 0xFF end tokens and texts, because the source was in memory.
+    is_tokenised
+        Whether the source consists of tokens.
+    """
 
     name: str
     blocks: Callable[[], Iterator[TextBlock]]
@@ -61,9 +74,9 @@ class Stream:
 
 
 def list_files(texts: str | TextFile | Iterable[TextFile]) -> list[TextFile]:
-    """Return the files that paths, folders, globs and URLs stand for; a folder's sorted, hidden ones left out.
+    """Return the files of paths, folders, globs and URLs.
 
-    Raises CorpusError where there is none.
+    The files of a folder are sorted, and hidden files are left out. Raises CorpusError if there is no file.
 
     >>> list_files("-")
     [PosixPath('-')]
@@ -74,45 +87,56 @@ def list_files(texts: str | TextFile | Iterable[TextFile]) -> list[TextFile]:
 
 
 def _expand(path: str | TextFile) -> list[TextFile]:
+    """Return the files of one path, folder, glob or URL."""
     if isinstance(path, RemoteFile):
         return [path]
     if str(path) == "-":
         return [STDIN]
     if isinstance(path, str) and is_url(path):
-        return [file for found in list_url(path) for file in _expand(found)]
+        return [file for match in list_url(path) for file in _expand(match)]
+
     try:
-        kind = "folder" if Path(path).is_dir() else "file" if Path(path).exists() else "glob"
-    except (OSError, ValueError):  # too long, or with NUL: no path at all
-        kind = "nothing"
-    if kind == "file":
-        return [Path(path)]
-    if kind == "folder":
+        exists = Path(path).exists()
+        is_folder = Path(path).is_dir()
+        is_glob = not exists and glob.has_magic(str(path))
+    except (OSError, ValueError):  # Too long, or contains NUL: a text and not a path.
+        exists = is_folder = is_glob = False
+
+    if is_folder:
         return _list_folder(Path(path))
-    if kind == "glob" and glob.has_magic(str(path)):
-        found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns too)
-        if not found:
+    if exists:
+        return [Path(path)]
+    if is_glob:
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns too)
+        if not matches:
             raise CorpusError(f"{path}: no file matches")
-        return [file for match in found for file in _expand(match)]
+        return [file for match in matches for file in _expand(match)]
+
     shown = str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
-    raise CorpusError(f"{shown!a}: no such file or folder (texts themselves are passed as a list of strings)")
+    raise CorpusError(f"{shown!a}: no such file or folder (pass texts as a list of strings)")
 
 
 def _list_folder(folder: Path) -> list[TextFile]:
-    def refuse(error: OSError) -> None:
+    """Return the files of a folder and its subfolders, sorted, without hidden files and folders."""
+
+    def raise_error(error: OSError) -> None:
         raise CorpusError(f"{error.filename}: {error.strerror}") from error
 
     files = []
-    for root, folders, names in os.walk(folder, onerror=refuse):
+    for root, folders, names in os.walk(folder, onerror=raise_error):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         files += [Path(root, name) for name in names if not name.startswith(".")]
+
     if not files:
         raise CorpusError(f"{folder}: the folder has no files")
     return [*sorted(files)]
 
 
 def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
-    """Yield a name for each file that does not say where it lies; the second of a name has #2 behind it."""
-    taken, seen = set(_TAKEN_NAMES), Counter[str]()
+    """Yield a unique name for each file, without its folder; the second file of the same name gets the suffix #2."""
+    taken = set(_RESERVED_NAMES)
+    seen = Counter[str]()
+
     for file in files:
         name = file.name
         while name in taken and file != STDIN:
@@ -123,10 +147,10 @@ def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
 
 
 def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
-    """Return a digest for each source, by its file's name: of size, time of change and configuration.
+    """Return a digest of each source's size, modification time and configuration, by file name.
 
-    Where a file lies is left out, so that a project may be moved. What is in memory or comes from a pipe has no digest:
-    its name stands in for it.
+    The location of a file is not included, so that a project may be moved. Iterables and standard input have no digest;
+    a fixed text replaces it.
     """
     if isinstance(texts, (str, *_FILES)):
         files = list_files(texts)
@@ -148,16 +172,23 @@ def _fingerprint_file(file: TextFile, config: CorpusConfig) -> str:
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
-    """Return the streams of whatever the user passed; nothing is read yet but the first item of an iterable."""
+    """Return the streams of all kinds of texts; only the first item of an iterable is read.
+
+    Raises CorpusError if `texts` is of the wrong type or a file does not exist.
+    """
     codec = find_codec(config.encoding)
     if isinstance(texts, (str, *_FILES)):
         return [file_stream(file, codec, config) for file in list_files(texts)]
+
     try:
         items: Iterator[Any] = iter(texts)
     except TypeError:
-        raise CorpusError(f"texts: expected a path, or texts to iterate over, got {type(texts).__name__}") from None
+        raise CorpusError(f"texts must be a path or an iterable, got {type(texts).__name__}") from None
+
+    # The type of the first item determines the type of all items.
     first = list(itertools.islice(items, 1))
     items = itertools.chain(first, items)
+
     if first and isinstance(first[0], _FILES):
         files = list_files(_checked(items, _FILES, "a path"))
         return [file_stream(file, codec, config) for file in files]
@@ -167,32 +198,37 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:
-    """Return Python's codec of a name, or raise ConfigError."""
+    """Return the Python codec of a text encoding; raise ConfigError if there is none."""
     try:
         codec = codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise ConfigError(
-            f"encoding must be one that Python knows, such as utf-8 or latin-1, got {encoding!r}"
+            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}"
         ) from None
     if not getattr(codec, "_is_text_encoding", True):
-        raise ConfigError(f"encoding must be one of text, got {encoding!r}")
+        raise ConfigError(f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}")
     return codec
 
 
 def size_of(file: TextFile) -> int | None:
-    """Return the bytes of a file; None of what has no size: standard input, a pipe."""
+    """Return the size of a file in bytes; None for standard input and pipes."""
     if isinstance(file, RemoteFile):
         return file.size()
-    return None if file == STDIN or not file.is_file() else file.stat().st_size
+    if file == STDIN or not file.is_file():
+        return None
+    return file.stat().st_size
 
 
 def text_size(file: TextFile) -> int:
-    """Return about how many bytes of text a file has; 0 where that cannot be known."""
-    return (size_of(file) or 0) * (PACKED if file.suffix.lower() in PACKED_SUFFIXES else 1)
+    """Return the approximate number of bytes of text in a file; 0 if unknown."""
+    size = size_of(file) or 0
+    if file.suffix.lower() in PACKED_SUFFIXES:
+        size *= COMPRESSION_RATIO
+    return size
 
 
 def open_file(file: TextFile) -> IO[bytes]:
-    """Open a file's bytes for reading."""
+    """Open a local or remote file for reading bytes."""
     if isinstance(file, RemoteFile):
         return file.open()
     with clear_errors(file, CorpusError):
@@ -200,12 +236,14 @@ def open_file(file: TextFile) -> IO[bytes]:
 
 
 def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
-    """Return the stream of one file, of which nothing is read yet."""
+    """Return the stream of a file, which is opened when the stream is read."""
     name = "standard input" if file == STDIN else str(file)
 
     def read() -> Iterator[TextBlock]:
         blocks = _read_file(file, name)
-        return blocks if codec.name in ("utf-8", "utf-8-sig") else _transcode(blocks, name, codec, config)
+        if codec.name in ("utf-8", "utf-8-sig"):
+            return blocks
+        return _transcode(blocks, name, codec, config)
 
     return Stream(name, lambda: drop_bom(read()), size_of(file))
 
@@ -229,8 +267,11 @@ def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
 
 
 def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes], str], Iterator[TextBlock]]:
+    """Return a function that yields the decompressed blocks of a file."""
+
     def read(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
         done = 0
+
         with opener(raw) as file:
             while True:
                 try:
@@ -239,6 +280,7 @@ def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO
                     raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
                 if not data:
                     return
+
                 yield TextBlock(data, raw.tell() - done)
                 done = raw.tell()
 
@@ -246,27 +288,38 @@ def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO
 
 
 def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
+    """Yield the decompressed blocks of a zstd file, which may have several frames."""
     try:
         import zstandard
     except ImportError:
         raise missing_extra(f"{name}: .zst files", "zstandard", "zstd") from None
-    frame, is_open = zstandard.ZstdDecompressor().decompressobj(), False
+
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    is_open = False  # whether the last frame is incomplete
     cost = 0
+
     for block in iter(lambda: raw.read(_ZSTD_BYTES), b""):
-        cost, rest = cost + len(block), block
+        cost += len(block)
+        rest = block
+
         while rest:
             try:
                 data = frame.decompress(rest)
             except (zstandard.ZstdError, MemoryError) as error:
                 raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
-            is_open, rest = not frame.eof, frame.unused_data if frame.eof else b""
-            if frame.eof:
+
+            is_open = not frame.eof
+            rest = b""
+            if frame.eof:  # Another frame may follow.
+                rest = frame.unused_data
                 frame = zstandard.ZstdDecompressor().decompressobj()
+
             if data:
                 yield TextBlock(data, cost)
                 cost = 0
+
     if is_open:
-        raise CorpusError(f"{name}: not a zstd file, or damaged (it ends in the middle)")
+        raise CorpusError(f"{name}: not a zstd file, or damaged (it is truncated)")
 
 
 _DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[TextBlock]]] = {
@@ -278,15 +331,19 @@ _DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[TextBlock]]] = {
 
 
 def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
-    """Yield the blocks without the mark of UTF-8 that some files begin with."""
-    held, cost = b"", 0
+    """Yield the blocks without the UTF-8 byte order mark that some files start with."""
+    held = b""
+    cost = 0
+
     for block in blocks:
-        held, cost = held + block.data, cost + block.cost
+        held += block.data
+        cost += block.cost
         if len(held) >= len(codecs.BOM_UTF8):
             if text := held.removeprefix(codecs.BOM_UTF8):
                 yield TextBlock(text, cost)
             yield from blocks
             return
+
     if held:
         yield TextBlock(held, cost)
 
@@ -297,8 +354,8 @@ codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: igno
 def _transcode(
     blocks: Iterator[TextBlock], name: str, codec: codecs.CodecInfo, config: CorpusConfig
 ) -> Iterator[TextBlock]:
-    """Turn another encoding into UTF-8; what is not in the encoding becomes NUL, which separates."""
-    assert codec.incrementaldecoder is not None  # All of Python's text encodings have one.
+    """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
+    assert codec.incrementaldecoder is not None  # true for all text encodings of Python
     decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
     place = TextPlace()
 
@@ -306,69 +363,84 @@ def _transcode(
         try:
             text = decoder.decode(data, final)
         except UnicodeError as error:
-            raise _not_in_encoding(error, name, place, codec) from error
+            raise _describe_decode_error(error, name, place, codec) from error
+
         place.move(text)
         return text.encode("utf-8", "surrogatepass")
 
     cost = 0
     for block in blocks:
-        data, cost = decode(block.data), cost + block.cost
+        data = decode(block.data)
+        cost += block.cost
         if data:
             yield TextBlock(data, cost)
             cost = 0
-    if data := decode(b"", final=True):  # Only here: a final call in the middle takes half a character for damage.
+
+    # Only the last call may be final: an earlier one would treat half a character at the end of a block as an error.
+    if data := decode(b"", final=True):
         yield TextBlock(data, cost)
 
 
-def _not_in_encoding(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
+def _describe_decode_error(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
     where = ""
     if isinstance(error, UnicodeDecodeError):
-        with suppress(UnicodeError):  # Some codecs cannot leave anything out; the column is then that of the block.
+        with suppress(UnicodeError):  # Some codecs cannot ignore errors; the column is then that of the block.
             place.move(codec.decode(error.object[: error.start], "ignore")[0])
         where = f" (byte 0x{error.object[error.start]:02x} at column {place.column})"
-    return CorpusError(f"{name}, line {place.line}: not valid {codec.name}{where}; pass --encoding or --errors replace")
+    return CorpusError(
+        f"{name}, line {place.line}: not valid {codec.name}{where}; pass encoding (--encoding) or errors='replace' "
+        "(--errors replace)"
+    )
 
 
 @dataclass(slots=True)
 class TextPlace:
-    """A line and a column, both counted from 1, that move along a text or its bytes."""
+    """A line and column of a text, both counted from 1."""
 
     line: int = 1
     column: int = 1
     _after_return: bool = False
 
     def move(self, text: str | bytes) -> None:
-        """Move behind `text`; lines end at line feed, carriage return, or both."""
+        """Move to the position after `text`; a line ends at a line feed, a carriage return, or both."""
         if not text:
             return
+
         feed, back = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
         ends = text.count(feed)  # type: ignore[arg-type]
         if back in text:  # type: ignore[operator]
             ends += text.count(back) - text.count(back + feed)  # type: ignore[operator, arg-type]
+
+        # A line feed at the start belongs to the carriage return at the end of the previous text.
         self.line += ends - (self._after_return and text.startswith(feed))  # type: ignore[arg-type]
+
         last = max(text.rfind(feed), text.rfind(back))  # type: ignore[arg-type]
         self.column = len(text) - last if last >= 0 else self.column + len(text)
         self._after_return = text.endswith(back)  # type: ignore[arg-type]
 
 
 def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
-    """Gather small parts into blocks."""
+    """Join small parts to blocks of at least BLOCK_BYTES."""
     held: list[bytes] = []
     size = 0
+
     for part in parts:
         held.append(part)
         size += len(part)
         if size >= BLOCK_BYTES:
             yield TextBlock(b"".join(held), size)
-            held, size = [], 0
+            held = []
+            size = 0
+
     if size:
         yield TextBlock(b"".join(held), size)
 
 
 def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
+    """Yield the items; raise CorpusError for the first one of another type."""
     for number, item in enumerate(items, 1):
         if not isinstance(item, kind):
-            raise CorpusError(f"item {number}: expected {words}, as before, got {type(item).__name__}")
+            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
         yield item
 
 
@@ -383,11 +455,12 @@ def _pack_tokens(items: Iterable[Any], config: CorpusConfig) -> Iterator[bytes]:
     for number, tokens in enumerate(items, 1):
         if isinstance(tokens, str) or not isinstance(tokens, Iterable):
             raise CorpusError(f"item {number}: expected a list of tokens, got {type(tokens).__name__}")
+
         try:
             yield b"\xfe".join([token.encode("utf-8", config.errors) for token in tokens]) + b"\xff"
         except (AttributeError, TypeError):
-            raise CorpusError(f"item {number}: expected tokens that are strings") from None
+            raise CorpusError(f"item {number}: all tokens must be strings") from None
         except UnicodeEncodeError:
             raise CorpusError(
-                f"item {number}: a token has a lone surrogate, which UTF-8 cannot hold; pass errors='replace'"
+                f"item {number}: a token contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'"
             ) from None

@@ -1,19 +1,21 @@
-"""The tokenisers, in plain Python: the oracle that the compiled one is held to.
+"""The tokenizers in plain Python: the reference that the compiled tokenizer is tested against.
 
-Receives a text, hands on its units (what a window never crosses) as lists of tokens. Clear rather than fast; it
-reads no files.
+`split_units` splits a text into units (which no window crosses), each a list of tokens. It is written for clarity, not
+speed.
 
-``words``: a word begins with a letter or a number and goes on with letters, numbers and marks; one apostrophe,
-hyphen or zero-width joiner between two of them is part of the word. Curly apostrophes become straight, U+2010 and
-U+2011 become ``-``, soft hyphens are dropped as if they were not there, everything else separates.
-``whitespace``: tokens lie between white space (as `str.split` sees it) and NUL.
-Lower case is `str.lower` of each code point by itself (no final sigma). A token of more than 65,536 bytes of UTF-8
-is cut there, and goes on as the next one.
+``words``: a word starts with a letter or number, followed by letters, numbers and marks. A single apostrophe, hyphen or
+zero-width joiner between two of these is part of the word. Curly apostrophes become straight, U+2010 and U+2011 become
+``-``, and soft hyphens are removed. All other characters separate words.
 
-A ``line`` ends where `str.splitlines` says. A ``document`` ends at a blank line. A ``sentence`` ends with its line;
-at 。！？; and at . ! ? … followed by closing quotes or brackets or none, by white space, and by something that is
-no lower-case letter, unless that stop is a full stop after a single letter or one of `ABBREVIATIONS`. In a text
-tokenised by ``whitespace`` a sentence ends after a token that ends in one of these seven stops.
+``whitespace``: tokens are separated by white space (as in `str.split`) and NUL.
+
+Lower case is `str.lower` of each code point separately (no final sigma). A token of more than 65,536 bytes of UTF-8 is
+split into tokens of at most that size.
+
+A ``line`` ends where `str.splitlines` splits. A ``document`` ends at a blank line. A ``sentence`` ends with its line,
+at 。！？, and at . ! ? … if optional closing quotes or brackets, white space, and a character that is not a lower-case
+letter follow, unless the stop is a full stop after a single letter or one of `ABBREVIATIONS`. With the ``whitespace``
+tokenizer, a sentence ends after a token that ends in one of these seven stops.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from swivel.corpus import character_classes as c
 _LINE_END = re.compile(f"\r\n|[{c.LINE_ENDS}]")
 _NORMAL = str.maketrans({"\u2019": "'", "\u2010": "-", "\u2011": "-"})
 
-# One letter a kind, so that `re` can look for patterns of kinds.
+# One letter per kind of character, so that `re` can match patterns of kinds.
 _CODES = {c.LETTER: "L", c.LOWER: "l", c.NUMBER: "N", c.MARK: "M", c.JOINER: "j", c.APOSTROPHE: "'", c.HYPHEN: "-"}
 _CODES |= {c.OTHER: "o", c.STOP: "!", c.WIDE_STOP: "W", c.CLOSER: ")", c.SPACE: " "}
 _WORD = re.compile("[LlN][LlNM]*(?:[j'-][LlNM]+)*")
@@ -36,7 +38,7 @@ _SENTENCE_END = re.compile("(?P<stop>!)[)']* +(?=[^ l])|W")
 
 
 def split_units(text: str, config: CorpusConfig) -> list[list[str]]:
-    """Return the units of a text, each a list of tokens; units without tokens are left out.
+    """Return the units of a text as lists of tokens, without empty units.
 
     >>> split_units("Don’t stop -- it's state-of-the-art.", CorpusConfig())
     [["don't", 'stop', "it's", 'state-of-the-art']]
@@ -45,16 +47,22 @@ def split_units(text: str, config: CorpusConfig) -> list[list[str]]:
         text = text.replace("\u00ad", "")
     text = text.replace("\0", " ")
     lines = _LINE_END.split(text)
+
+    units: list[list[str]] = []
     if config.unit == "document":
-        units = [[token for line in lines for token in _split_tokens(line, config)] for lines in _documents(lines)]
+        for document in _documents(lines):
+            units.append([token for line in document for token in _split_tokens(line, config)])
     elif config.unit == "sentence":
-        units = [sentence for line in lines for sentence in _split_sentences(line, config)]
+        for line in lines:
+            units += _split_sentences(line, config)
     else:
         units = [_split_tokens(line, config) for line in lines]
+
     return [[piece for token in unit for piece in _finish(token, config)] for unit in units if unit]
 
 
 def _documents(lines: list[str]) -> Iterator[list[str]]:
+    """Yield the groups of lines between blank lines."""
     document: list[str] = []
     for line in lines:
         if line.strip():
@@ -72,24 +80,30 @@ def _split_tokens(line: str, config: CorpusConfig) -> list[str]:
 
 
 def _codes(line: str) -> str:
+    """Return one letter per character, the code of its kind."""
     return "".join(_CODES[c.kind_of(char)] for char in line)
 
 
 def _split_sentences(line: str, config: CorpusConfig) -> list[list[str]]:
     if config.tokenizer == "whitespace":
-        return _sentences_of_tokens(line.split())
+        return _group_sentences(line.split())
+
     codes = _codes(line)
-    words = {word.end(): line[word.start() : word.end()] for word in _WORD.finditer(codes)}
-    sentences, start = [], 0
+    word_before = {word.end(): line[word.start() : word.end()] for word in _WORD.finditer(codes)}  # by end position
+
+    sentences = []
+    start = 0
     for end in _SENTENCE_END.finditer(codes):
-        if end["stop"] and line[end.start()] == "." and _is_exempt(words.get(end.start(), "")):
+        if end["stop"] and line[end.start()] == "." and _is_exempt(word_before.get(end.start(), "")):
             continue
         sentences.append(line[start : end.end()])
         start = end.end()
+
     return [_split_tokens(sentence, config) for sentence in [*sentences, line[start:]]]
 
 
-def _sentences_of_tokens(tokens: list[str]) -> list[list[str]]:
+def _group_sentences(tokens: list[str]) -> list[list[str]]:
+    """Split a list of tokens after each token that ends in a stop."""
     sentences: list[list[str]] = [[]]
     for token in tokens:
         sentences[-1].append(token)
@@ -99,15 +113,19 @@ def _sentences_of_tokens(tokens: list[str]) -> list[list[str]]:
 
 
 def _is_exempt(word: str) -> bool:
+    """Return whether a full stop after a word does not end a sentence: a single letter or an abbreviation."""
     return (len(word) == 1 and category(word)[0] == "L") or word.lower() in c.ABBREVIATIONS
 
 
 def _finish(token: str, config: CorpusConfig) -> list[str]:
+    """Return a token in lower case if configured, split into pieces of at most MAX_TOKEN_BYTES."""
     if config.lowercase:
         token = "".join(map(str.lower, token))
     if len(token) * 4 <= c.MAX_TOKEN_BYTES:
         return [token]
-    pieces, size = [""], 0
+
+    pieces = [""]
+    size = 0
     for char in token:
         width = len(char.encode())
         if size + width > c.MAX_TOKEN_BYTES:

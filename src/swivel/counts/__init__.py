@@ -1,7 +1,7 @@
-"""The counts on disk: vocabularies, marginals and cells by block, memory-mapped; and their builder.
+"""Co-occurrence matrices on disk: vocabularies, marginals and cells in blocks, memory-mapped, and their builder.
 
-Receives counts (from `counting`, `importers` or anyone); hands on a `Matrix` that opens in milliseconds and gives one
-block at a time. It does not know where counts come from, nor what is done with them.
+Counts come from `cooccurrence`, from `importers` or from any caller of `MatrixBuilder`. A `Matrix` opens in
+milliseconds and returns one block at a time.
 """
 
 from swivel.counts.builder import STORED_BYTES, MatrixBuilder, MatrixSpec, building_bytes, to_units

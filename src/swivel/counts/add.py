@@ -1,7 +1,7 @@
-"""Matrices of different vocabularies as one: cells of equal labels are summed.
+"""Add matrices with different vocabularies: the counts of equal labels are summed.
 
-Receives finished matrices that were counted in the same way; hands on one that the builder wrote. Cells go by in
-pieces, whole numbers of a unit that all matrices share, so that the sum is exact. It does not know text.
+The matrices must have been counted with the same settings. Cells are streamed in pieces, as integers in a unit that all
+matrices share, so the sum is exact.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 
 Ids = NDArray[np.int64]
-# Of a matrix's making, what has to be the same; what was imported as it is says nothing of windows.
+# Settings that must be equal. Imported counts have no window unless they are baskets.
 COUNT_SETTINGS = ("window_left", "window_right", "weight", "columns", "near", "oov")
 IMPORT_SETTINGS = ("window", "weight")
-KEPT = ("corpus", "count")  # what the manifest of a sum says of its terms, where it is the same for all
+KEPT = ("corpus", "count")  # stages whose settings the manifest of the sum keeps if they are equal in all matrices
 _PIECE_CELLS = 1 << 18
-_PIECE_SHARE, _BYTES_A_CELL = 8, 160  # of the memory, for pieces; a piece with its mirror, on its way to the builder
-_MOST_UNITS = 1 << 62
+_PIECE_SHARE = 8  # one eighth of the memory is for pieces
+_BYTES_PER_CELL = 160  # memory for a cell of a piece and its mirror
+_MAX_UNITS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class SumTarget:
-    """Where the sum goes and what its manifest says of its making."""
+    """Output folder of the sum, with the configuration and inputs for its manifest."""
 
     path: Path
     config: Mapping[str, Any]
@@ -46,52 +47,61 @@ class SumTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A matrix that is added: where its rows and columns go, and what its units are multiplied by."""
+    """A matrix to add, with the positions of its rows and columns in the sum and the factor of its units."""
 
     matrix: Matrix
     rows: Ids
     columns: Ids
     factor: int
 
-    def pieces(self, most: int) -> Iterator[tuple[Ids, Ids, Ids]]:
-        """Yield all cells, both mirrors, as rows, columns and units of the sum."""
-        for rows, columns, units in walk_cells(self.matrix.stored, most):
+    def pieces(self, max_cells: int) -> Iterator[tuple[Ids, Ids, Ids]]:
+        """Yield rows, columns and units of all cells, in the numbering of the sum."""
+        for rows, columns, units in walk_cells(self.matrix.stored, max_cells):
             yield self.rows[rows], self.columns[columns], units * self.factor
 
 
-def walk_cells(stored: MatrixCells, most: int) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Yield rows, columns and units of all cells, both mirrors of a symmetric matrix, at most so many at a time."""
-    for first in range(0, len(stored.positions), most):
-        last = min(first + most, len(stored.positions))
+def walk_cells(stored: MatrixCells, max_cells: int) -> Iterator[tuple[Ids, Ids, Ids]]:
+    """Yield rows, columns and units of all cells in pieces of at most `max_cells`.
+
+    For a symmetric matrix, x_ij and x_ji are both yielded, although only one of them may be stored.
+    """
+    for first in range(0, len(stored.positions), max_cells):
+        last = min(first + max_cells, len(stored.positions))
         shards = np.searchsorted(stored.offsets, np.arange(first, last), side="right") - 1
         rows, columns = stored.layout.find_cells(shards, stored.positions[first:last])
         units = stored.arrays.units(first, last)
         yield rows, columns, units
-        if stored.symmetric:  # Diagonal shards are stored whole.
+
+        if stored.symmetric:  # diagonal shards hold both mirrors already
             once = rows % stored.layout.row_blocks != columns % stored.layout.column_blocks
             yield columns[once], rows[once], units[once]
 
 
 def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
-    """Return the settings of reading and counting that matrices share; raise CountsError where they cannot be added."""
+    """Return the corpus and count settings that all matrices share; raise CountsError if they cannot be added."""
     first = matrices[0]
     for other in matrices[1:]:
-        _check_settings(first, other)  # before the kinds, which differ where a setting does: it says more
+        # Settings first: a different setting often changes the kind, and its message is more precise.
+        _check_settings(first, other)
         _check_kinds(first, other)
-    return {
-        stage: settings
-        for stage, settings in first.config.items()
-        if stage in KEPT and all(matrix.config.get(stage) == settings for matrix in matrices)
-    }
+
+    shared = {}
+    for stage, settings in first.config.items():
+        if stage in KEPT and all(matrix.config.get(stage) == settings for matrix in matrices):
+            shared[stage] = settings
+
+    return shared
 
 
 def _check_settings(first: Matrix, other: Matrix) -> None:
-    ours, theirs = _settings_of(first), _settings_of(other)
+    ours = _settings_of(first)
+    theirs = _settings_of(other)
+
     for name in ours:
         if theirs.get(name, ours[name]) != ours[name]:
             raise CountsError(
-                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the one, "
-                f"{theirs[name]} in the other; count both with the same"
+                f"{first.path} and {other.path} were counted differently: {name} is {ours[name]} in the first and "
+                f"{theirs[name]} in the second; count both with the same settings"
             )
 
 
@@ -99,7 +109,7 @@ def _check_kinds(first: Matrix, other: Matrix) -> None:
     if _kind(first) != _kind(other):
         raise CountsError(
             f"{first.path} has {_describe_columns(first)}, {other.path} has {_describe_columns(other)}: "
-            "they do not add up"
+            "they cannot be added"
         )
 
 
@@ -109,37 +119,39 @@ def _kind(matrix: Matrix) -> tuple[Any, ...]:
 
 def _describe_columns(matrix: Matrix) -> str:
     if matrix.column_parts:
-        return f"{len(matrix.column_parts)} columns a row ({', '.join(matrix.column_parts)})"
+        return f"{len(matrix.column_parts)} columns per row ({', '.join(matrix.column_parts)})"
     if not matrix.columns_per_row:
-        return "columns with labels of their own"
-    return "columns that mirror its rows (symmetric)" if matrix.is_symmetric else "its rows' labels as columns"
+        return "columns with their own labels"
+    if matrix.is_symmetric:
+        return "the same rows and columns (symmetric)"
+    return "the same labels for rows and columns"
 
 
 def _settings_of(matrix: Matrix) -> dict[str, Any]:
-    """Return the settings that change what a count is."""
-    made = matrix.config
-    if "count" in made:
-        config = CountConfig(**made["count"])
+    """Return the settings that change the meaning of a count."""
+    stages = matrix.config
+    if "count" in stages:
+        config = CountConfig(**stages["count"])
         return {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
-    return {name: made["import"][name] for name in IMPORT_SETTINGS if name in made.get("import", {})}
+    return {name: stages["import"][name] for name in IMPORT_SETTINGS if name in stages.get("import", {})}
 
 
 def add_matrices(matrices: Sequence[Matrix], target: SumTarget, options: RunOptions) -> Matrix:
-    """Write the sum of matrices and return it.
+    """Write the sum of several matrices and return it.
 
     Parameters
     ----------
     matrices
-        Of the same kind (see `shared_config`); vocabularies may differ.
+        Matrices of the same kind (see `shared_config`); their vocabularies may differ.
     target
-        Folder, and what the manifest says.
+        Output folder and the content of its manifest.
     options
-        Memory to stay inside, threads, progress.
+        Memory budget, threads, progress.
 
     Raises
     ------
     CountsError
-        The matrices are of different kinds, or their units are too different to be summed exactly.
+        The matrices are of different kinds, or their units are too different for an exact sum.
     """
     shared_config(matrices)
     unit = _common_unit(matrices)
@@ -148,8 +160,10 @@ def add_matrices(matrices: Sequence[Matrix], target: SumTarget, options: RunOpti
     cells = sum(len(matrix.stored.positions) for matrix in matrices)
     memory = options.memory_bytes
     disk, sorting = building_bytes(cells * (2 if spec.symmetric else 1), memory)
-    ResourceEstimate("adding", disk, sorting, disk, "add fewer at a time").announce(target.path, options.progress)
-    most = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_A_CELL)))
+    ResourceEstimate("adding", disk, sorting, disk, "add fewer matrices at a time").announce(
+        target.path, options.progress
+    )
+    max_cells = max(1, min(_PIECE_CELLS, memory // (_PIECE_SHARE * _BYTES_PER_CELL)))
     builder = MatrixBuilder(
         target.path,
         spec,
@@ -157,14 +171,15 @@ def add_matrices(matrices: Sequence[Matrix], target: SumTarget, options: RunOpti
         threads=options.thread_count,
         overwrite=options.overwrite,
     )
+
     with builder, track(options.progress, "adding", cells, "cells") as task:
         for term in terms:
-            _add_term(builder, term, most, task)
+            _add_term(builder, term, max_cells, task)
         return builder.finish(config=target.config, inputs=target.inputs)
 
 
-def _add_term(builder: MatrixBuilder, term: _Term, most: int, task: Task) -> None:
-    for rows, columns, units in term.pieces(most):
+def _add_term(builder: MatrixBuilder, term: _Term, max_cells: int, task: Task) -> None:
+    for rows, columns, units in term.pieces(max_cells):
         builder.add(rows, columns, units)
         task.advance(len(rows) / (2 if term.matrix.is_symmetric else 1))
 
@@ -172,21 +187,25 @@ def _add_term(builder: MatrixBuilder, term: _Term, most: int, task: Task) -> Non
 def _common_unit(matrices: Sequence[Matrix]) -> int:
     """Return the unit in which all counts are whole numbers."""
     unit = math.lcm(*(matrix.unit for matrix in matrices))
-    if sum(int(matrix.facts["total_units"]) * (unit // matrix.unit) for matrix in matrices) >= _MOST_UNITS:
+    if sum(int(matrix.facts["total_units"]) * (unit // matrix.unit) for matrix in matrices) >= _MAX_UNITS:
         units = ", ".join(f"1/{matrix.unit:,} ({matrix.path})" for matrix in matrices)
-        raise CountsError(f"counts in units of {units} are too different to be summed exactly; scale them and import")
+        raise CountsError(
+            f"counts in units of {units} are too different for an exact sum; scale the counts and import them again"
+        )
     return unit
 
 
 def _merge_labels(matrices: Sequence[Matrix], unit: int) -> MatrixSpec:
-    """Return what the sum is of: labels of all matrices by falling count."""
+    """Return the spec of the sum: the labels of all matrices in descending order of count."""
     rows = _merge(matrix.rows for matrix in matrices)
     columns: Vocabulary | None = None
     parts = matrices[0].column_parts
+
     if parts:
         columns = _merge_parts(matrices, rows)
     elif not matrices[0].columns_per_row:
         columns = _merge(matrix.columns for matrix in matrices)
+
     return MatrixSpec(
         rows=rows, columns=columns, unit=unit, symmetric=matrices[0].is_symmetric, column_parts=tuple(parts)
     )
@@ -207,13 +226,15 @@ def _sum_counts(vocabularies: Iterable[Vocabulary]) -> Counter[str]:
 
 
 def _merge_parts(matrices: Sequence[Matrix], rows: Vocabulary) -> Vocabulary:
-    """Return the columns' labels where each row has some: they lie beside each other, in the order of the rows."""
+    """Return the column labels if each row has several columns: adjacent, in the order of the rows."""
     parts = len(matrices[0].column_parts)
     labels = [""] * (parts * len(rows))
+
     for matrix in matrices:
         for token, first in zip(matrix.rows, range(0, parts * len(matrix.rows), parts), strict=True):
-            place = parts * rows.ids[token]
-            labels[place : place + parts] = matrix.columns.tokens[first : first + parts]
+            start = parts * rows.ids[token]
+            labels[start : start + parts] = matrix.columns.tokens[first : first + parts]
+
     counts = _sum_counts(matrix.columns for matrix in matrices)
     return Vocabulary(labels, [counts[label] for label in labels])
 

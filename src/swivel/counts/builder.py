@@ -1,8 +1,8 @@
-"""The only writer of matrices: counts in any order, inside a memory budget, to a folder.
+"""`MatrixBuilder`, the only writer of matrices: it accepts counts in any order within a memory budget.
 
-Receives cells, either as arrays of rows, columns and units (importers) or as sorted pieces (counting); hands on a
-finished matrix. Runs are written to a scratch folder and merged at the end; one run alone is the matrix as it is. The
-files are the same, byte for byte, whatever the memory, the threads or the order. It does not know text.
+Cells arrive as arrays of rows, columns and units (importers) or as sorted pieces (co-occurrence counting). Sorted runs
+are written to a scratch folder and merged at the end; a single run becomes the matrix without merging. The files are
+identical, byte for byte, for any memory budget, number of threads and order of the cells.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from swivel.errors import CountsError, MemoryBudgetError
 from swivel.storage import FolderWriter, create_folder, scratch_folder
 
 STAGE = "matrix"
-STORED_BYTES = 8  # of a cell, on disk
-_SORTED_BYTES = 80  # while a full buffer is being sorted: ids, units, keys, order, and the sorted copies
-_LEAST_CELLS = 1_024
-_MOST_UNITS = float(1 << 62)
+STORED_BYTES = 8  # per cell, on disk
+_SORTED_BYTES = 80  # memory per cell while a buffer is sorted: ids, units, keys, order and the sorted copies
+_MIN_CELLS = 1_024
+_MAX_UNITS = float(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixSpec:
-    """What a matrix is of, before its cells are known.
+    """Description of a matrix before its cells are known.
 
     Attributes
     ----------
     rows, columns
-        Vocabularies; `columns` is None where they are the rows'.
+        Vocabularies; `columns` is None if it is the same as `rows`.
     unit
         Counts are integers in units of 1 / unit.
     symmetric
-        x_ij = x_ji: the builder is given both, and keeps one.
+        Whether x_ij = x_ji; the builder expects both and stores one.
     column_parts
-        Names of the columns of a word, where columns are `parts` times the rows: ("left", "right").
+        Names of the columns of a word if each word has several, such as ("left", "right").
     """
 
     rows: Vocabulary
@@ -59,7 +59,7 @@ class MatrixSpec:
         if self.unit < 1:
             raise CountsError(f"unit must be 1 or more, got {self.unit}")
         if self.symmetric and self.columns is not None:
-            raise CountsError("a symmetric matrix has the rows' vocabulary as its columns'; leave columns out")
+            raise CountsError("columns must be None for a symmetric matrix: it has the same rows and columns")
         if self.column_parts and self.column_count != len(self.rows) * len(self.column_parts):
             raise CountsError(
                 f"{len(self.rows):,} rows in {len(self.column_parts)} column parts make "
@@ -68,11 +68,11 @@ class MatrixSpec:
 
     @property
     def column_count(self) -> int:
-        """Number of columns."""
-        return len(self.rows if self.columns is None else self.columns)
+        """Number of columns of the matrix."""
+        return len(self.rows) if self.columns is None else len(self.columns)
 
     def layout(self) -> Layout:
-        """Return the blocks in which the matrix is stored."""
+        """Return the block layout of the stored matrix."""
         if not len(self.rows) or not self.column_count:
             raise CountsError(f"a matrix of {len(self.rows)} x {self.column_count} has no cells")
         parts = len(self.column_parts)
@@ -80,34 +80,43 @@ class MatrixSpec:
 
 
 def to_units(counts: ArrayLike, unit: int) -> NDArray[np.int64]:
-    """Return counts as whole numbers of 1 / unit, rounded to the nearest; a count above 0 is never rounded to 0.
+    """Return counts as integers in units of 1 / unit, rounded to the nearest; positive counts become at least 1.
 
     >>> to_units([0.5, 2.0], 2520).tolist()
     [1260, 5040]
     """
     values = np.asarray(counts, np.float64)
-    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0) | (values * unit >= _MOST_UNITS))
+    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0) | (values * unit >= _MAX_UNITS))
+
     if wrong.size:
         value = values[wrong[0]]
-        what = "negative" if value < 0 else "too large" if np.isfinite(value) else "not finite"
-        raise CountsError(f"count {value} at index {wrong[0]:,} is {what}; counts are 0 or more and finite")
+        if value < 0:
+            reason = "negative"
+        elif np.isfinite(value):
+            reason = "too large"
+        else:
+            reason = "not finite"
+
+        raise CountsError(f"count {value} at index {wrong[0]:,} is {reason}; counts must be finite and not negative")
+
     return np.maximum(np.rint(values * unit), values > 0).astype(np.int64)
 
 
 def building_bytes(cells: int, memory_bytes: int) -> tuple[int, int]:
-    """Return the bytes of disk and of memory that a matrix of so many cells takes while it is built.
+    """Return the bytes of disk and of memory needed to build a matrix of `cells` cells.
 
-    Cells that do not fit the memory are runs on disk, beside the matrix.
+    If the cells do not fit in memory, sorted runs take as much disk space as the matrix itself.
 
     >>> building_bytes(1_000, 1 << 20), building_bytes(1_000_000, 1 << 20)
     ((8000, 80000), (16000000, 1048576))
     """
     sorting = _SORTED_BYTES * cells
-    return STORED_BYTES * cells * (1 if sorting <= memory_bytes else 2), min(sorting, memory_bytes)
+    copies = 1 if sorting <= memory_bytes else 2
+    return STORED_BYTES * cells * copies, min(sorting, memory_bytes)
 
 
 class MatrixBuilder:
-    """Collects counts and writes the folder of a matrix.
+    """Collects counts and writes the folder of a matrix. Use it as a context manager.
 
     >>> import tempfile
     >>> spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y", "z"]))
@@ -128,21 +137,25 @@ class MatrixBuilder:
         self.threads = threads
         self.overwrite = overwrite
         self.memory_bytes = memory_bytes
+
         self._capacity = memory_bytes // _SORTED_BYTES
+        # Cells that are not yet in a run: rows, columns and units.
         self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._waiting_cells = 0
         self._units_seen = 0.0
-        self._balance = 0
+        self._balance = 0  # see _mirror_balance
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> MatrixBuilder:
-        if self._capacity < _LEAST_CELLS:
+        if self._capacity < _MIN_CELLS:
             raise MemoryBudgetError(
-                f"building a matrix needs {_LEAST_CELLS * _SORTED_BYTES:,} bytes of memory or more, "
+                f"building a matrix needs at least {_MIN_CELLS * _SORTED_BYTES:,} bytes of memory, "
                 f"got {self.memory_bytes:,}"
             )
+
         folder = create_folder(self.path, STAGE, overwrite=self.overwrite)
         self._folder: FolderWriter = self._stack.enter_context(folder)
+
         try:
             self._scratch = self._stack.enter_context(scratch_folder(self.path))
             self._runs = RunFiles(self._scratch, self.layout)
@@ -150,6 +163,7 @@ class MatrixBuilder:
         except BaseException:
             self._stack.close()
             raise
+
         return self
 
     def __exit__(
@@ -158,47 +172,59 @@ class MatrixBuilder:
         self._stack.__exit__(kind, error, trace)
 
     def add(self, rows: ArrayLike, columns: ArrayLike, units: ArrayLike) -> None:
-        """Add counts to cells, in any order, equal cells summed; a symmetric matrix is given both mirrors."""
+        """Add counts to cells, in any order; repeated cells are summed. A symmetric matrix needs x_ij and x_ji."""
         arrays = [np.atleast_1d(np.asarray(values)) for values in (rows, columns, units)]
         if len({values.shape for values in arrays}) != 1:
             sizes = ", ".join(f"{values.size:,}" for values in arrays)
             raise CountsError(f"rows, columns and units must have the same length, got {sizes}")
+
         ids, column_ids, amounts = (_as_integers(values) for values in arrays)
         self._check(ids, column_ids, amounts)
+
         for start in range(0, ids.size, self._capacity):
             piece = slice(start, start + self._capacity)
             self._keep(ids[piece], column_ids[piece], amounts[piece])
 
     def _check(self, rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> None:
-        for values, size, what in ((rows, self.layout.rows, "row"), (columns, self.layout.columns, "column")):
+        for values, size, side in ((rows, self.layout.rows, "row"), (columns, self.layout.columns, "column")):
             wrong = np.flatnonzero((values < 0) | (values >= size))
             if wrong.size:
-                raise CountsError(f"{what} {values[wrong[0]]} at index {wrong[0]:,}: there are {size:,} {what}s")
+                raise CountsError(
+                    f"{side} {values[wrong[0]]} at index {wrong[0]:,} is out of range: there are {size:,} {side}s"
+                )
+
         wrong = np.flatnonzero(units < 0)
         if wrong.size:
-            raise CountsError(f"count {units[wrong[0]]} at index {wrong[0]:,} is negative; counts are 0 or more")
+            raise CountsError(f"count {units[wrong[0]]} at index {wrong[0]:,} is negative; counts must be 0 or more")
+
+        # Sums are int64; the running total in float64 is exact enough to stop before they overflow.
         self._units_seen += float(units.sum(dtype=np.float64))
-        if self._units_seen >= _MOST_UNITS:
+        if self._units_seen >= _MAX_UNITS:
             raise CountsError(f"counts sum to more than 2^62 units of 1/{self.spec.unit}; use a smaller unit")
 
     def _keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> None:
         if self.spec.symmetric:
             self._balance = (self._balance + _mirror_balance(rows, columns, units)) % (1 << 64)
-            kept = self.layout.is_kept(rows, columns)
+            kept = self.layout.is_kept(rows, columns)  # one of x_ij and x_ji, both on diagonal shards
             rows, columns, units = rows[kept], columns[kept], units[kept]
+
         if self._waiting_cells + rows.size > self._capacity:
             self._spill()
+
         self._waiting.append((rows.copy(), columns.copy(), units.copy()))
         self._waiting_cells += rows.size
 
     def _spill(self) -> None:
-        """Write the waiting cells as a sorted run."""
+        """Sort the waiting cells and write them as a run."""
         if not self._waiting_cells:
             return
+
         rows, columns, units = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
-        self._waiting, self._waiting_cells = [], 0
+        self._waiting = []
+        self._waiting_cells = 0
+
         keys = self.layout.keys(rows, columns)
-        del rows, columns
+        del rows, columns  # free them before sorting; _SORTED_BYTES counts on it
         keys, units = _sum_equal(keys, units)
         shards = (keys >> np.uint64(32)).astype(np.int64)
         lengths = np.bincount(shards, minlength=self.layout.shards).astype(np.int64)
@@ -207,41 +233,54 @@ class MatrixBuilder:
 
     @contextlib.contextmanager
     def begin_run(self) -> Iterator[RunFiles]:
-        """Open a run for sorted pieces that together hold every shard once, in order (see `RunFiles.append`)."""
+        """Start a run of sorted pieces, which must hold every shard once, in order (see `RunFiles.append`)."""
         with self._runs.run() as run:
             yield run
 
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
     ) -> Matrix:
-        """Merge what was spilled, write the folder and open it."""
+        """Merge the runs, write the folder and return the open matrix.
+
+        Parameters
+        ----------
+        config, inputs
+            Settings and fingerprints of the inputs, for the manifest.
+        facts
+            Further entries of the manifest.
+        """
         self._spill()
         self._runs.close()
         if self._runs.cells == 0:
-            raise CountsError("there are no counts at all: every cell is 0")
+            raise CountsError("there are no counts: every cell is 0")
         if self._balance:
             raise CountsError(
-                "the counts are not symmetric: some x_ij differs from x_ji; build without symmetric "
-                "(importing: --sides same)"
+                "the counts are not symmetric: some x_ij differs from x_ji; build the matrix with symmetric=False "
+                "(or import it with sides='same')"
             )
+
         final = self._merged()
         self._write_vocabularies()
-        with ThreadPoolExecutor(self.threads) as pool:  # checksums take about a second a GB
+        with ThreadPoolExecutor(self.threads) as pool:  # checksums take about one second per GB
             list(pool.map(lambda name: self._folder.adopt(name, final.folder / name), FILES))
+
         self._folder.write_array("row_sums.npy", self._runs.row_sums)
         self._folder.write_array("column_sums.npy", self._runs.column_sums)
-        stored = final.cells
-        self._folder.finish(config=config or {}, inputs=inputs or {}, facts={**(facts or {}), **self._facts(stored)})
+        all_facts = {**(facts or {}), **self._facts(final.cells)}
+        self._folder.finish(config=config or {}, inputs=inputs or {}, facts=all_facts)
+
         return open_matrix(self.path)
 
     def _merged(self) -> RunFiles:
         if self._runs.runs == 1:
             return self._runs
+
         folder = self._stack.enter_context(scratch_folder(self.path))
         merged = RunFiles(folder, self.layout)
         self._stack.callback(merged.close)
         merge_runs(self._runs.open(), merged, memory_bytes=self.memory_bytes, threads=self.threads)
         merged.close()
+
         return merged
 
     def _write_vocabularies(self) -> None:
@@ -264,15 +303,20 @@ class MatrixBuilder:
 
 def _as_integers(values: NDArray[Any]) -> NDArray[np.int64]:
     if values.size and not np.issubdtype(values.dtype, np.integer):
-        raise CountsError(f"rows, columns and units must be integers, got {values.dtype}; see to_units")
+        raise CountsError(f"rows, columns and units must be integers, got {values.dtype}; convert counts with to_units")
     if values.dtype == np.uint64 and values.size and values.max() >= 1 << 63:
         raise CountsError(f"{values.max()} does not fit in 63 bits")
     return values.astype(np.int64, copy=False).ravel()
 
 
 def _mirror_balance(rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> int:
-    """Return a sum modulo 2^64 that is 0 for mirrored counts: a random factor a pair, + above the diagonal, - below."""
-    low, high = np.minimum(rows, columns).astype(np.uint64), np.maximum(rows, columns).astype(np.uint64)
+    """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells.
+
+    Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
+    symmetry of a streamed matrix is checked in constant memory; unequal counts cancel with probability about 2^-64.
+    """
+    low = np.minimum(rows, columns).astype(np.uint64)
+    high = np.maximum(rows, columns).astype(np.uint64)
     mixed = (low << np.uint64(32) | high) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.sign(columns - rows).astype(np.uint64)
@@ -280,7 +324,7 @@ def _mirror_balance(rows: NDArray[np.int64], columns: NDArray[np.int64], units: 
 
 
 def _sum_equal(keys: NDArray[np.uint64], units: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the distinct keys, ascending, whose units sum to more than 0, and those sums."""
+    """Return the distinct keys in ascending order and the sums of their units, without sums of 0."""
     if not keys.size:
         return keys, units
     order = np.argsort(keys)

@@ -1,13 +1,14 @@
-"""A finished matrix of counts: opens in milliseconds, hands out one block at a time.
+"""A finished matrix of counts, read-only and memory-mapped, one block at a time.
 
-Receives a folder that `MatrixBuilder` wrote; hands on blocks of observed cells, sums and vocabularies. Everything is
-mapped, nothing is read before it is asked for. It does not change anything.
+Files of the folder (stage "matrix"):
 
-The folder (stage "matrix"): `rows.txt` and `columns.txt` (token TAB count; no `columns.txt`: the rows' vocabulary);
-`row_sums.npy`, `column_sums.npy` (int64 units); `offsets.npy` (int64, row_blocks x column_blocks + 1: where each shard
-begins in the next two, row block by row block; in a symmetric matrix the shards below the diagonal are empty);
-`positions.npy` (uint32, local row << 16 | local column, ascending inside a shard); `counts.npy` (uint32 units, at most
-2^32 - 1); `large_cells.npy`, `large_counts.npy` (int64: indexes of the cells that hold 2^32 - 1, and their true units).
+- `rows.txt` and `columns.txt`: token TAB count; without `columns.txt` the columns have the row vocabulary.
+- `row_sums.npy` and `column_sums.npy`: int64 units.
+- `offsets.npy`: int64, row_blocks x column_blocks + 1, the start of each shard in `positions` and `counts`; the shards
+  of a symmetric matrix below the diagonal are empty.
+- `positions.npy`: uint32, local row << 16 | local column, ascending in a shard.
+- `counts.npy`: uint32 units, at most 2^32 - 1.
+- `large_cells.npy` and `large_counts.npy`: int64, indexes of the cells that hold 2^32 - 1, and their exact units.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
     import scipy.sparse
 
 _KINDS = {"offsets": "<i8", "positions": "<u4", "counts": "<u4", "large_cells": "<i8", "large_counts": "<i8"}
-
-
-LARGE = ("positions.npy", "counts.npy")  # not read on opening
+LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,11 @@ class BlockCells:
     Attributes
     ----------
     positions
-        local row << 16 | local column, ascending; where `mirrored`, local column << 16 | local row.
+        local row << 16 | local column, ascending; if `mirrored`, local column << 16 | local row.
     counts
-        float32, above 0.
+        float32, greater than 0.
     mirrored
-        The block is the mirror of the one that is stored: swap the sides instead of transposing.
+        Whether these are the cells of the stored mirror block: swap rows and columns to read them.
     """
 
     positions: NDArray[np.uint32]
@@ -57,7 +56,7 @@ class BlockCells:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCells:
-    """All observed cells, shard after shard."""
+    """All observed cells, in the order of the shards."""
 
     layout: Layout
     arrays: CellArrays
@@ -65,17 +64,17 @@ class MatrixCells:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Row blocks and column blocks."""
+        """Numbers of row blocks and column blocks."""
         return self.layout.row_blocks, self.layout.column_blocks
 
     @property
     def symmetric(self) -> bool:
-        """Whether shards below the diagonal are left out, being mirrors."""
+        """Whether the shards below the diagonal are empty because their mirrors are stored."""
         return self.layout.symmetric
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each shard begins, and the end."""
+        """Index of the first cell of each shard, followed by the number of cells."""
         return np.asarray(self.arrays.offsets[0])
 
     @property
@@ -84,7 +83,7 @@ class MatrixCells:
         return self.arrays.positions
 
     def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        """Return the counts of the cells from `first` up to `last`."""
+        """Return the counts of the cells `first` to `last - 1`."""
         arrays = self.arrays
         counts = np.divide(arrays.counts[first:last], self.unit, dtype=np.float64).astype(np.float32)
         begin, end = np.searchsorted(arrays.large_cells, (first, last))
@@ -94,13 +93,18 @@ class MatrixCells:
 
 
 class Matrix:
-    """Counts of m row features with n column features. Threads may read it at the same time.
+    """Counts of m row features with n column features. Reading is thread-safe.
 
     Attributes
     ----------
-    path, unit, layout, column_parts
-        Folder; counts are whole numbers of 1 / unit; blocks; names of the columns of a word, () where columns are not
-        made of the rows.
+    path
+        Folder of the matrix.
+    unit
+        Counts are stored as integers in units of 1 / unit.
+    layout
+        Blocks of the matrix.
+    column_parts
+        Names of the columns of a word, such as ("left", "right"); () if columns are not derived from the rows.
     """
 
     def __init__(self, folder: Folder, layout: Layout, arrays: CellArrays) -> None:
@@ -115,33 +119,33 @@ class Matrix:
 
     @cached_property
     def _arrays(self) -> CellArrays:
-        """The cells, whose checksums are compared when the first is asked for."""
+        """The cells; their checksums are verified at the first access."""
         self._folder.check(*LARGE)
         return self._mapped
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         return self.layout.rows, self.layout.columns
 
     @property
     def row_blocks(self) -> int:
-        """Number of row blocks; row r is in block r % row_blocks, at r // row_blocks."""
+        """Number of row blocks; row r is in block r % row_blocks, at local position r // row_blocks."""
         return self.layout.row_blocks
 
     @property
     def column_blocks(self) -> int:
-        """Number of column blocks."""
+        """Number of column blocks; column c is in block c % column_blocks."""
         return self.layout.column_blocks
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether x_ij = x_ji and half of the shards are stored."""
+        """Whether x_ij = x_ji; then only half of the shards are stored."""
         return self.layout.symmetric
 
     @cached_property
     def cell_count(self) -> int:
-        """Observed cells of the whole matrix, both mirrors."""
+        """Number of observed cells; in a symmetric matrix x_ij and x_ji are two cells."""
         stored = len(self._mapped.counts)
         if not self.is_symmetric:
             return stored
@@ -151,64 +155,64 @@ class Matrix:
 
     @cached_property
     def total(self) -> float:
-        """Sum of all counts."""
+        """Sum of all counts of the matrix."""
         return float(self.facts["total_units"] / self.unit)
 
     @cached_property
     def row_sums_units(self) -> NDArray[np.int64]:
-        """Exact sums of the rows, in units."""
+        """Exact row sums, int64, in units."""
         return _read_numbers(self._folder, "row_sums.npy", "<i8")
 
     @cached_property
     def column_sums_units(self) -> NDArray[np.int64]:
-        """Exact sums of the columns, in units."""
+        """Exact column sums, int64, in units."""
         return _read_numbers(self._folder, "column_sums.npy", "<i8")
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
-        """Sums of the rows."""
+        """Row sums x_i*, float64."""
         return self.row_sums_units / self.unit
 
     @cached_property
     def column_sums(self) -> NDArray[np.float64]:
-        """Sums of the columns."""
+        """Column sums x_*j, float64."""
         return self.column_sums_units / self.unit
 
     @cached_property
     def rows(self) -> Vocabulary:
-        """What the rows are."""
+        """Vocabulary of the rows."""
         return _read_vocabulary(self._folder, "rows.txt")
 
     @cached_property
     def columns(self) -> Vocabulary:
-        """What the columns are; the rows' own vocabulary where they are the same."""
+        """Vocabulary of the columns; the same object as `rows` if they share it."""
         if "columns.txt" not in self._folder.manifest.parts:
             return self.rows
         return _read_vocabulary(self._folder, "columns.txt")
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the content: two matrices that share it are the same, wherever they came from."""
+        """Digest of the content: equal for equal matrices, independent of their source and folder."""
         return fingerprint({name: part.sha256 for name, part in sorted(self._folder.manifest.parts.items())})
 
     @property
     def config(self) -> Any:
-        """The configuration that the matrix was made with."""
+        """Configuration from the manifest: the settings of each stage that produced the matrix."""
         return self._folder.manifest.config
 
     @property
     def columns_per_row(self) -> int:
-        """How many columns each row's feature has: 1 where columns are the rows, 0 where they are something else."""
+        """Number of columns per row feature: 1 if columns are the rows, 0 if they are unrelated."""
         if self.column_parts:
             return len(self.column_parts)
         return int("columns.txt" not in self._folder.manifest.parts)
 
     def verify(self) -> None:
-        """Raise DamagedFolder for the first file whose checksum is not the manifest's."""
+        """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
         self._folder.verify()
 
     def trust(self) -> None:
-        """Take the files as they are: another process has compared their checksums."""
+        """Skip the checksums of this folder, because another process has verified them."""
         self._folder.trust()
 
     def block_rows(self, block: int) -> int:
@@ -221,7 +225,11 @@ class Matrix:
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
-        shard = self.layout.shard(*((column_block, row_block) if mirrored else (row_block, column_block)))
+        if mirrored:
+            shard = self.layout.shard(column_block, row_block)
+        else:
+            shard = self.layout.shard(row_block, column_block)
+
         first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 
@@ -232,51 +240,59 @@ class Matrix:
 
     @property
     def stored(self) -> MatrixCells:
-        """All observed cells as they are stored."""
+        """All stored cells; see `MatrixCells`."""
         return MatrixCells(self.layout, self._arrays, self.unit)
 
     def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return positions and exact units of a block as it is stored (see `Cells.mirrored`)."""
+        """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
         first, last, _ = self._range(row_block, column_block)
         return self._arrays.positions[first:last], self._arrays.units(first, last)
 
     def count(self, row: str, column: str) -> float:
         """Return the count of a row feature with a column feature."""
-        r, c = self.rows.id(row), self.columns.id(column)
-        row_block, column_block = r % self.row_blocks, c % self.column_blocks
+        local_row, row_block = divmod(self.rows.id(row), self.row_blocks)
+        local_column, column_block = divmod(self.columns.id(column), self.column_blocks)
         first, last, mirrored = self._range(row_block, column_block)
-        sides = r // self.row_blocks, c // self.column_blocks
-        position = (sides[1] << 16 | sides[0]) if mirrored else (sides[0] << 16 | sides[1])
+        if mirrored:
+            local_row, local_column = local_column, local_row
+
+        position = local_row << 16 | local_column
         cell = first + int(np.searchsorted(self._arrays.positions[first:last], np.uint32(position)))
         if cell == last or self._arrays.positions[cell] != position:
             return 0.0
+
         return float(self._arrays.units(cell, cell + 1)[0] / self.unit)
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """Return the whole matrix, both mirrors, as float64 in memory."""
+        """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
         import scipy.sparse
 
         arrays = self._arrays
         shards = np.repeat(np.arange(self.layout.shards), np.diff(arrays.offsets[0]))
         rows, columns = self.layout.find_cells(shards, arrays.positions)
         counts = arrays.units(0, len(arrays.counts)) / self.unit
+
         if self.is_symmetric:
             once = rows % self.row_blocks != columns % self.column_blocks
+            # Right-hand side first: the new columns need the old rows.
             rows, columns = np.concatenate([rows, columns[once]]), np.concatenate([columns, rows[once]])
             counts = np.concatenate([counts, counts[once]])
+
         return scipy.sparse.csr_matrix((counts, (rows, columns)), shape=self.shape)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int = 1) -> Matrix:
-        """Return the same matrix in other blocks; its cells go to files in `scratch`, which must outlive it.
+        """Return the same matrix in other blocks, with its cells in files in `scratch`, which must outlive it.
 
-        A symmetric matrix stays so where both numbers are equal, and is laid out whole where they are not.
+        A symmetric matrix stays symmetric if the two numbers are equal; otherwise all its cells are written.
         """
         if (row_blocks, column_blocks) == (self.row_blocks, self.column_blocks):
             return self
+
         from swivel.counts.reblock import reblock
 
         symmetric = self.is_symmetric and row_blocks == column_blocks
         layout = Layout(*self.shape, row_blocks, column_blocks, symmetric)
+
         return Matrix(self._folder, layout, reblock(self._arrays, self.layout, layout, scratch, threads=threads))
 
     def __repr__(self) -> str:
@@ -284,7 +300,7 @@ class Matrix:
 
 
 def open_matrix(path: str | Path) -> Matrix:
-    """Open the folder of a matrix.
+    """Return the matrix in a folder; its cells are not read yet.
 
     >>> open_matrix("nowhere")
     Traceback (most recent call last):
@@ -294,13 +310,15 @@ def open_matrix(path: str | Path) -> Matrix:
     try:
         layout = _read_layout(folder.manifest.facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedFolder(f"{folder.path}: its manifest is not that of a matrix ({error}); {REMEDY}") from error
-    # Plain views of the mapped files: slicing a numpy.memmap costs several times as much.
+        raise DamagedFolder(f"{folder.path}: the manifest does not describe a matrix ({error}); {REMEDY}") from error
+
+    # Plain views of the mapped files, because slicing a numpy.memmap is several times slower.
     parts = {name: np.asarray(_read_numbers(folder, f"{name}.npy", kind)) for name, kind in _KINDS.items()}
     arrays = CellArrays(parts.pop("offsets").reshape(1, -1), **parts)
     if not _fit_together(layout, arrays):
-        folder.verify()  # which names the file that is not as it was written
-        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not fit the other parts; {REMEDY}")
+        folder.verify()  # raises an error that names the damaged file, if a checksum differs
+        raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
+
     return Matrix(folder, layout, arrays)
 
 
@@ -308,9 +326,9 @@ def _read_layout(facts: Mapping[str, Any]) -> Layout:
     rows, columns = facts["shape"]
     numbers = rows, columns, facts["row_blocks"], facts["column_blocks"], facts["unit"], facts["total_units"]
     if not all(type(number) is int and number > 0 for number in numbers):
-        raise ValueError(f"sizes that are no whole numbers above 0: {numbers}")
+        raise ValueError(f"sizes must be positive integers, got {numbers}")
     if not all(isinstance(name, str) for name in facts["column_parts"]) or type(facts["symmetric"]) is not bool:
-        raise ValueError("names of columns, or a symmetry, that are none")
+        raise ValueError("column_parts must be strings and symmetric a boolean")
     return Layout(*numbers[:4], facts["symmetric"])
 
 
@@ -322,16 +340,21 @@ def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
 
 
 def _read_numbers(folder: Folder, name: str, kind: str) -> NDArray[Any]:
-    """Return a part that is a list of numbers of this kind."""
+    """Return a one-dimensional array of the given dtype from the folder."""
     array = folder.mapped(name) if name in LARGE else folder.array(name)
     if array.ndim != 1 or array.dtype != np.dtype(kind):
-        raise DamagedFolder(f"{folder.path / name}: {array.dtype} of {array.ndim} dimensions; {REMEDY}")
+        raise DamagedFolder(
+            f"{folder.path / name}: expected one dimension of {kind}, got {array.ndim} of {array.dtype}; {REMEDY}"
+        )
     return array
 
 
 def _fit_together(layout: Layout, arrays: CellArrays) -> bool:
-    """Return whether every shard is a range of the cells. What the cells hold is the checksum's affair."""
-    offsets, cells, large = arrays.offsets[0], len(arrays.counts), arrays.large_cells
+    """Return whether every shard is a range of the cells. The checksums cover the content of the cells."""
+    offsets = arrays.offsets[0]
+    cells = len(arrays.counts)
+    large = arrays.large_cells
+
     return bool(
         len(offsets) == layout.shards + 1
         and offsets[0] == 0

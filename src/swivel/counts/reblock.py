@@ -1,7 +1,7 @@
-"""The cells of a matrix in other blocks, in one epoch over them.
+"""Copy the cells of a matrix into other blocks.
 
-Receives the stored arrays and two layouts; hands on arrays of the same kind, in scratch files. Each cell is sent to its
-new shard as position << 32 | count, then each shard is sorted: both in threads. It does not touch the folder.
+A first scan of the cells counts how many belong to each new shard; a second scan writes each cell to its new shard as
+position << 32 | count; then each shard is sorted. All three run in threads and write scratch files only.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ Ranges = list[NDArray[np.int64]]
 
 
 def reblock(arrays: CellArrays, old: Layout, new: Layout, scratch: Path, *, threads: int = 1) -> CellArrays:
-    """Return the cells in the new layout; the arrays lie in `scratch`."""
+    """Return the cells in the new layout, in memory-mapped files in `scratch`."""
     move = _CellMove(arrays, old, new, _split_shards(arrays.offsets[0], threads))
     offsets, nexts = move.tally()
-    name, shape = f"{new.row_blocks}x{new.column_blocks}", (int(offsets[-1]),)
+    name = f"{new.row_blocks}x{new.column_blocks}"
+    shape = (int(offsets[-1]),)
+
     with scratch_folder(scratch) as folder:
         packed = create_array(folder / "packed.npy", np.uint64, shape)
         move.scatter(nexts, packed)
         positions = create_array(scratch / f"positions-{name}.npy", np.uint32, shape)
         counts = create_array(scratch / f"counts-{name}.npy", np.uint32, shape)
         _sort_shards(packed, offsets, positions, counts, threads)
+
     large_cells, large_counts = _find_large(arrays, old, new, offsets, positions, counts)
     return CellArrays(offsets.reshape(1, -1), positions, counts, large_cells, large_counts)
 
 
 def _split_shards(offsets: NDArray[np.int64], threads: int) -> Ranges:
-    """Return `threads` ranges of shards with about as many cells each."""
+    """Return `threads` ranges of shards with about the same number of cells."""
     ends = np.searchsorted(offsets, np.linspace(0, offsets[-1], threads + 1)[1:-1])
     edges = np.concatenate([[0], ends, [len(offsets) - 1]])
     return [edges[part : part + 2].astype(np.int64) for part in range(threads)]
 
 
 class _CellMove:
-    """Cells on their way from one layout to another; each thread takes one range of old shards."""
+    """Moves cells from one layout to another; each thread processes one range of old shards."""
 
     def __init__(self, arrays: CellArrays, old: Layout, new: Layout, ranges: Ranges) -> None:
         from swivel.counts import kernels
@@ -67,7 +70,7 @@ class _CellMove:
             list(pool.map(function, range(len(self._ranges))))
 
     def tally(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the new offsets, and where each range begins to write in each new shard."""
+        """Return the new offsets and, for each range and new shard, the index where the range starts to write."""
         tallies = np.zeros((len(self._ranges), self._new.shards), np.int64)
 
         def tally(part: int) -> None:
@@ -75,10 +78,12 @@ class _CellMove:
 
         self._in_threads(tally)
         offsets = np.concatenate([[0], np.cumsum(tallies.sum(axis=0))])
-        return offsets, offsets[:-1] + np.cumsum(tallies, axis=0) - tallies
+        starts = offsets[:-1] + np.cumsum(tallies, axis=0) - tallies
+
+        return offsets, starts
 
     def scatter(self, nexts: NDArray[np.int64], packed: NDArray[np.uint64]) -> None:
-        """Write every cell to its new shard."""
+        """Write every cell to its new shard, unsorted."""
 
         def scatter(part: int) -> None:
             self._kernels.scatter_shards(
@@ -89,7 +94,7 @@ class _CellMove:
 
 
 def _make_table(old_blocks: int, largest: int, new_blocks: int) -> NDArray[np.int64]:
-    """Return new block << 16 | new local position of each [old block, old local position]."""
+    """Return new block << 16 | new local position for each [old block, old local position]."""
     features = np.arange(old_blocks)[:, None] + np.arange(largest) * old_blocks
     return (features % new_blocks) << 16 | features // new_blocks
 
@@ -119,14 +124,19 @@ def _find_large(
     positions: NDArray[np.uint32],
     counts: NDArray[np.uint32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the new side table: true counts are found by row and column, or by column and row."""
+    """Return the indexes and exact counts of the saturated cells in the new layout.
+
+    A cell is found by (row, column), or by (column, row) if the old layout stored its mirror.
+    """
     if not arrays.large_cells.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+
     large = np.flatnonzero(counts == SATURATED)
-    there = _find_rows(old, arrays.offsets[0], arrays.large_cells, arrays.positions)
-    here = _find_rows(new, offsets, large, positions)
-    known = dict(zip(there, arrays.large_counts.tolist(), strict=True))
-    values = [known[cell] if cell in known else known[cell[::-1]] for cell in here]
+    old_cells = _find_rows(old, arrays.offsets[0], arrays.large_cells, arrays.positions)
+    new_cells = _find_rows(new, offsets, large, positions)
+    exact = dict(zip(old_cells, arrays.large_counts.tolist(), strict=True))
+    values = [exact[cell] if cell in exact else exact[cell[::-1]] for cell in new_cells]
+
     return large, np.array(values, np.int64)
 
 

@@ -1,7 +1,7 @@
-"""Cells on their way to disk: pieces of consecutive shards, and the files they are appended to.
+"""Sorted pieces of consecutive shards, and the files to which they are appended.
 
-Receives pieces in the order of the shards, run after run; hands on the arrays of a matrix. A run (all shards once)
-has the layout of the finished matrix, so that one run alone needs no merging. It does not sort.
+A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
+here sorts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from swivel.counts.layout import Layout
 from swivel.storage import ArrayAppender, open_array
 
-SATURATED = (1 << 32) - 1  # this count and those above it stand in the side table
+SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
 FILES = {
     "offsets.npy": np.int64,
     "positions.npy": np.uint32,
@@ -34,13 +34,13 @@ class ShardPiece:
     Attributes
     ----------
     lengths
-        Cells of each shard.
+        Number of cells of each shard.
     positions
         local row << 16 | local column, ascending inside a shard.
     counts
-        Units, no larger than SATURATED.
+        Units, at most SATURATED.
     large_cells, large_counts
-        Indexes into `counts` of the cells that are saturated, and their true units.
+        Indexes into `counts` of the saturated cells, and their exact units.
     """
 
     lengths: NDArray[np.int64]
@@ -51,7 +51,7 @@ class ShardPiece:
 
 
 def make_piece(lengths: NDArray[np.int64], positions: NDArray[np.uint32], units: NDArray[np.int64]) -> ShardPiece:
-    """Return a piece of exact units."""
+    """Return a piece from exact units; units of SATURATED and more are stored as large counts."""
     large = np.flatnonzero(units >= SATURATED)
     counts = np.minimum(units, SATURATED).astype(np.uint32)
     return ShardPiece(lengths, positions, counts, large, units[large])
@@ -59,7 +59,7 @@ def make_piece(lengths: NDArray[np.int64], positions: NDArray[np.uint32], units:
 
 @dataclass(frozen=True, slots=True)
 class CellArrays:
-    """The cells of one or more runs, as they are on disk. `offsets` has a row for each run."""
+    """The cells of one or more runs, as stored on disk. `offsets` has one row per run."""
 
     offsets: NDArray[np.int64]
     positions: NDArray[np.uint32]
@@ -68,7 +68,7 @@ class CellArrays:
     large_counts: NDArray[np.int64]
 
     def units(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the exact units of the cells from `first` up to `last`."""
+        """Return the exact units of the cells `first` to `last - 1`."""
         units = self.counts[first:last].astype(np.int64)
         begin, end = np.searchsorted(self.large_cells, (first, last))
         units[self.large_cells[begin:end] - first] = self.large_counts[begin:end]
@@ -76,9 +76,9 @@ class CellArrays:
 
 
 class RunFiles:
-    """Five growing files that hold runs, one after the other, and the sums of all their cells.
+    """Five growing files of consecutive runs, with the row and column sums of all their cells.
 
-    A run has all shards of the layout, or those of the range `shards`.
+    A run has all shards of the layout, or those in the range `shards`.
     """
 
     def __init__(self, folder: Path, layout: Layout, shards: range | None = None) -> None:
@@ -93,23 +93,26 @@ class RunFiles:
 
     @property
     def cells(self) -> int:
-        """Cells written."""
+        """Number of cells written so far, in all runs."""
         return self._files["counts.npy"].length
 
     @contextlib.contextmanager
     def run(self) -> Iterator[RunFiles]:
-        """Open a run: `append` pieces that together hold every shard once."""
+        """Start a run; pieces passed to `append` must hold every shard once, in order."""
         self._files["offsets.npy"].append(np.array([self.cells]))
         self._next_shard = self.shards.start
         yield self
         if self._next_shard != self.shards.stop:
-            raise AssertionError(f"a run of {self._next_shard - self.shards.start} shards, not of {len(self.shards)}")
+            raise AssertionError(f"run has {self._next_shard - self.shards.start} shards instead of {len(self.shards)}")
         self.runs += 1
 
     def append(self, piece: ShardPiece, *, with_sums: bool = True) -> None:
-        """Write the next shards of the run."""
+        """Write the next shards of the run, and add them to the sums unless `with_sums` is false."""
         if with_sums and piece.counts.size:
             self._add_sums(piece)
+
+        # Indexes and offsets count from the first cell of the file. `self.cells` is the length of counts.npy, so
+        # counts are appended last.
         self._files["large_cells.npy"].append(self.cells + piece.large_cells)
         self._files["large_counts.npy"].append(piece.large_counts)
         self._files["offsets.npy"].append(self.cells + np.cumsum(piece.lengths))
@@ -118,7 +121,7 @@ class RunFiles:
         self._next_shard += len(piece.lengths)
 
     def add_sums(self, row_sums: NDArray[np.int64], column_sums: NDArray[np.int64]) -> None:
-        """Add the sums of pieces that were appended without theirs; of a symmetric layout both are the same."""
+        """Add the sums of pieces that were appended with `with_sums=False`."""
         self.row_sums += row_sums
         if not self.layout.symmetric:
             self.column_sums += column_sums
@@ -129,7 +132,9 @@ class RunFiles:
         layout = self.layout
         first = self._next_shard
         shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
+        # Saturated counts first, then what they lack.
         kernels.add_sums(shape, first, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums)
+
         if piece.large_cells.size:
             ends = np.cumsum(piece.lengths)
             shards = first + np.searchsorted(ends, piece.large_cells, side="right")
@@ -139,12 +144,12 @@ class RunFiles:
             )
 
     def close(self) -> None:
-        """Complete the files."""
+        """Write the headers and close the files."""
         for file in self._files.values():
             file.close()
 
     def open(self) -> CellArrays:
-        """Return the files' content, mapped; after `close`."""
+        """Return the content of the closed files, memory-mapped."""
         arrays = {name.removesuffix(".npy"): open_array(self.folder / name) for name in FILES}
         offsets = arrays.pop("offsets").reshape(self.runs, -1)
         return CellArrays(offsets, **arrays)

@@ -1,7 +1,6 @@
-"""How good vectors are: word similarity, analogies and categories, under the paper's rules or others.
+"""Evaluation of vectors: word similarity, analogies and categories, with confidence intervals and comparisons.
 
-Receives `Vectors` and test sets (the paper's eight, fetched into a cache, or one's own files), hands on a `Report` of
-figures with their intervals, comparisons of two reports, and accuracy by frequency. It prints nothing.
+The default data sets and rules are those of the paper.
 """
 
 from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies, summarise_answers

@@ -1,7 +1,7 @@
-"""Analogies: "a is to b as c is to ?", answered by the nearest word of the whole vocabulary.
+"""Analogies: "a is to b as c is to ?", answered by the best word of the whole vocabulary.
 
-Receives vectors and an `AnalogySet`, hands on accuracies. The query words are no answers, nor are vectors of zeros; a
-question with an unknown word counts as wrong, or is skipped.
+The words of a question and vectors of zeros are never answers. A question with an unknown word counts as wrong or is
+skipped, depending on the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SectionResult:
-    """How many questions of a section were answered rightly; `known` have no unknown word."""
+    """Accuracy of one section; `known` is the number of questions without an unknown word."""
 
     kind: ClassVar[str] = "section"
     measure: ClassVar[str] = "accuracy"
@@ -39,20 +39,19 @@ class SectionResult:
 
     @property
     def accuracy(self) -> float | None:
-        """The figure."""
+        """Fraction of correct answers; the same as `figure`."""
         return self.figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return a dictionary for JSON."""
         return describe_result(self) | {"correct": self.correct}
 
 
 @dataclass(frozen=True, slots=True)
 class AnalogyResult:
-    """Accuracy over all questions, and by section; None where no question is known.
+    """Accuracy over all questions and by section; None if no question is known.
 
-    `is_right` and `is_known` stand in the file's order, as do the `questions`; a question with an unknown word is never
-    right.
+    `is_right`, `is_known` and `questions` have the order of the file. A question with an unknown word is never right.
     """
 
     kind: ClassVar[str] = "analogies"
@@ -71,16 +70,16 @@ class AnalogyResult:
 
     @property
     def accuracy(self) -> float | None:
-        """The figure."""
+        """Fraction of correct answers; the same as `figure`."""
         return self.figure
 
     @property
     def items(self) -> tuple[FourWords, ...]:
-        """The questions."""
+        """The questions, under the name that all kinds of results share."""
         return self.questions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without the questions."""
+        """Return a dictionary for JSON, without the questions."""
         sections = [section.to_dict() for section in self.sections]
         return describe_result(self) | {"correct": self.correct, "sections": sections}
 
@@ -88,13 +87,16 @@ class AnalogyResult:
 def score_analogies(
     vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
 ) -> AnalogyResult:
-    """Answer every question of a set."""
+    """Answer every question of a set and return the accuracies."""
     rules = rules or EvaluationConfig()
     ids = np.array([find_ids(vectors, words, rules) for _, words in questions.rows], np.int64).reshape(-1, 4)
     is_known = np.asarray((ids >= 0).all(axis=1))
-    asked, is_right = ids[is_known], np.zeros(len(ids), bool)
+
+    asked = ids[is_known]
     with track(progress, questions.name, len(asked), "questions") as task:
         answers = answer_questions(vectors, asked[:, :3], rules.method, top=rules.top, advance=task.advance)
+
+    is_right = np.zeros(len(ids), bool)
     is_right[is_known] = answers == asked[:, 3]
     return summarise_answers(questions, is_right, is_known, rules)
 
@@ -102,19 +104,22 @@ def score_analogies(
 def summarise_answers(
     questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
 ) -> AnalogyResult:
-    """Return the result of answers, wherever they come from, given in the order of the file.
+    """Return the accuracies of given answers; both arrays have the order of the file.
 
     >>> from swivel.evaluation.datasets import Questions
     >>> questions = AnalogySet("q", (Questions("s", (("a", "b", "c", "d"), ("a", "b", "e", "f"))),))
     >>> summarise_answers(questions, np.array([True, False]), np.array([True, False]), EvaluationConfig(draws=0)).figure
     0.5
     """
-    rules, rows = rules or EvaluationConfig(), questions.rows
+    rules = rules or EvaluationConfig()
+    rows = questions.rows
     section_of = np.array([number for number, _ in rows], np.int64)
-    sections = tuple(
-        _tally(section.section, is_right[section_of == number], is_known[section_of == number], rules)
-        for number, section in enumerate(questions.sections)
-    )
+
+    sections = []
+    for number, section in enumerate(questions.sections):
+        is_member = section_of == number
+        sections.append(_tally(section.section, is_right[is_member], is_known[is_member], rules))
+
     whole = _tally(questions.name, is_right, is_known, rules)
     return AnalogyResult(
         questions.name,
@@ -123,7 +128,7 @@ def summarise_answers(
         whole.known,
         whole.total,
         whole.correct,
-        sections,
+        tuple(sections),
         is_right,
         is_known,
         tuple(words for _, words in rows),
@@ -131,9 +136,12 @@ def summarise_answers(
 
 
 def _tally(name: str, is_right: Flags, is_known: Flags, rules: EvaluationConfig) -> SectionResult:
-    correct, known, total = int(is_right.sum()), int(is_known.sum()), len(is_right)
-    if known == 0:  # Not 0 %: nothing was asked.
+    correct = int(is_right.sum())
+    known = int(is_known.sum())
+    total = len(is_right)
+    if known == 0:  # None and not 0 %: no question was asked.
         return SectionResult(name, None, None, 0, total, 0)
+
     counted = total if rules.unknown == "wrong" else known
     interval = share_interval(correct, counted, draws=rules.draws)
     return SectionResult(name, correct / counted, interval, known, total, correct)

@@ -1,8 +1,7 @@
-"""SGNS, CBOW and fastText, trained by gensim on the tokens and the vocabulary of our own vectors.
+"""Baselines: SGNS, CBOW and fastText, trained by gensim on the same tokens and vocabulary as Swivel vectors.
 
-The text is read by `swivel.corpus`, so tokens, sentence boundaries and the vocabulary are the same as in a matrix
-counted from it; gensim only trains. GloVe is not here: its objective is a recipe of our own engine
-(`swivel train --recipe glove`), and `benchmarks/glove.py` has its optimizer.
+`swivel.corpus` reads the text, so tokens, sentence boundaries and vocabulary are those of a count matrix; gensim only
+trains. GloVe is a recipe of Swivel itself (`swivel train --recipe glove`); `benchmarks/glove.py` has its optimizer.
 """
 
 from __future__ import annotations
@@ -39,37 +38,38 @@ from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import create_folder, scratch_folder
 from swivel.vectors import Vectors, VectorTable, write_vectors
 
-# Learning rates of word2vec and of the fastText paper; gensim's default is .025 for all of them.
+# Learning rates of word2vec and of the fastText paper; gensim's default is 0.025 for all.
 RATES = {"sgns": 0.025, "cbow": 0.05, "fasttext": 0.05}
-LONGEST_UNIT = 10_000  # tokens: gensim leaves out what comes after them
-TOLD_TOKENS = 100_000  # between two reports of progress
+MAX_SENTENCE_TOKENS = 10_000  # gensim ignores the tokens after them
+TOKENS_PER_REPORT = 100_000  # between two updates of the progress bar
 A_CORPUS = Rule(lambda v: isinstance(v, CorpusConfig), "a CorpusConfig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineConfig:
-    """How word2vec is trained, and how its text is read.
+    """Settings of word2vec and fastText, and how the text is read.
 
-    The paper states: skip-gram with 5 negative samples, a window of 10, 5 epochs, 300 dimensions, word vectors alone.
-    The rest is gensim's default: windows shrunk at random, negatives drawn by frequency to the power .75, the rate
-    falling linearly to 1e-4, words above a share of `sample` of the text left out at random.
+    The paper specifies skip-gram with 5 negative samples, a window of 10, 5 epochs, 300 dimensions, and word vectors
+    without context vectors. Other settings are gensim's defaults: window sizes drawn at random, negative samples drawn
+    by frequency^0.75, a learning rate that decreases linearly to 1e-4, and subsampling of words whose share of the text
+    is above `sample`.
     """
 
-    dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
-    window: int = config_field(10, "how many tokens to each side co-occur with a token, at most", POSITIVE_INT)
-    negatives: int = config_field(5, "random words that are pushed away for each one that is pulled", POSITIVE_INT)
-    epochs: int = config_field(5, "how often the text is read", POSITIVE_INT)
+    dim: int = config_field(300, "number of dimensions", POSITIVE_INT)
+    window: int = config_field(10, "maximum distance between a token and its context, in tokens", POSITIVE_INT)
+    negatives: int = config_field(5, "number of negative samples per positive one", POSITIVE_INT)
+    epochs: int = config_field(5, "number of epochs", POSITIVE_INT)
     learning_rate: float | None = config_field(
-        None, "learning rate; default: .025 for sgns, .05 for cbow", POSITIVE, optional=True
+        None, "learning rate; default: 0.025 for sgns, 0.05 for cbow and fasttext", POSITIVE, optional=True
     )
     sample: float = config_field(
-        1e-3, "share of the text above which a word is left out at random; 0: never", NOT_NEGATIVE
+        1e-3, "subsample words whose share of the text is above this; 0 keeps all", NOT_NEGATIVE
     )
-    seed: int = config_field(1, "seed of everything random; the same vectors again need one thread, too", NATURAL)
-    min_n: int = config_field(3, "fasttext: length of the shortest character n-grams", POSITIVE_INT)
-    max_n: int = config_field(6, "fasttext: length of the longest character n-grams", POSITIVE_INT)
-    buckets: int = config_field(2_000_000, "fasttext: rows of the table that n-grams are hashed into", POSITIVE_INT)
-    corpus: CorpusConfig = config_field(CorpusConfig(), "how text is read", A_CORPUS)  # noqa: RUF009 (it is frozen)
+    seed: int = config_field(1, "random seed; results are reproducible only with one thread", NATURAL)
+    min_n: int = config_field(3, "fasttext: minimum length of character n-grams", POSITIVE_INT)
+    max_n: int = config_field(6, "fasttext: maximum length of character n-grams", POSITIVE_INT)
+    buckets: int = config_field(2_000_000, "fasttext: number of hash buckets for n-grams", POSITIVE_INT)
+    corpus: CorpusConfig = config_field(CorpusConfig(), "how text is read", A_CORPUS)  # noqa: RUF009 (CorpusConfig is frozen)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -84,27 +84,31 @@ def train_word2vec(
     options: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Vectors:
-    """Train word2vec on texts and return the vectors of a vocabulary's words, in its order.
+    """Train word2vec or fastText and return the vectors of the words of a vocabulary, in its order.
 
-    A word that the texts do not have gets zeros. Ctrl-C and SIGTERM leave nothing behind.
+    A word that does not occur in the texts gets a vector of zeros. Ctrl-C and SIGTERM remove all temporary files.
 
     Parameters
     ----------
     texts
         As for `swivel.count`.
     vocabulary
-        The words that get vectors, such as the rows of a matrix counted from the same texts; others are left out.
-    method
-        sgns (skip-gram with negative samples), cbow, or fasttext (skip-gram with character n-grams).
+        The words to train, such as the rows of a matrix counted from the same texts; other words are skipped.
+    method : {"sgns", "cbow", "fasttext"}
+        Skip-gram with negative sampling, CBOW, or skip-gram with character n-grams.
+    config
+        Settings; by default those of the paper.
+    options
+        Threads and progress.
     scratch
-        Folder for the token ids of the text, 8 bytes per token, while it lasts; the system's by default.
+        Folder for temporary token ids, 8 bytes per token; by default the temporary folder of the system.
 
     Raises
     ------
     MissingExtra
         If gensim is not installed.
     VocabularyError
-        If the texts have none of the words.
+        If no word of the vocabulary occurs in the texts.
 
     Examples
     --------
@@ -126,33 +130,36 @@ def train_gensim_model(
     options: RunOptions | None = None,
     scratch: Path | None = None,
 ) -> Any:
-    """Train and return gensim's own model; the parameters are those of `train_word2vec`.
+    """Train and return the gensim model; parameters are those of `train_word2vec`.
 
-    A fastText model has a vector for every word, also for one that is not in the vocabulary: `model.wv["unseen"]`.
+    A fastText model also has vectors for words outside the vocabulary: `model.wv["unseen"]`.
     """
-    config, options = config or BaselineConfig(), options or RunOptions()
+    config = config or BaselineConfig()
+    options = options or RunOptions()
     settings = _gensim_settings(method, config, options.thread_count)
     make_model = _find_gensim(method)
 
     with scratch_folder(scratch or Path(tempfile.gettempdir())) as folder:
         ids = _read_ids(texts, vocabulary, config.corpus, folder, options)
         model = make_model(**settings)
-        with stop_on_signals() as should_stop, _without_warnings():
-            _train(model, _Units(ids, vocabulary, should_stop), config.epochs, f"training {method}", options)
+        with stop_on_signals() as should_stop, _quiet_gensim():
+            _train(model, _Sentences(ids, vocabulary, should_stop), config.epochs, f"training {method}", options)
     return model
 
 
 def baseline_settings(method: str, config: BaselineConfig) -> dict[str, dict[str, Any]]:
-    """Return what vectors depend on, by stage, as a manifest keeps it.
+    """Return the settings that determine the vectors, by stage, as stored in a manifest.
 
     >>> baseline_settings("cbow", BaselineConfig(dim=100))["baseline"]["learning_rate"]
     0.05
     """
     settings = result_settings(config)
     settings |= {"method": method, "learning_rate": _find_rate(method, config)}
+
     if method != "fasttext":
         for name in ("min_n", "max_n", "buckets"):
             del settings[name]
+
     return {"corpus": result_settings(settings.pop("corpus")), "baseline": settings}
 
 
@@ -164,10 +171,10 @@ def keep_vectors(
     inputs: Mapping[str, str],
     overwrite: bool = False,
 ) -> Vectors:
-    """Write vectors to a folder that says how they were made, and return them as it holds them.
+    """Save vectors to a folder with their provenance and return them memory-mapped from it.
 
-    `config` is what `baseline_settings` returns, `inputs` what `corpus.fingerprint_sources` does, or any other
-    fingerprints. A folder that was not written to its end counts as none.
+    `config` is the result of `baseline_settings`, and `inputs` the result of `corpus.fingerprint_sources` or other
+    fingerprints. A folder that was not completely written is ignored.
     """
     with create_folder(path, "vectors", overwrite=overwrite) as folder:
         folder.finish(config=dict(config), inputs=inputs, facts=write_vectors(folder, vectors))
@@ -201,6 +208,7 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
         "workers": threads,
         "min_count": 1,
     }
+
     if method == "fasttext":
         settings |= {"min_n": config.min_n, "max_n": config.max_n, "bucket": config.buckets}
     return settings
@@ -209,60 +217,67 @@ def _gensim_settings(method: str, config: BaselineConfig, threads: int) -> dict[
 def _read_ids(
     texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, options: RunOptions
 ) -> NDArray[np.uint32]:
-    """Return the text as ids of the vocabulary, units apart, mapped from a scratch file."""
+    """Return the text as ids of the vocabulary, with BREAK between sentences, memory-mapped from a scratch file."""
     encoded = encode_corpus(texts, config, scratch=scratch, threads=options.thread_count, progress=options.progress)
     file = scratch / "ids.npy"
     ids = encoded.write_ids(vocabulary, keep_gaps=False, path=file, threads=options.thread_count)
     if len(ids) == 0:
-        raise VocabularyError(f"none of the {len(vocabulary):,} tokens of the vocabulary is in the text")
+        raise VocabularyError(f"none of the {len(vocabulary):,} tokens of the vocabulary occurs in the text")
     return np.asarray(ids)
 
 
-class _Units:
-    """The text as gensim takes it: lists of tokens, from the beginning each time it is asked for."""
+class _Sentences:
+    """An iterable over sentences, as gensim requires: each iteration starts from the beginning."""
 
     def __init__(self, ids: NDArray[np.uint32], vocabulary: Vocabulary, should_stop: StopRequest) -> None:
-        self.ids, self.vocabulary, self.should_stop = ids, vocabulary, should_stop
+        self.ids = ids
+        self.vocabulary = vocabulary
+        self.should_stop = should_stop
         self.breaks = np.flatnonzero(ids == BREAK)
         self.token_count = len(ids) - len(self.breaks)
         self.task: Task | None = None
 
     def counts(self) -> dict[str, int]:
-        """Return how often each word of the vocabulary is in the text, where it is."""
+        """Return how often each word of the vocabulary occurs in the text, without words that do not occur."""
         counts = np.zeros(len(self.vocabulary), np.int64)
         for start in range(0, len(self.ids), 1 << 24):
             part = self.ids[start : start + (1 << 24)]
             counts += np.bincount(part[part != BREAK], minlength=len(counts))
+
         return {self.vocabulary[n]: int(counts[n]) for n in np.flatnonzero(counts).tolist()}
 
     def __iter__(self) -> Iterator[list[str]]:
-        find, untold = self.vocabulary.tokens.__getitem__, 0
+        find = self.vocabulary.tokens.__getitem__
+        unreported = 0
+
         for before, stop in pairwise([-1, *self.breaks.tolist(), len(self.ids)]):
             if self.should_stop():
                 return
-            for start in range(before + 1, stop, LONGEST_UNIT):
-                unit = self.ids[start : min(start + LONGEST_UNIT, stop)].tolist()
-                yield list(map(find, unit))
-                untold += len(unit)
-            if untold >= TOLD_TOKENS:
-                self._tell(untold)
-                untold = 0
-        self._tell(untold)
 
-    def _tell(self, tokens: int) -> None:
+            for start in range(before + 1, stop, MAX_SENTENCE_TOKENS):
+                sentence = self.ids[start : min(start + MAX_SENTENCE_TOKENS, stop)].tolist()
+                yield list(map(find, sentence))
+                unreported += len(sentence)
+
+            if unreported >= TOKENS_PER_REPORT:
+                self._report(unreported)
+                unreported = 0
+        self._report(unreported)
+
+    def _report(self, tokens: int) -> None:
         if self.task is not None:
             self.task.advance(tokens)
 
 
-def _train(model: Any, units: _Units, epochs: int, job: str, options: RunOptions) -> None:
-    model.build_vocab_from_freq(units.counts())
-    with track(options.progress, job, epochs * units.token_count, "tokens") as units.task:
-        model.train(units, total_words=units.token_count, epochs=epochs)
+def _train(model: Any, sentences: _Sentences, epochs: int, job: str, options: RunOptions) -> None:
+    model.build_vocab_from_freq(sentences.counts())
+    with track(options.progress, job, epochs * sentences.token_count, "tokens") as sentences.task:
+        model.train(sentences, total_words=sentences.token_count, epochs=epochs)
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep gensim's remarks on small texts, and on one that ends early because it was asked to, off the screen."""
+def _quiet_gensim() -> Iterator[None]:
+    """Suppress gensim's warnings about small texts and about texts that end early after a stop request."""
     logger = logging.getLogger("gensim")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -273,10 +288,11 @@ def _without_warnings() -> Iterator[None]:
 
 
 def vectors_of_words(model: Any, vocabulary: Vocabulary) -> NDArray[np.float32]:
-    """Return the vectors of a gensim model in a vocabulary's order; zeros for words that the text does not have."""
+    """Return the vectors of a gensim model in the order of a vocabulary; zeros for words it does not have."""
     vectors = np.zeros((len(vocabulary), model.vector_size), np.float32)
-    there = model.wv.key_to_index
-    pairs = [(n, there[token]) for n, token in enumerate(vocabulary.tokens) if token in there]
-    mine, theirs = np.array(pairs, np.int64).T
-    vectors[mine] = model.wv.vectors[theirs]
+    model_ids = model.wv.key_to_index
+    pairs = [(n, model_ids[token]) for n, token in enumerate(vocabulary.tokens) if token in model_ids]
+
+    targets, sources = np.array(pairs, np.int64).T
+    vectors[targets] = model.wv.vectors[sources]
     return vectors

@@ -1,7 +1,7 @@
-"""How sure a figure is: resampling of items, with replacement.
+"""Bootstrap confidence intervals and p-values.
 
-Receives figures of items (cosines and scores, or right and wrong), hands on 95 % intervals and p-values. The same seed
-gives the same numbers, whatever else is evaluated. It knows no words and no sets.
+Items are resampled with replacement. The random numbers depend only on the seed, so a result does not depend on what
+else is evaluated.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-DRAWS, SEED = 10_000, 1
+DRAWS = 10_000
+SEED = 1
 LEVEL = 0.95
 Interval = tuple[float, float]
 Doubles = NDArray[np.float64]
-_CELLS = 1 << 17  # items of resamplings that are under way at a time: a few arrays of 1 MiB, inside the caches
+_MAX_CELLS = 1 << 17  # draws x items computed at a time: a few arrays of 1 MiB, which fit in the caches
 
 
 def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS, seed: int = SEED) -> Interval | None:
-    """Return the 95 % interval of Spearman's rho; None where it is never defined.
+    """Return the 95 % interval of Spearman's rho, or None if no resampling has a defined rho.
 
     >>> low, high = correlation_interval(range(50), [n + 7 * (n % 5) for n in range(50)])
     >>> 0.7 < low < high < 1
@@ -30,9 +31,10 @@ def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS, seed
 
 
 def share_interval(right: int, items: int, *, draws: int = DRAWS, seed: int = SEED) -> Interval | None:
-    """Return the 95 % interval of a share of right items; None where there are no items.
+    """Return the 95 % interval of the fraction of right items, or None if there are no items.
 
-    Resampling n items of which k are right makes the number of right ones binomial: no item need be drawn.
+    If k of n items are right, the number of right items in a resampling has a binomial distribution, so items need not
+    be drawn one by one.
 
     >>> share_interval(50, 100)
     (0.4, 0.6)
@@ -45,16 +47,19 @@ def share_interval(right: int, items: int, *, draws: int = DRAWS, seed: int = SE
 def draw_share_differences(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, draws: int = DRAWS, seed: int = SEED
 ) -> Doubles:
-    """Return the difference of two shares over the same items, for each resampling of the items."""
+    """Return for each resampling of the items the difference of two fractions over the same items."""
     items = len(first)
-    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    chances = np.array([only_first, only_second, items - only_first - only_second]) / items
-    counts = np.random.default_rng(seed).multinomial(items, chances, draws)
+    only_first = int((first & ~second).sum())
+    only_second = int((second & ~first).sum())
+
+    # Only items on which the two disagree change the difference: three classes of items are enough.
+    probabilities = np.array([only_first, only_second, items - only_first - only_second]) / items
+    counts = np.random.default_rng(seed).multinomial(items, probabilities, draws)
     return np.asarray((counts[:, 0] - counts[:, 1]) / items)
 
 
 def percentile_interval(values: Doubles) -> Interval | None:
-    """Return the middle 95 % of resampled figures; those that are not defined (NaN) are left out."""
+    """Return the middle 95 % of resampled values, or None if all are NaN; NaN values are skipped."""
     defined = values[~np.isnan(values)]
     if len(defined) == 0:
         return None
@@ -63,9 +68,9 @@ def percentile_interval(values: Doubles) -> Interval | None:
 
 
 def two_sided_p(differences: Doubles) -> float:
-    """Return the two-sided p-value of resampled differences: twice the smaller share on one side of zero.
+    """Return the two-sided p-value of resampled differences: twice the smaller fraction on one side of zero.
 
-    One is added to both counts, so that it is never 0: so many draws cannot say less than 2 / (draws + 1).
+    One is added to both counts, so that the result is never 0; its minimum is 2 / (draws + 1).
 
     >>> two_sided_p(np.array([0.1, 0.2, 0.3]))
     0.5
@@ -78,36 +83,42 @@ def two_sided_p(differences: Doubles) -> float:
 def draw_correlations(
     columns: Sequence[ArrayLike], target: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> Doubles:
-    """Return Spearman's rho (columns, draws) of each column with `target`, for the same resamplings of the items.
+    """Return Spearman's rho (columns, draws) of each column with `target`, on the same resamplings of the items.
 
-    NaN where a resampling has fewer than two different values. Ranks are those of each resampling, equal values (an
-    item drawn twice included) sharing their average.
+    The value is NaN if a resampling has fewer than two different values. Values are ranked within each resampling;
+    equal values, including an item drawn twice, share their average rank.
     """
     values = [np.asarray(column, np.float64) for column in columns]
-    # Items in the order of the first column: its ranks are then a running sum, without gathering.
+
+    # Sort the items by the first column: its ranks are then a cumulative sum without indexing.
     order = np.argsort(values[0], kind="stable") if values else np.empty(0, np.intp)
     rankers = [_Ranker.of(column[order]) for column in [*values, np.asarray(target, np.float64)]]
+
     parts = [_correlate_ranks(rankers, counts) for counts in _resample(len(order), draws, seed)]
     return np.concatenate(parts, axis=1) if parts else np.empty((len(values), 0))
 
 
 def _resample(items: int, draws: int, seed: int) -> Iterator[Doubles]:
-    """Yield how often each item was drawn, as arrays (draws, items) that are small enough for the caches."""
+    """Yield how often each item was drawn, as arrays (draws, items) that fit in the caches."""
     rng = np.random.default_rng(seed)
-    at_once = max(1, _CELLS // max(items, 1))
-    for start in range(0, draws if items > 1 else 0, at_once):
-        rows = min(at_once, draws - start)
+    draws_per_chunk = max(1, _MAX_CELLS // max(items, 1))
+    if items < 2:
+        return
+
+    for start in range(0, draws, draws_per_chunk):
+        rows = min(draws_per_chunk, draws - start)
+        # Offset the items of each row, so that one bincount counts all rows.
         drawn = rng.integers(0, items, (rows, items)) + items * np.arange(rows)[:, None]
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranker:
-    """Groups of equal values in rising order: where each item's group is, and each group's items."""
+    """Ranks resampled values; items with equal values form a group, and groups have ascending order."""
 
-    order: NDArray[np.intp] | None  # None: the items are in order
-    starts: NDArray[np.intp] | None  # None: all values differ
-    group_of: NDArray[np.intp] | None  # None: the group of item n is n
+    order: NDArray[np.intp] | None  # items by ascending value; None if they already are
+    starts: NDArray[np.intp] | None  # first item of each group in `order`; None if all values differ
+    group_of: NDArray[np.intp] | None  # group of each item; None if the group of item n is n
 
     @classmethod
     def of(cls, values: Doubles) -> _Ranker:
@@ -116,28 +127,37 @@ class _Ranker:
         is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(values) else np.empty(0, bool)
         group_of = np.empty(len(values), np.intp)
         group_of[order] = np.cumsum(is_first) - 1
+
         is_ordered = bool((order == np.arange(len(order))).all())
         is_plain = is_ordered and bool(is_first.all())
         starts = None if is_first.all() else np.flatnonzero(is_first)
+
         return cls(None if is_ordered else order, starts, None if is_plain else group_of)
 
     def rank(self, counts: Doubles) -> tuple[Doubles, Doubles]:
-        """Return each item's rank in each resampling, and the sum of the squared distances from the mean rank.
+        """Return the centered rank of each item in each resampling, and the sum of squares of these ranks.
 
-        A group's rank is the number of items below it, and half of its own and one.
+        The rank of a group is the number of items below it plus half of its own size. This is 1/2 less than the usual
+        rank, so the mean rank to subtract is n / 2.
         """
+        # `counts` has how often each item was drawn, so a group's size is the sum over its items.
         ordered = counts if self.order is None else counts.take(self.order, axis=1)
         sizes = ordered if self.starts is None else np.add.reduceat(ordered, self.starts, axis=1)
+
         ranks = np.cumsum(sizes, axis=1)
         ranks -= 0.5 * sizes
-        ranks -= counts.shape[1] / 2  # The mean rank, of items from 1/2 on.
+        ranks -= counts.shape[1] / 2
+
         spread = np.einsum("ij,ij->i", ranks * sizes, ranks)
-        return (ranks if self.group_of is None else ranks.take(self.group_of, axis=1)), spread
+        if self.group_of is not None:
+            ranks = ranks.take(self.group_of, axis=1)
+        return ranks, spread
 
 
 def _correlate_ranks(rankers: Sequence[_Ranker], counts: Doubles) -> Doubles:
+    # rho = sum(n x y) / sqrt(sum(n x^2) sum(n y^2)), with centered ranks x, y and n draws of an item.
     *columns, (target, spread) = (ranker.rank(counts) for ranker in rankers)
     target *= counts
-    with np.errstate(invalid="ignore", divide="ignore"):  # no spread: not defined
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 = NaN if all values are equal
         rhos = [np.einsum("ij,ij->i", ranks, target) / np.sqrt(own * spread) for ranks, own in columns]
     return np.asarray(np.clip(np.array(rhos).reshape(len(columns), len(counts)), -1, 1))

@@ -1,9 +1,8 @@
-"""Categories: do words of one kind lie together?
+"""Categories: whether words of the same category are close to each other.
 
-Receives vectors and a `CategorySet`, hands on the purity of clusters: as many clusters as there are categories among
-the known words, by k-means on vectors of length 1; each cluster stands for its commonest category, and purity is the
-share of words that lie in a cluster of their own. Unknown words are left out. scikit-learn, of the extra `evaluate`, is
-loaded when a set of categories is scored.
+The known words are clustered by k-means on unit vectors, with as many clusters as categories. Each cluster is assigned
+its most frequent category; purity is the fraction of words whose category is that of their cluster. scikit-learn, in
+the extra `evaluate`, is imported when a set is scored.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from swivel.evaluation.datasets import CategorySet
 from swivel.evaluation.similarity import describe_result
 from swivel.vectors import Vectors
 
-STARTS, SEED = 10, 1
+STARTS = 10
+SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryResult:
-    """Purity of the clusters; None where the known words are of fewer than two categories.
+    """Purity of the clusters; None if the known words have fewer than two categories.
 
-    `is_right` (a word's category is that of its cluster) and `is_known` stand in the file's order, as do the words,
-    `items`.
+    `is_right` (the category of the word is that of its cluster), `is_known` and the words in `items` have the order of
+    the file.
     """
 
     kind: ClassVar[str] = "categories"
@@ -48,43 +48,48 @@ class CategoryResult:
 
     @property
     def purity(self) -> float | None:
-        """The figure."""
+        """Purity of the clusters; the same as `figure`."""
         return self.figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without the words."""
+        """Return a dictionary for JSON, without the words."""
         return describe_result(self)
 
 
 def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
-    """Cluster the known words of a set and compare clusters with categories."""
+    """Cluster the known words of a set and return the purity of the clusters."""
     rules = rules or EvaluationConfig()
     ids = np.array(find_ids(vectors, words.words, rules), np.int64)
-    is_known, is_right = ids >= 0, np.zeros(len(ids), bool)
+    is_known = ids >= 0
+    is_right = np.zeros(len(ids), bool)
     known = int(is_known.sum())
     names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
+
     figure = interval = None
     if len(names) > 1:
         clusters = cluster_vectors(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
         is_right[is_known] = lie_in_own_cluster(clusters, categories)
         correct = int(is_right.sum())
-        figure, interval = correct / known, share_interval(correct, known, draws=rules.draws)
+        figure = correct / known
+        interval = share_interval(correct, known, draws=rules.draws)
+
     return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.words)
 
 
 def cluster_vectors(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Return the cluster of each vector, by k-means with a fixed seed."""
+    """Return the cluster of each vector, from k-means with a fixed seed."""
     try:
         from sklearn.cluster import KMeans
     except ImportError as error:
         raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty: no harm to purity.
+        warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
         return np.asarray(KMeans(count, n_init=STARTS, random_state=SEED).fit_predict(unit), np.int64)
 
 
 def lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp]) -> Flags:
-    """Return whether the category of each item is the commonest of its cluster; of equally common ones, the first.
+    """Return whether the category of each item is the most frequent of its cluster; of ties the first one.
 
     >>> lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
     [True, True, False, True]

@@ -1,8 +1,8 @@
-"""Two sets of vectors on the same items: is one better?
+"""Paired comparison of two reports on the same items.
 
-Receives two reports, hands on a `Comparison` for each set that both have. Similarity is compared on the pairs that
-count in both; analogies on all questions (under the rule `skip`, on those known to both), categories on the words known
-to both. Both are resampled together, item by item, so that what is hard for both does not blur the difference.
+Similarity is compared on the pairs that count in both reports; analogies on all questions or, with the rule `skip`, on
+those known to both; categories on the words known to both. Both models are resampled together, item by item, so that
+items that are difficult for both do not blur the difference.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COMPARISON_HEADER = ("set", "first", "second", "difference", "95 % interval", "p
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Figures of two sets of vectors on the same items, and how sure their difference is.
+    """Figures of two models on the same items and the significance of their difference.
 
-    `difference` is first minus second, `interval` its 95 % interval, `p_value` that of a two-sided paired bootstrap
-    test. All three are None where a figure is.
+    `difference` is first minus second, `interval` its 95 % interval and `p_value` that of a two-sided paired bootstrap
+    test. All three are None if one of the figures is None.
     """
 
     name: str
@@ -50,56 +50,63 @@ class Comparison:
     items: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
 
 
 def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAWS) -> tuple[Comparison, ...]:
-    """Compare the sets that two reports have in common, in the order of the first.
+    """Compare the sets that two reports have in common, in the order of the first report.
 
-    Raises EvaluationError where they have none, or where a set is not the same in both (another file, or half).
+    Raises
+    ------
+    EvaluationError
+        If they have no set in common, or if a set has different items in the two reports.
     """
     others = {result.name: result for result in b.results}
     common = [(result, others[result.name]) for result in a.results if result.name in others]
     if not common:
         raise EvaluationError(
-            f"the reports have no set in common: {', '.join(r.name for r in a.results)}; {', '.join(others)}"
+            f"the reports have no set in common: {', '.join(r.name for r in a.results)} and {', '.join(others)}"
         )
+
     counts_unknown = "wrong" in (a.rules.unknown, b.rules.unknown)
-    return tuple(_compare(*pair, counts_unknown, _Draws(draws, seed)) for pair in common)
+    return tuple(_compare(*pair, counts_unknown, _Resampling(draws, seed)) for pair in common)
 
 
 @dataclass(frozen=True, slots=True)
-class _Draws:
+class _Resampling:
     draws: int
     seed: int
 
 
-def _compare(first: Result, second: Result, counts_unknown: bool, how: _Draws) -> Comparison:
+def _compare(first: Result, second: Result, counts_unknown: bool, resampling: _Resampling) -> Comparison:
     if first.items == second.items:
         match first, second:
             case SimilarityResult() as one, SimilarityResult() as other if np.array_equal(one.scores, other.scores):
-                return _compare_similarity(one, other, how)
+                return _compare_similarity(one, other, resampling)
             case AnalogyResult() as one, AnalogyResult() as other if counts_unknown and one.known and other.known:
-                return _compare_shares(one, one.is_right, other.is_right, how)
+                return _compare_shares(one, one.is_right, other.is_right, resampling)
             case (AnalogyResult() | CategoryResult()) as one, (AnalogyResult() | CategoryResult()) as other:
                 both = one.is_known & other.is_known
-                return _compare_shares(one, one.is_right[both], other.is_right[both], how)
-    raise EvaluationError(f"{first.name}: the two reports are not of the same items; evaluate both on the same set")
+                return _compare_shares(one, one.is_right[both], other.is_right[both], resampling)
+    raise EvaluationError(f"{first.name}: the two reports have different items; evaluate both on the same set")
 
 
-def _compare_similarity(first: SimilarityResult, second: SimilarityResult, how: _Draws) -> Comparison:
+def _compare_similarity(first: SimilarityResult, second: SimilarityResult, resampling: _Resampling) -> Comparison:
     both = ~np.isnan(first.cosines) & ~np.isnan(second.cosines)
-    columns, scores = [first.cosines[both], second.cosines[both]], first.scores[both]
+    columns = [first.cosines[both], second.cosines[both]]
+    scores = first.scores[both]
+
     one, other = (rank_correlation(column, scores) for column in columns)
-    drawn = draw_correlations(columns, scores, draws=how.draws, seed=how.seed)
+    drawn = draw_correlations(columns, scores, draws=resampling.draws, seed=resampling.seed)
     return _conclude(first, (one, other), drawn[0] - drawn[1], int(both.sum()))
 
 
-def _compare_shares(result: Result, first: Flags, second: Flags, how: _Draws) -> Comparison:
+def _compare_shares(result: Result, first: Flags, second: Flags, resampling: _Resampling) -> Comparison:
     if len(first) == 0:
         return _conclude(result, (None, None), np.empty(0), 0)
-    drawn = draw_share_differences(first, second, draws=how.draws, seed=how.seed)
+
+    drawn = draw_share_differences(first, second, draws=resampling.draws, seed=resampling.seed)
     return _conclude(result, (float(first.mean()), float(second.mean())), drawn, len(first))
 
 
@@ -107,22 +114,19 @@ def _conclude(result: Result, figures: tuple[float | None, float | None], drawn:
     one, other = figures
     if one is None or other is None:
         return Comparison(result.name, result.kind, one, other, None, None, None, items)
+
     interval = percentile_interval(drawn)
     p_value = None if interval is None else two_sided_p(drawn)
     return Comparison(result.name, result.kind, one, other, one - other, interval, p_value, items)
 
 
 def tabulate_comparisons(comparisons: Iterable[Comparison]) -> list[Row]:
-    """Return one row of text a set, under `COMPARISON_HEADER`."""
-    return [
-        (
-            each.name,
-            draw_figure(each.first),
-            draw_figure(each.second),
-            "-" if each.difference is None else f"{each.difference:+.3f}",
-            draw_interval(each.interval),
-            "-" if each.p_value is None else f"{each.p_value:.4f}",
-            f"{each.items:,}",
-        )
-        for each in comparisons
-    ]
+    """Return one row of text per set, with the columns of `COMPARISON_HEADER`."""
+    rows: list[Row] = []
+    for comparison in comparisons:
+        figures = (draw_figure(comparison.first), draw_figure(comparison.second))
+        difference = "-" if comparison.difference is None else f"{comparison.difference:+.3f}"
+        interval = draw_interval(comparison.interval)
+        p_value = "-" if comparison.p_value is None else f"{comparison.p_value:.4f}"
+        rows.append((comparison.name, *figures, difference, interval, p_value, f"{comparison.items:,}"))
+    return rows

@@ -1,9 +1,8 @@
-"""Test sets as files.
+"""Test sets and the files they are read from.
 
-Receives paths, hands on `SimilaritySet`, `AnalogySet` and `CategorySet`. It scores nothing. A file's kind is decided by
-its columns: `word1 word2 score`; `a b c d`, with or without a section as the fifth; or `word category`, separated by a
-tab. Elsewhere tabs or spaces separate columns. `: name` lines may begin sections of analogies instead of the fifth
-column.
+The kind of a file follows from its columns: `word1 word2 score`; `a b c d`, optionally with a section as fifth column;
+or `word category`, separated by a tab. The other kinds are separated by tabs or spaces. Instead of the fifth column,
+lines of the form `: name` may start sections of analogies.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
 
 SUFFIXES = (".tsv", ".txt")
 EXPECTED = (
-    "expected word1 word2 score, or a b c d with a section or without, separated by tabs or spaces, or word and "
+    "expected word1 word2 score, or a b c d with or without a section, separated by tabs or spaces, or word and "
     "category, separated by a tab"
 )
 FourWords = tuple[str, str, str, str]
@@ -27,7 +26,7 @@ FourWords = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class SimilaritySet:
-    """Pairs of words with the score that people gave them."""
+    """Pairs of words with human similarity scores."""
 
     name: str
     pairs: tuple[tuple[str, str], ...]
@@ -35,7 +34,7 @@ class SimilaritySet:
 
     @property
     def size(self) -> int:
-        """How many pairs there are."""
+        """Number of pairs."""
         return len(self.pairs)
 
 
@@ -51,7 +50,8 @@ class Questions:
 class AnalogySet:
     """Analogies by section.
 
-    `order` is the place in the file of each question, section after section; empty where the file has them so.
+    `order` has the position in the file of each question, section after section; it is empty if the two orders are
+    equal.
     """
 
     name: str
@@ -60,19 +60,24 @@ class AnalogySet:
 
     @property
     def size(self) -> int:
-        """How many questions there are."""
+        """Number of questions."""
         return sum(len(section.words) for section in self.sections)
 
     @property
     def rows(self) -> list[tuple[int, FourWords]]:
-        """The number of its section, and each question, in the file's order."""
-        listed = [(number, words) for number, section in enumerate(self.sections) for words in section.words]
-        return [row for _, row in sorted(zip(self.order, listed, strict=True))] if self.order else listed
+        """Section number and words of each question, in the order of the file."""
+        rows = []
+        for number, section in enumerate(self.sections):
+            rows += [(number, words) for words in section.words]
+
+        if not self.order:
+            return rows
+        return [row for _, row in sorted(zip(self.order, rows, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
 class CategorySet:
-    """Words, and the category that people put each of them into."""
+    """Words and the category that people assigned to each of them."""
 
     name: str
     words: tuple[str, ...]
@@ -80,7 +85,7 @@ class CategorySet:
 
     @property
     def size(self) -> int:
-        """How many words there are."""
+        """Number of words."""
         return len(self.words)
 
 
@@ -89,7 +94,7 @@ TestSet = SimilaritySet | AnalogySet | CategorySet
 
 @dataclass(frozen=True, slots=True)
 class FoundSets:
-    """The sets of a folder in the paper's order, and the files that are none."""
+    """The test sets of a folder in the paper's order, and the files that are not test sets."""
 
     sets: tuple[TestSet, ...]
     left_out: tuple[Path, ...] = ()
@@ -97,7 +102,7 @@ class FoundSets:
 
 @dataclass(slots=True)
 class _SetReader:
-    """A file's lines, and the place of the one at hand."""
+    """The lines of a file, and the number of the current line for error messages."""
 
     path: Path
     number: int = 0
@@ -121,30 +126,41 @@ class _SetReader:
 
 
 def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = True) -> FoundSets:
-    """Read a folder's `.tsv` and `.txt` files, or the files and folders named.
+    """Read the `.tsv` and `.txt` files of a folder, or a list of files and folders.
 
-    A file of a folder whose first line fits no kind of set (a list of sources, say) is left out; one that was named, or
-    has the name of a set of the paper's, is an error, and so are two sets of one name.
+    A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
+    explicitly or has the name of a set of the paper, and if two sets have the same name.
     """
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
-    files = {file.resolve(): (file, path.is_dir()) for path in paths for file in _list_files(path)}
+    files: dict[Path, tuple[Path, bool]] = {}  # by resolved path, so that a file listed twice is read once
+    for path in paths:
+        for file in _list_files(path):
+            files[file.resolve()] = file, path.is_dir()
+
     sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
-    for file, is_of_folder in files.values():
+
+    for file, is_from_folder in files.values():
         reader = _open_reader(file, lowercase)
-        if is_of_folder and _kind_of(reader) is None and reader.name not in PAPER_ORDER:
+        if is_from_folder and _kind_of(reader) is None and reader.name not in PAPER_ORDER:
             left_out.append(file)
             continue
+
         if reader.name in sets:
-            raise EvaluationError(f"{file}: {sets[reader.name][0]} is a set {reader.name!r} already; rename one")
+            raise EvaluationError(
+                f"{file}: the set {reader.name!r} was already read from {sets[reader.name][0]}; rename one of them"
+            )
         sets[reader.name] = file, _read_lines(reader)
+
     if not sets:
-        raise EvaluationError(f"{', '.join(map(str, paths)) or 'no files'}: no test sets; {EXPECTED}")
-    return FoundSets(tuple(sorted((each for _, each in sets.values()), key=_paper_place)), tuple(left_out))
+        raise EvaluationError(f"{', '.join(map(str, paths)) or 'no files'}: no test sets found; {EXPECTED}")
+
+    ordered = sorted((test_set for _, test_set in sets.values()), key=_paper_position)
+    return FoundSets(tuple(ordered), tuple(left_out))
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
-    """Read one test set; its name is the file's, without the ending, or ours for a file of the paper's sets.
+    """Read one test set; its name is the file name without suffix, or Swivel's name for a file of the paper's sets.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -157,27 +173,33 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
 
 
 def group_questions(name: str, rows: Sequence[tuple[str, FourWords]]) -> AnalogySet:
-    """Return a set from questions in the file's order, each with its section.
+    """Return a set of analogies from questions with their sections, in the order of the file.
 
     >>> words = ("a", "b", "c", "d")
     >>> group_questions("q", [("x", words), ("y", words), ("x", words)]).order
     (0, 2, 1)
     """
-    places: dict[str, list[int]] = {}
-    for place, (section, _) in enumerate(rows):
-        places.setdefault(section, []).append(place)
-    sections = tuple(Questions(section, tuple(rows[n][1] for n in own)) for section, own in places.items())
-    order = tuple(place for own in places.values() for place in own)
-    return AnalogySet(name, sections, () if order == tuple(range(len(order))) else order)
+    positions: dict[str, list[int]] = {}
+    for position, (section, _) in enumerate(rows):
+        positions.setdefault(section, []).append(position)
+
+    sections: list[Questions] = []
+    order: list[int] = []
+    for section, members in positions.items():
+        sections.append(Questions(section, tuple(rows[n][1] for n in members)))
+        order += members
+
+    is_file_order = order == list(range(len(order)))
+    return AnalogySet(name, tuple(sections), () if is_file_order else tuple(order))
 
 
-def _paper_place(test_set: TestSet) -> tuple[int, str]:
+def _paper_position(test_set: TestSet) -> tuple[int, str]:
     name = test_set.name
     return (PAPER_ORDER.index(name) if name in PAPER_ORDER else len(PAPER_ORDER), name)
 
 
 def _list_files(path: Path) -> list[Path]:
-    """Return the files of a folder that may be sets; of a file, itself."""
+    """Return the files of a folder that may be test sets, or the path itself if it is a file."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
@@ -186,13 +208,15 @@ def _list_files(path: Path) -> list[Path]:
 def _open_reader(path: Path, lowercase: bool) -> _SetReader:
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
+
     reader = _SetReader(path, lowercase=lowercase)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reader.number = data.count(b"\n", 0, error.start) + 1
         reader.fail(f"not valid UTF-8 (byte 0x{data[error.start]:02x})")
-    # Not splitlines(), which would also break at U+0085 and its like.
+
+    # Not splitlines(), which also splits at U+0085 and other separators.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     reader.lines = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     return reader
@@ -203,14 +227,16 @@ def _split_columns(line: str) -> list[str]:
 
 
 def _kind_of(reader: _SetReader) -> Callable[[_SetReader], TestSet] | None:
-    """Return the function that reads the file, by its first line."""
+    """Return the function that reads the file, chosen by its first line, or None."""
     if not reader.lines:
         return None
+
     reader.number, first = reader.lines[0]
     if _section_of(first) is not None:
         return _read_analogies
+
     width = len(_split_columns(first))
-    if width == 2 and "\t" in first:  # Two words without a tab are more likely some text.
+    if width == 2 and "\t" in first:  # Two words without a tab are more likely to be plain text.
         return _read_categories
     if width == 3:
         return _read_similarity
@@ -219,7 +245,7 @@ def _kind_of(reader: _SetReader) -> Callable[[_SetReader], TestSet] | None:
 
 def _read_lines(reader: _SetReader) -> TestSet:
     if not reader.lines:
-        raise EvaluationError(f"{reader.path}: empty; {EXPECTED}")
+        raise EvaluationError(f"{reader.path}: the file is empty; {EXPECTED}")
     read = _kind_of(reader)
     if read is None:
         reader.fail(f"{EXPECTED}, got {reader.lines[0][1]!r}")
@@ -234,7 +260,9 @@ def _check_columns(reader: _SetReader, line: str, count: int, expected: str) -> 
 
 
 def _read_similarity(reader: _SetReader) -> SimilaritySet:
-    pairs, scores = [], []
+    pairs = []
+    scores = []
+
     for line in reader.each_line():
         first, second, text = _check_columns(reader, line, 3, "word1 word2 score")
         try:
@@ -243,8 +271,10 @@ def _read_similarity(reader: _SetReader) -> SimilaritySet:
             score = math.nan
         if not math.isfinite(score):
             reader.fail(f"expected a number as the score, got {text!r}")
+
         pairs.append((reader.word(first), reader.word(second)))
         scores.append(score)
+
     return SimilaritySet(reader.name, tuple(pairs), tuple(scores))
 
 
@@ -254,29 +284,39 @@ def _read_categories(reader: _SetReader) -> CategorySet:
 
 
 def _section_of(line: str) -> str | None:
-    """Return the name in a `: name` line."""
+    """Return the name in a `: name` line, or None for other lines."""
     return line[1:].strip() if line == ":" or line.startswith((": ", ":\t")) else None
 
 
 def _read_analogies(reader: _SetReader) -> AnalogySet:
     rows: list[tuple[str, FourWords]] = []
-    section, width = "", 0
+    section = ""
+    width = 0  # columns per line, set by the first question
+
     for line in reader.each_line():
         header = _section_of(line)
         if header is not None:
             section = header
             continue
-        width = width or (5 if len(_split_columns(line)) == 5 else 4)
-        columns = _check_columns(reader, line, width, "a b c d section" if width == 5 else "a b c d")
+
+        if width == 0:
+            width = 5 if len(_split_columns(line)) == 5 else 4
+        expected = "a b c d section" if width == 5 else "a b c d"
+        columns = _check_columns(reader, line, width, expected)
+
         a, b, c, d = map(reader.word, columns[:4])
         rows.append((columns[4] if width == 5 else section, (a, b, c, d)))
+
     if not rows:
-        reader.fail("sections without questions; expected a b c d")
+        reader.fail("the file has sections but no questions; expected a b c d")
     return group_questions(reader.name, _name_sections(reader.name, rows))
 
 
 def _name_sections(name: str, rows: list[tuple[str, FourWords]]) -> list[tuple[str, FourWords]]:
-    """Give questions without a section one: that of the published set, or the set's own name."""
-    known = None if any(section for section, _ in rows) else published_sections(name, len(rows))
-    labels = known or [section or name for section, _ in rows]
+    """Return questions with a section each: if the file has none, that of the published set or the name of the set."""
+    labels = None
+    if not any(section for section, _ in rows):
+        labels = published_sections(name, len(rows))
+    if labels is None:
+        labels = [section or name for section, _ in rows]
     return [(label, words) for label, (_, words) in zip(labels, rows, strict=True)]

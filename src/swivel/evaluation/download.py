@@ -1,8 +1,7 @@
-"""The paper's eight sets: where they are, and how they get into the cache.
+"""Download of the paper's eight test sets into a cache, verified by checksum.
 
-Receives nothing but the network, hands on files whose checksums are known, under their publisher's names. It reads none
-of them. pooch, of the extra `evaluate`, fetches and keeps them; the variable SWIVEL_DATA names another folder than the
-user's cache.
+pooch, in the extra `evaluate`, downloads and stores the files. The environment variable SWIVEL_DATA selects another
+folder than the user's cache.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FOLDER_VARIABLE = "SWIVEL_DATA"
 
 @dataclass(frozen=True, slots=True)
 class SetSource:
-    """Where a set is published, and the checksum of what is there."""
+    """Where a test set is published, and the checksum of its file."""
 
     name: str
     path: str
@@ -40,11 +39,11 @@ class SetSource:
         return PurePosixPath(self.path).name
 
     def url(self, host: str = HOST) -> str:
-        """Return the file's address."""
+        """Return the URL of the file."""
         return f"{host}/{self.repository}/{self.commit}/{self.path}"
 
 
-# The test sets of Levy, Goldberg and Dagan (2015), on which the paper reports, in the order of its table.
+# The test sets of Levy, Goldberg and Dagan (2015), which the paper uses, in the order of its table.
 SOURCES = (
     SetSource(
         "ws353_similarity",
@@ -90,8 +89,8 @@ SOURCES = (
 PAPER_ORDER = tuple(source.name for source in SOURCES)
 _OUR_NAMES = {PurePosixPath(source.path).stem: source.name for source in SOURCES}
 
-# The published files have questions only. Their sections follow one another: names that take turns line by line, and
-# the number of lines.
+# The published files contain questions without sections. Each entry has the names of sections that alternate line by
+# line, and their total number of lines.
 _SECTIONS: dict[str, tuple[tuple[tuple[str, ...], int], ...]] = {
     "google_analogies": (
         (("capital-common-countries",), 506),
@@ -119,7 +118,7 @@ _SECTIONS: dict[str, tuple[tuple[tuple[str, ...], int], ...]] = {
 
 
 def name_set(file: Path) -> str:
-    """Return the name of the set in a file: ours for the publisher's files, else the file's without its ending.
+    """Return the name of the set in a file: Swivel's name for a published file, otherwise the file name without suffix.
 
     >>> name_set(Path("luong_rare.txt")), name_set(Path("own.tsv"))
     ('rare_words', 'own')
@@ -128,7 +127,7 @@ def name_set(file: Path) -> str:
 
 
 def published_sections(name: str, questions: int) -> list[str] | None:
-    """Return the section of each question of a published set; None for other sets, or one of another size."""
+    """Return the section of each question of a published set; None for other sets or another number of questions."""
     layout = _SECTIONS.get(name, ())
     labels = [names[line % len(names)] for names, lines in layout for line in range(lines)]
     return labels if layout and len(labels) == questions else None
@@ -137,18 +136,23 @@ def published_sections(name: str, questions: int) -> list[str] | None:
 def fetch_sets(
     sources: Sequence[SetSource] = SOURCES, *, host: str = HOST, progress: Progress = SILENT
 ) -> tuple[Path, ...]:
-    """Return the files of the paper's sets, fetched when first asked for.
+    """Return the files of the paper's sets, downloading the missing ones.
 
-    Raises EvaluationError where they are not here and cannot be fetched, or are not what they should be.
+    Raises
+    ------
+    EvaluationError
+        If a file is missing and cannot be downloaded, or has a wrong checksum.
     """
-    shelf = _open_cache(sources, host)
-    missing = [source for source in sources if not _is_there(shelf, source)]
+    cache = _open_cache(sources, host)
+    missing = [source for source in sources if not _is_cached(cache, source)]
     if missing:
-        progress.message(f"fetching {', '.join(source.file for source in missing)} into {shelf.abspath}")
+        progress.message(f"downloading {', '.join(source.file for source in missing)} into {cache.abspath}")
+
     with _quiet_pooch():
-        for place, source in enumerate(missing):
-            _fetch(shelf, source, missing[place:])
-    return tuple(Path(shelf.abspath) / source.file for source in sources)
+        for number, source in enumerate(missing):
+            _fetch(cache, source, missing[number:])
+
+    return tuple(Path(cache.abspath) / source.file for source in sources)
 
 
 def _open_cache(sources: Sequence[SetSource], host: str) -> Pooch:
@@ -156,6 +160,7 @@ def _open_cache(sources: Sequence[SetSource], host: str) -> Pooch:
         import pooch
     except ImportError as error:
         raise missing_extra("the paper's test sets", "pooch", "evaluate") from error
+
     return pooch.create(
         path=Path(pooch.os_cache("swivel")) / "evaluation",
         base_url="",
@@ -165,31 +170,31 @@ def _open_cache(sources: Sequence[SetSource], host: str) -> Pooch:
     )
 
 
-def _is_there(shelf: Pooch, source: SetSource) -> bool:
+def _is_cached(cache: Pooch, source: SetSource) -> bool:
     import pooch
 
-    file = Path(shelf.abspath) / source.file
+    file = Path(cache.abspath) / source.file
     return file.is_file() and pooch.file_hash(str(file)) == source.sha256
 
 
-def _fetch(shelf: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
+def _fetch(cache: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
     try:
-        shelf.fetch(source.file)
-    except ValueError as error:  # pooch's word for another checksum
+        cache.fetch(source.file)
+    except ValueError as error:  # pooch raises it for a wrong checksum
         raise EvaluationError(
-            f"{source.file}, as fetched from {shelf.get_url(source.file)}, does not have the checksum it should have; "
-            "nothing was kept: try again, or pass --data DIR with a folder of test sets"
+            f"{source.file}, downloaded from {cache.get_url(source.file)}, has a wrong checksum and was not kept: "
+            "try again, or pass a folder of test sets"
         ) from error
     except OSError as error:
         raise EvaluationError(
-            f"the paper's test sets are not here and cannot be fetched ({_reason(error)}): pass --data DIR with a "
-            f"folder of test sets, or put {', '.join(each.file for each in missing)} of "
-            f"github.com/{source.repository}, commit {source.commit[:8]}, into {shelf.abspath}"
+            f"the paper's test sets are not in the cache and cannot be downloaded ({_reason(error)}): pass a folder of "
+            f"test sets, or copy {', '.join(other.file for other in missing)} from "
+            f"github.com/{source.repository}, commit {source.commit[:8]}, to {cache.abspath}"
         ) from error
 
 
 def _reason(error: OSError) -> str:
-    """Return in few words why nothing was fetched; the library's own are a paragraph."""
+    """Return a short reason for a failed download; the message of the library is a whole paragraph."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"
@@ -198,7 +203,7 @@ def _reason(error: OSError) -> str:
 
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
-    """Keep pooch from writing to the terminal, which is not ours to write to."""
+    """Suppress the messages that pooch writes to the terminal."""
     import pooch
 
     logger = pooch.get_logger()

@@ -1,7 +1,4 @@
-"""All test sets at once.
-
-Receives vectors and a folder of sets, hands on a `Report`: figures for JSON, and rows for a table. It draws nothing.
-"""
+"""Evaluation of vectors on several test sets, and the report with its tables."""
 
 from __future__ import annotations
 
@@ -31,21 +28,21 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures of all sets, the paper's first and in its order."""
+    """The results of all test sets, those of the paper first."""
 
     results: tuple[Result, ...]
     rules: EvaluationConfig
     left_out: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Result:
-        """Return the result of a set by its name."""
+        """Return the result of the set with this name."""
         for result in self.results:
             if result.name == name:
                 return result
-        raise EvaluationError(f"no set {name!r} was evaluated; there are {', '.join(r.name for r in self.results)}")
+        raise EvaluationError(f"no set {name!r} was evaluated; the sets are {', '.join(r.name for r in self.results)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return a dictionary for JSON."""
         return {
             "rules": dataclasses.asdict(self.rules),
             "sets": [result.to_dict() for result in self.results],
@@ -53,7 +50,7 @@ class Report:
         }
 
     def table(self, *, sections: bool = False) -> list[Row]:
-        """Return one row of text a set, under `TABLE_HEADER`; with `sections`, one for each section too."""
+        """Return one row of text per set, with the columns of `TABLE_HEADER`; with `sections` also one per section."""
         rows = []
         for result in self.results:
             rows.append(_draw_row(result.name, result))
@@ -62,12 +59,12 @@ class Report:
         return rows
 
     def markdown(self, *, sections: bool = False) -> str:
-        """Return the table in Markdown."""
+        """Return the table as Markdown."""
         return draw_markdown(TABLE_HEADER, self.table(sections=sections))
 
 
 def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, its first column to the left and the others to the right.
+    """Return a Markdown table with the first column left-aligned and the others right-aligned.
 
     >>> print(draw_markdown(("set", "figure"), [("men", "0.750")]))
     | set | figure |
@@ -80,12 +77,12 @@ def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw_figure(figure: float | None) -> str:
-    """Return a figure as text."""
+    """Return a figure as text with three decimals, or a dash for None."""
     return "-" if figure is None else f"{figure:.3f}"
 
 
 def draw_interval(interval: Interval | None) -> str:
-    """Return an interval as text.
+    """Return an interval as text, or a dash for None.
 
     >>> draw_interval((0.25, 1.0))
     '0.250 .. 1.000'
@@ -106,26 +103,32 @@ def evaluate(
     progress: Progress = SILENT,
     **changes: Any,
 ) -> Report:
-    """Score vectors on the paper's eight sets, on those of a folder, or on the files named.
+    """Evaluate vectors on the paper's eight test sets, the sets of a folder, or a list of files.
 
     Parameters
     ----------
     vectors
-        What to evaluate.
+        The vectors to evaluate.
     source
-        A folder with files as in `swivel.evaluation.datasets`, or files and folders. None: the paper's eight sets,
-        fetched when first asked for.
+        A folder of test sets (see `swivel.evaluation.datasets`), or a list of files and folders. By default the paper's
+        eight sets, downloaded on first use.
     rules
-        How sets are scored: `EvaluationConfig`; the paper's by default.
+        How sets are scored; by default the rules of the paper.
     progress
-        Receives one task for each set of analogies.
+        Shows one task per set of analogies.
     changes
         Single rules by name, such as `method="3cosmul"` or `half="tune"`.
 
+    Returns
+    -------
+    Report
+
+    Examples
+    --------
     >>> import numpy as np, tempfile
-    >>> from swivel.vectors import Side
+    >>> from swivel.vectors import VectorTable
     >>> from swivel.corpus.vocabulary import Vocabulary
-    >>> vectors = Vectors(Side(Vocabulary(["a", "b", "c"]), np.array([[1, 0], [1, 1], [0, 1]], np.float32)))
+    >>> vectors = Vectors(VectorTable(Vocabulary(["a", "b", "c"]), np.array([[1, 0], [1, 1], [0, 1]], np.float32)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = (Path(folder) / "pairs.tsv").write_text("a\\tb\\t9\\na\\tc\\t1\\n")
     ...     evaluate(vectors, folder)["pairs"].figure
@@ -140,24 +143,31 @@ def evaluate(
 def read_sets(
     source: str | Path | Iterable[str | Path] | None, rules: EvaluationConfig, *, progress: Progress = SILENT
 ) -> FoundSets:
-    """Return the sets that `evaluate` would score, each the half of it that the rules ask for."""
-    found = find_sets(fetch_sets(progress=progress) if source is None else source, lowercase=rules.lowercase)
+    """Return the test sets that `evaluate` would score, already reduced to one half if the rules say so."""
+    if source is None:
+        source = fetch_sets(progress=progress)
+    found = find_sets(source, lowercase=rules.lowercase)
+
     for path in found.left_out:
-        progress.message(f"{path.name}: left out, not a test set")
+        progress.message(f"{path.name}: skipped, not a test set")
+
     if rules.half is None:
         return found
-    return FoundSets(tuple(split_set(each, rules.half) for each in found.sets), found.left_out)
+    return FoundSets(tuple(split_set(test_set, rules.half) for test_set in found.sets), found.left_out)
 
 
 def score_sets(
     vectors: Vectors, sets: Sequence[TestSet], rules: EvaluationConfig, *, progress: Progress = SILENT
 ) -> tuple[Result, ...]:
-    """Score vectors on sets as they are: of the rules, the half is not looked at.
+    """Evaluate vectors on given test sets; the rule `half` is ignored.
 
-    Raises EvaluationError where nothing of any set is known.
+    Raises
+    ------
+    EvaluationError
+        If no item of any set is known.
     """
     results = tuple(_score_set(vectors, test_set, rules, progress) for test_set in sets)
-    _say_what_is_unknown(results, progress)
+    _report_unknown(results, progress)
     return results
 
 
@@ -169,19 +179,20 @@ def _score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, pro
     return score_categories(vectors, test_set, rules)
 
 
-def _say_what_is_unknown(results: tuple[Result, ...], progress: Progress) -> None:
-    strange = [result.name for result in results if result.known == 0]
+def _report_unknown(results: tuple[Result, ...], progress: Progress) -> None:
+    unknown = [result.name for result in results if result.known == 0]
     if not any(result.total for result in results):
-        raise EvaluationError(f"this half of {', '.join(strange)} has no items: nothing to evaluate; leave --half away")
-    if len(strange) == len(results):
-        raise nothing_known(strange)
-    for name in strange:
-        progress.message(f"{name}: none of its items is in the vocabulary")
+        raise EvaluationError(f"this half of {', '.join(unknown)} has no items to evaluate: leave out half")
+    if len(unknown) == len(results):
+        raise nothing_known(unknown)
+
+    for name in unknown:
+        progress.message(f"{name}: no item is in the vocabulary")
 
 
 def nothing_known(names: Iterable[str], where: str = "the vocabulary") -> EvaluationError:
-    """Return the error that sets and words have nothing to do with each other."""
+    """Return the error for test sets that have no item in common with the vocabulary."""
     return EvaluationError(
-        f"no item of {', '.join(names)} is in {where}: are set and vectors of the same language, and both lower-cased "
-        "(or neither)?"
+        f"no item of {', '.join(names)} is in {where}: check that sets and vectors have the same language, and that "
+        "both or neither are lower-cased"
     )

@@ -1,9 +1,8 @@
-"""Halves of sets: one to tune on, one to report.
+"""Splits of test sets into a half for tuning and a half for reporting.
 
-Receives a test set, hands on a half of it. Similarity and categories: odd lines (the first, the third...) are for
-tuning, even ones for the report. Analogies: by pairs of words. Every pair, in either order, falls into one of the
-halves by its checksum; a question belongs to the half that both of its pairs (a, b) and (c, d) are in, and to none
-where they are parted. So no pair of a reported question occurs in any question of the tuning half.
+Similarity and categories are split by line: odd lines are for tuning, even lines for the report. Analogies are split by
+pairs of words: the checksum of a pair, in either order, assigns it to a half. A question belongs to a half if both its
+pairs (a, b) and (c, d) do, and to none otherwise, so that no pair of a reported question occurs in the tuning half.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from swivel.evaluation.datasets import AnalogySet, CategorySet, FourWords, Simil
 
 
 def split_set(test_set: TestSet, half: str) -> TestSet:
-    """Return the half of a set named `tune` or `report`.
+    """Return the half of a set with the name `tune` or `report`.
 
     >>> split_set(SimilaritySet("p", (("a", "b"), ("c", "d"), ("e", "f")), (1, 2, 3)), "tune").pairs
     (('a', 'b'), ('e', 'f'))
@@ -25,6 +24,7 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
         raise ConfigError(f"half must be one of {', '.join(HALVES)}, got {half!r}")
     if isinstance(test_set, AnalogySet):
         return _split_analogies(test_set, half)
+
     lines = slice(HALVES.index(half), None, len(HALVES))
     if isinstance(test_set, CategorySet):
         return CategorySet(test_set.name, test_set.words[lines], test_set.categories[lines])
@@ -32,14 +32,15 @@ def split_set(test_set: TestSet, half: str) -> TestSet:
 
 
 def half_of_question(words: FourWords) -> str | None:
-    """Return the half that a question belongs to; None where its two pairs are in different ones."""
+    """Return the half of a question, or None if its two pairs are in different halves."""
     a, b, c, d = words
-    first, second = half_of_pair(a, b), half_of_pair(c, d)
+    first = half_of_pair(a, b)
+    second = half_of_pair(c, d)
     return first if first == second else None
 
 
 def half_of_pair(first: str, second: str) -> str:
-    """Return the half of a pair of words, the same in either order, on every machine.
+    """Return the half of a pair of words; it depends neither on their order nor on the machine.
 
     >>> half_of_pair("man", "king") == half_of_pair("king", "man")
     True

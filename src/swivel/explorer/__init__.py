@@ -1,9 +1,9 @@
-"""The explorer: a page, served on this machine, that shows vectors.
+"""The explorer: a local web server and a page to search and compare vectors.
 
-Receives paths of vectors; hands on a server for one user and their browser. `sets` opens vectors, `answers` and
-`spelling` answer questions about them, `layout` and `maps` make maps in the background, `app` and `routes` serve them,
-`guard` is what no request gets past, `files` the page itself (in `page/`: plain HTML, CSS and JavaScript, no build
-step). It trains nothing, changes nothing but the maps in the user's cache, and asks nothing of the network.
+`models` opens vectors, `queries` and `spelling` answer queries about them, `projection` and `maps` compute maps in the
+background, `app` and `routes` serve the results, `security` checks every request, and `assets` serves the page (in
+`page/`: plain HTML, CSS and JavaScript without a build step). The explorer writes only to the map cache of the user
+and makes no network requests.
 """
 
 from swivel.explorer.security import Hosts

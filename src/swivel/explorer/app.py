@@ -1,7 +1,4 @@
-"""The application: what is shown, the page, and how errors are told.
-
-Receives an `Exploration`, hands on the guarded ASGI application. The questions themselves are in `routes`.
-"""
+"""The ASGI application: the files of the page, the API of `routes`, and the error responses."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,37 +23,39 @@ from swivel.runtime.resources import count_cores
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What is shown: one or two sets of vectors, and what makes their maps."""
+    """The one or two sets of vectors that are shown, and the maker of their maps."""
 
     sets: Sequence[VectorSet]
     maps: MapMaker
 
     def choose(self, number: int, key: str) -> tuple[VectorSet, View]:
-        """Return a set and one of its views."""
+        """Return set `number` and its view `key`, or raise ConfigError."""
         if number >= len(self.sets):
             raise ConfigError(f"set must be below {len(self.sets)}, got {number}")
         return self.sets[number], self.sets[number].view(key)
 
 
 def make_app(exploration: Exploration, hosts: Hosts) -> Guard:
-    """Return the ASGI application, guarded."""
+    """Return the ASGI application, wrapped in the security checks."""
     from swivel.explorer.routes import router
 
     @asynccontextmanager
-    async def live(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         exploration.maps.stop()
 
-    # The pages that FastAPI makes of its routes load scripts from elsewhere.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=live)
+    # FastAPI's documentation pages are disabled because they load scripts from other sites.
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.state.exploration = exploration
-    app.state.turn = asyncio.Semaphore(count_cores())
+    app.state.query_slots = asyncio.Semaphore(count_cores())
+
     for name, file in page_files().items():
         path = "/" if name == "index.html" else f"/{name}"
         app.add_api_route(path, _serve_file(file), methods=["GET", "HEAD"], response_model=None)
     app.include_router(router)
-    app.add_exception_handler(SwivelError, _tell_error)
-    app.add_exception_handler(RequestValidationError, _tell_invalid)
+
+    app.add_exception_handler(SwivelError, _respond_to_error)
+    app.add_exception_handler(RequestValidationError, _respond_to_invalid)
     return Guard(app, hosts)
 
 
@@ -69,12 +69,14 @@ def _serve_file(file: PageFile) -> Callable[[Request], Response]:
     return serve
 
 
-async def _tell_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, NoSuchWord):  # An answer like others: browsers write everything but 200 into their logs.
+async def _respond_to_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, NoSuchWord):  # A usual answer, with status 200: browsers log every other status as an error.
         return JSONResponse({"error": str(error), "word": error.token, "close": error.close})
     return JSONResponse({"error": str(error)}, 400)
 
 
-async def _tell_invalid(request: Request, error: Exception) -> Response:
-    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "invalid"}
+async def _respond_to_invalid(request: Request, error: Exception) -> Response:
+    first: dict[str, Any] = {"loc": ["request"], "msg": "invalid"}
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
     return JSONResponse({"error": f"{first['loc'][-1]}: {first['msg']}"}, 400)

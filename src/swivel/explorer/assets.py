@@ -1,6 +1,6 @@
-"""The page's own files, held in memory.
+"""The files of the page, read into memory once.
 
-Receives nothing, hands on a fixed table of names: no path of a request ever reaches the file system.
+The names are a fixed list, so that the path of a request never reaches the file system.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file of the page: bytes, media type, and a tag that changes with them."""
+    """One file of the page: its bytes, its media type, and an ETag computed from the bytes."""
 
     data: bytes
     media_type: str
@@ -45,7 +45,7 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """Return every file of the page by its name.
+    """Return all files of the page by name.
 
     >>> page_files()["index.html"].media_type
     'text/html; charset=utf-8'
@@ -54,5 +54,7 @@ def page_files() -> dict[str, PageFile]:
     table = {}
     for name in NAMES:
         data = (folder / name).read_bytes()
-        table[name] = PageFile(data, _TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(data).hexdigest()[:16]}"')
+        media_type = _TYPES[name.rpartition(".")[2]]
+        tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        table[name] = PageFile(data, media_type, tag)
     return table

@@ -1,10 +1,10 @@
-"""What a request may ask for, and no more: every bound of the explorer in one place."""
+"""Limits of a request to the explorer, all in one place."""
 
 from __future__ import annotations
 
-LONGEST_TEXT = 1_000  # characters of a word or an expression
-LONGEST_TARGET = 8_192  # bytes of a request's path and query together
-MOST_ANSWERS = 200
-MOST_TERMS = 10  # of an expression
-MOST_POINTS = 100_000  # of a map
-REACH = 100  # neighbours of each of two words among which they share some
+MAX_TEXT_LENGTH = 1_000  # characters of a word or an expression
+MAX_TARGET_LENGTH = 8_192  # bytes of the path and the query of a request together
+MAX_ANSWERS = 200
+MAX_TERMS = 10  # of an expression
+MAX_POINTS = 100_000  # of a map
+SHARED_REACH = 100  # nearest neighbors of each of two words that are searched for shared ones

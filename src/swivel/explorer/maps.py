@@ -1,8 +1,7 @@
-"""Maps of views, made in the background and kept on disk.
+"""Compute maps of views in the background and cache them on disk.
 
-Receives views, hands on places, clusters and the state of what is still being computed. The principal components are
-there at once; UMAP takes minutes for 100,000 words, in a process of its own, and is kept in the user's cache under the
-fingerprint of the vectors. It draws nothing.
+The principal components are available at once. UMAP takes minutes for 100,000 words; it runs in a separate process, and
+its result is saved in the cache of the user under the fingerprint of the vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import StorageError, SwivelError
-from swivel.explorer.limits import MOST_POINTS
+from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
 from swivel.explorer.projection import UMAP, Clusters, Floats, Reduced, find_clusters, reduce_vectors, run_umap
 from swivel.storage import fingerprint, write_file
@@ -36,11 +35,11 @@ Compute = Callable[[Reduced, threading.Event], Floats]
 
 
 class Stopped(SwivelError):
-    """The server ended before a map did."""
+    """The server was stopped while a map was being computed."""
 
 
 def cache_folder() -> Path:
-    """Return the folder for maps in the user's cache."""
+    """Return the folder of cached maps: `swivel/maps` in the cache directory of the user."""
     if os.name == "nt":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -51,31 +50,37 @@ def cache_folder() -> Path:
 
 
 def compute_in_process(reduced: Reduced, stop: threading.Event) -> Floats:
-    """Return UMAP's places from a process of its own, which is ended when `stop` is set."""
+    """Return the UMAP coordinates, computed in a new process, which is terminated when `stop` is set."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=run_umap, args=(theirs,), daemon=True)
+    connection, process_end = context.Pipe()
+    process = context.Process(target=run_umap, args=(process_end,), daemon=True)
     process.start()
-    theirs.close()
+    process_end.close()
+
     try:
-        ours.send(reduced.values)  # Not as an argument: a process that dies before it has read those leaves us waiting.
-        while not ours.poll(_POLL_SECONDS):
+        # Sent through the pipe, not as an argument: `start` would hang if the process died before it read them.
+        connection.send(reduced.values)
+        while not connection.poll(_POLL_SECONDS):
             if stop.is_set():
-                raise Stopped("the server ended before the map did")
-        answer = ours.recv()
+                raise Stopped("the server was stopped before the map was finished")
+        answer = connection.recv()
     except (EOFError, ConnectionError):
-        raise SwivelError("the process that computed the map ended early: is there enough memory?") from None
+        raise SwivelError("the process that computes the map ended early; check that there is enough memory") from None
     finally:
         process.terminate()
         process.join()
-        ours.close()
-    if isinstance(answer, str):
+        connection.close()
+
+    if isinstance(answer, str):  # an error message
         raise SwivelError(answer)
     return np.asarray(answer, np.float32)
 
 
 class Map:
-    """The map of one view: its first 100,000 labels by frequency."""
+    """The map of one view: its 100,000 most common labels.
+
+    A background thread sets `clusters`, then `umap` or `problem`. `began` is the time when UMAP started, or 0.
+    """
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -86,7 +91,7 @@ class Map:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return min(len(self.view.vectors), MOST_POINTS)
+        return min(len(self.view.vectors), MAX_POINTS)
 
     @cached_property
     def _reduced(self) -> Reduced:
@@ -94,35 +99,45 @@ class Map:
 
     @property
     def reduced(self) -> Reduced:
-        """The vectors along their main axes; threads that come meanwhile wait."""
+        """The principal components of the vectors; the first thread computes them and the others wait."""
         with self._lock:
             return self._reduced
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of what the map is made from: vectors and settings."""
+        """Digest of the vectors and the settings of UMAP, which names the cached file."""
         digest = hashlib.sha256(np.ascontiguousarray(self.view.vectors.vectors[: len(self)]).view(np.uint8).data)
         return fingerprint({"vectors": digest.hexdigest(), "umap": UMAP})
 
     def points(self, layout: str) -> Floats | None:
-        """Return places (n, 2), None where they are not there yet."""
+        """Return the coordinates (n, 2) of a layout, None if they are not computed yet."""
         return self.umap if layout == "umap" else self.reduced.points
 
     def describe(self) -> dict[str, Any]:
-        """Return the state: what is there, what is being computed, what the clusters are."""
-        state = "ready" if self.umap is not None else "missing" if self.problem else "computing"
+        """Return the size of the map, the state of UMAP, and the clusters, for JSON."""
+        seconds: float = 0
+        if self.umap is not None:
+            state = "ready"
+        elif self.problem:
+            state = "missing"
+        else:
+            state = "computing"
+            if self.began:
+                seconds = round(time.monotonic() - self.began, 1)
+
         return {
             "points": len(self),
             "total": len(self.view.vectors),
             "umap": state,
             "problem": self.problem,
-            "seconds": round(time.monotonic() - self.began, 1) if self.began and state == "computing" else 0,
+            "seconds": seconds,
             "clusters": self._describe_clusters(),
         }
 
     def _describe_clusters(self) -> list[dict[str, Any]] | None:
         if self.clusters is None:
             return None
+
         sizes = np.bincount(self.clusters.numbers, minlength=len(self.clusters.typical)).tolist()
         tokens = self.view.vectors.vocabulary.tokens
         return [
@@ -132,69 +147,77 @@ class Map:
 
 
 class MapMaker:
-    """Makes maps in background threads, UMAP of one after the other, and keeps them.
+    """Compute maps in background threads, one UMAP at a time, and cache them.
 
     Parameters
     ----------
-    cache
-        Folder for finished maps; None keeps nothing.
-    compute
-        What computes UMAP's places; another function in tests.
+    cache : Path, optional
+        Folder for finished maps; None disables the cache.
+    compute : callable
+        Function that computes the UMAP coordinates; tests replace it.
     """
 
     def __init__(self, cache: Path | None, compute: Compute = compute_in_process) -> None:
         self._cache = cache
         self._compute = compute
-        self._maps: dict[int, Map] = {}
+        self._maps: dict[int, Map] = {}  # by id(view)
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()  # protects _maps and _threads
+        self._umap_lock = threading.Lock()  # held while one UMAP is computed
         self._stop = threading.Event()
 
     def map_of(self, view: View) -> Map:
-        """Return the map of a view, and begin to make it when it is asked for the first time."""
+        """Return the map of a view; the first call for a view starts its computation."""
         with self._lock:
             if id(view) not in self._maps:
-                self._maps[id(view)] = Map(view)
-                self._threads.append(threading.Thread(target=self._make, args=(self._maps[id(view)],), daemon=True))
-                self._threads[-1].start()
+                new_map = Map(view)
+                thread = threading.Thread(target=self._make, args=(new_map,), daemon=True)
+                self._maps[id(view)] = new_map
+                self._threads.append(thread)
+                thread.start()
             return self._maps[id(view)]
 
     def stop(self) -> None:
-        """End what is being computed, and wait until its process is gone: a signal may end ours right after."""
+        """Stop all computations and wait until their processes have ended, because this process may exit next."""
         self._stop.set()
         for thread in self._threads:
             thread.join(_STOP_SECONDS)
 
-    def _make(self, made: Map) -> None:
+    def _make(self, target: Map) -> None:
+        """Compute clusters and UMAP of a map: the main function of a background thread."""
         if self._stop.is_set():
             return
-        try:
-            made.clusters = find_clusters(made.reduced)
-            with self._turn:  # Two at once would take the cores from the answers.
-                made.began = time.monotonic()
-                made.umap = self._recall(made)
-        except SwivelError as error:
-            made.problem = str(error)
-        except Exception as error:  # a thread has nobody to tell but the page
-            made.problem = f"{type(error).__name__}: {error}"
 
-    def _recall(self, made: Map) -> Floats:
-        """Return UMAP's places from the cache, else compute and keep them."""
-        file = None if self._cache is None else self._cache / f"{made.fingerprint}.npy"
-        points = None if file is None else _read_points(file, len(made))
-        if points is not None:
-            return points
+        try:
+            target.clusters = find_clusters(target.reduced)
+            with self._umap_lock:  # Two at once would take the cores from the queries.
+                target.began = time.monotonic()
+                target.umap = self._load_or_compute(target)
+        except SwivelError as error:
+            target.problem = str(error)
+        except Exception as error:  # An error in a thread would be lost; the page shows it.
+            target.problem = f"{type(error).__name__}: {error}"
+
+    def _load_or_compute(self, target: Map) -> Floats:
+        """Return the UMAP coordinates from the cache, or compute and save them."""
+        file = None
+        if self._cache is not None:
+            file = self._cache / f"{target.fingerprint}.npy"
+            points = _read_points(file, len(target))
+            if points is not None:
+                return points
+
         if self._compute is compute_in_process and importlib.util.find_spec("umap") is None:
             raise SwivelError(_MISSING)
-        points = self._compute(made.reduced, self._stop)
+        points = self._compute(target.reduced, self._stop)
+
         if file is not None:
-            _keep_points(file, points)
+            _save_points(file, points)
         return points
 
 
 def _read_points(file: Path, count: int) -> Floats | None:
-    """Return kept places, None where there are none or what is there cannot be used."""
+    """Return cached coordinates, None if the file is missing, damaged or of another size."""
     try:
         with file.open("rb") as opened:
             points = np.asarray(np.lib.format.read_array(opened, allow_pickle=False), np.float32)
@@ -203,10 +226,10 @@ def _read_points(file: Path, count: int) -> Floats | None:
     return points if points.shape == (count, 2) and np.isfinite(points).all() else None
 
 
-def _keep_points(file: Path, points: Floats) -> None:
+def _save_points(file: Path, points: Floats) -> None:
     data = io.BytesIO()
     np.lib.format.write_array(data, points, allow_pickle=False)
     try:
         write_file(file, data.getvalue())
     except (StorageError, OSError):
-        return  # A full or read-only disk costs the next start some minutes, and this one nothing.
+        return  # On a full or read-only disk, the next start computes the map again.

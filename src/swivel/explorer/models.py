@@ -1,7 +1,6 @@
-"""The vectors that are looked at, and the ways of reading them.
+"""The sets of vectors in the explorer, and their views.
 
-Receives paths, hands on `VectorSet`s: each has views (the vectors as they were saved, w, c, w + c), every one of which
-is a `Vectors` made when it is first asked for. It answers no questions.
+A `VectorSet` has several views (the saved vectors, w, c, and w + c). Each view is a `Vectors`, made on first use.
 """
 
 from __future__ import annotations
@@ -25,13 +24,25 @@ from swivel.vectors.formats import find_vectors, open_vectors
 if TYPE_CHECKING:
     from swivel.counts import Matrix
 
-_EXAMPLE_RANKS = (300, 480, 700, 950, 1_300, 1_900, 2_800)  # common enough to be known, too rare to be grammar
+_EXAMPLE_RANKS = (300, 480, 700, 950, 1_300, 1_900, 2_800)  # common words that are not function words
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
-_ROWS_COMPARED = 64  # enough to tell whether saved vectors are w + c
+_ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
 
 
 class View:
-    """One way of reading a set of vectors, made when it is first asked for.
+    """One view of a set of vectors, such as w or w + c, made on first use.
+
+    Parameters
+    ----------
+    key : str
+        Name of the view in requests.
+    label : str
+        Name of the view on the page.
+    make : callable
+        Function that returns the vectors.
+
+    Examples
+    --------
 
     >>> from swivel.corpus.vocabulary import Vocabulary
     >>> view = View("w", "w", lambda: Vectors(VectorTable(Vocabulary(["a"]), np.ones((1, 2), np.float32))))
@@ -48,17 +59,17 @@ class View:
 
     @property
     def vectors(self) -> Vectors:
-        """The vectors, with their lengths computed: threads that come meanwhile wait for the first one."""
+        """The vectors, with their cached properties computed; the first thread makes them and the others wait."""
         with self._lock:
             if self._made is None:
                 made = self._make()
-                _ = made.unit_vectors, made.is_zero
+                _ = made.unit_vectors, made.is_zero  # computed under the lock, once
                 self._made = made
             return self._made
 
     @cached_property
     def speller(self) -> Speller:
-        """Completion and close spellings over the view's labels."""
+        """Completion and spelling suggestions over the labels of the view."""
         return Speller(self.vectors.vocabulary.tokens)
 
     @cached_property
@@ -66,14 +77,14 @@ class View:
         return bool(self.vectors.vocabulary.counts.any())
 
     def facts(self, number: int) -> dict[str, Any]:
-        """Return what is known of a label, by its id."""
+        """Return the token, count and rank of the label with id `number`, for JSON."""
         vocabulary = self.vectors.vocabulary
         count = int(vocabulary.counts[number]) if self._is_counted else None
         return {"token": vocabulary[number], "count": count, "rank": number + 1, "of": len(vocabulary)}
 
 
 class VectorSet:
-    """Vectors under a name, with the counts they were trained on where those are at hand."""
+    """Named vectors, with the matrix of counts they were trained on if it is available."""
 
     def __init__(self, name: str, vectors: Vectors, matrix: Matrix | None = None) -> None:
         if matrix is not None and matrix.shape[0] != len(vectors):
@@ -87,7 +98,7 @@ class VectorSet:
         self.views: Mapping[str, View] = {view.key: view for view in _list_views(vectors)}
 
     def view(self, key: str) -> View:
-        """Return a view by its key, the first one for an empty key."""
+        """Return the view with a key; the first view for an empty key."""
         if not key:
             return next(iter(self.views.values()))
         if key not in self.views:
@@ -96,18 +107,18 @@ class VectorSet:
 
     @cached_property
     def dead_columns(self) -> NDArray[np.intp]:
-        """Columns that are all zeros: they never co-occurred, and go with nothing."""
+        """Ids of the columns that are all zeros, because they have no counts."""
         columns = self.vectors.columns
         return np.empty(0, np.intp) if columns is None else np.flatnonzero(~columns.any(axis=1))
 
     def count(self, row: str, column: str) -> float | None:
-        """Return how often two features co-occurred, None where the matrix does not say."""
+        """Return the co-occurrence count of a row and a column, None if it is not in a matrix."""
         if self.matrix is None or row not in self.matrix.rows or column not in self.matrix.columns:
             return None
         return self.matrix.count(row, column)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page must know of the set."""
+        """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
         return {
             "name": self.name,
@@ -123,18 +134,22 @@ class VectorSet:
 
     def _choose_examples(self) -> list[str]:
         tokens = self.vectors.vocabulary.tokens
-        return [tokens[rank] for rank in _EXAMPLE_RANKS if rank < len(tokens)] or list(tokens[:6])
+        examples = [tokens[rank] for rank in _EXAMPLE_RANKS if rank < len(tokens)]
+        return examples or list(tokens[:6])
 
 
 def _list_views(vectors: Vectors) -> list[View]:
-    """Return the ways of reading, the one that was saved first; the same vectors are not listed twice."""
-    columns, kind = vectors.contents.columns, _saved_as(vectors)
+    """Return the views of vectors, the saved vectors first; w or w + c replaces them if it is the same."""
     saved = View("saved", "as saved", lambda: vectors)
+    columns = vectors.contents.columns
     if columns is None:
         return [saved]
+
     made = [View("w", "w", lambda: Vectors(vectors.contents.rows)), View("c", "c", lambda: Vectors(columns))]
     if vectors.columns_per_row:
         made.append(View("w+c", "w + c", lambda: Vectors(_sum_sides(vectors))))
+
+    kind = _saved_as(vectors)
     if kind == "other":
         return [saved, *made]
     first = next(view for view in made if view.key == kind)
@@ -142,11 +157,12 @@ def _list_views(vectors: Vectors) -> list[View]:
 
 
 def _saved_as(vectors: Vectors) -> str:
-    """Return which of w and w + c the saved vectors are, or `other`."""
+    """Return whether the saved vectors are `w` or `w+c`, else `other`."""
     if vectors.vectors is vectors.rows:
         return "w"
     if vectors.columns is None or not vectors.columns_per_row or vectors.dim != vectors.rows.shape[1]:
         return "other"
+
     first = slice(0, _ROWS_COMPARED)
     columns = vectors.columns[: _ROWS_COMPARED * vectors.columns_per_row]
     summed = vectors.rows[first] + columns.reshape(-1, vectors.columns_per_row, vectors.dim).sum(axis=1)
@@ -159,38 +175,54 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
 
 
 def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Return the vectors at a path, with the matrix named, or else the one beside them that they were trained on.
+    """Open vectors and the matrix they were trained on.
 
-    Raises StorageError for what cannot be read, ConfigError for a matrix of other rows.
+    Parameters
+    ----------
+    path : str or Path
+        Folder or file of vectors.
+    matrix : str or Path, optional
+        Folder of the matrix; by default the folder `matrix` beside the vectors, if they were trained on it.
+
+    Raises
+    ------
+    StorageError
+        The vectors or the matrix cannot be read.
+    ConfigError
+        The rows of `matrix` are not the words of the vectors.
     """
     from swivel.counts import open_matrix
 
     vectors = open_vectors(path)
-    found = find_vectors(path)
-    counts = open_matrix(matrix) if matrix is not None else _find_matrix(found)
-    if matrix is not None and counts is not None and counts.rows.tokens != vectors.vocabulary.tokens:
+    vectors_path = find_vectors(path)
+    if matrix is None:
+        return VectorSet(_name_set(vectors_path), vectors, _find_matrix(vectors_path))
+
+    counts = open_matrix(matrix)
+    if counts.rows.tokens != vectors.vocabulary.tokens:
         raise ConfigError(
-            f"{matrix}: its rows are not the words of {found}; pass the matrix that these vectors were trained on"
+            f"{matrix}: its rows are not the words of {vectors_path}; "
+            "pass the matrix that these vectors were trained on"
         )
-    return VectorSet(_name_set(found), vectors, counts)
+    return VectorSet(_name_set(vectors_path), vectors, counts)
 
 
 def _name_set(path: Path) -> str:
-    """Return what to call vectors: the folder's or file's name, of a run the run's."""
+    """Return the name of the folder or file of vectors; for the vectors of a run, the name of the run."""
     path = path.resolve()
     return path.parent.name if path.name == "vectors" else path.name
 
 
 def _find_matrix(path: Path) -> Matrix | None:
-    """Return the matrix beside a folder of vectors, where it is the one that the vectors' manifest names."""
+    """Return the matrix beside a folder of vectors if the vectors were trained on it, else None."""
     from swivel.counts import open_matrix
 
     try:
-        provenance = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
-        beside = path.parent / "matrix"
-        if provenance is None or not (beside / MANIFEST).exists():
+        trained_on = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
+        folder = path.parent / "matrix"
+        if trained_on is None or not (folder / MANIFEST).exists():
             return None
-        matrix = open_matrix(beside)
+        matrix = open_matrix(folder)
     except StorageError:
-        return None  # Nobody asked for it: without it there are no counts, and all else works.
-    return matrix if matrix.fingerprint == provenance else None
+        return None  # The matrix is optional: without it the page shows no counts.
+    return matrix if matrix.fingerprint == trained_on else None

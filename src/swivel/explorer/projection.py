@@ -1,7 +1,6 @@
-"""Places on a map: principal components at once, UMAP when there is time, and clusters.
+"""Project vectors to two dimensions by principal components or UMAP, and cluster them.
 
-Receives vectors of length 1, hands on arrays. It knows no words, no files and no threads; `run_umap` is what a process
-of its own does.
+`run_umap` is the main function of the process that computes UMAP.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-KEPT = 50  # components: what UMAP and the clusters see; the rest is mostly noise, and six times the work at dim 300
-CLUSTERS = 12  # as many as there are colours that can be told apart
-NEIGHBOURS = 15  # UMAP's own default
+KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
+CLUSTERS = 12  # as many as there are distinguishable colors
+NEIGHBOURS = 15  # the default of UMAP
 UMAP = {"n_neighbors": NEIGHBOURS, "min_dist": 0.1, "random_state": 1, "n_jobs": 1}
 _CHUNK = 16_384
-_SAMPLE = 20_000  # common words that the clusters are found on; all are then assigned to them
+_SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Vectors (n, up to 50) along their main axes, the strongest first."""
+    """Principal components (n, up to 50) of vectors, by decreasing variance."""
 
     values: Floats
 
     @property
     def points(self) -> Floats:
-        """Places (n, 2): the first two components."""
+        """Coordinates (n, 2) on the map: the first two components."""
         points = np.zeros((len(self.values), 2), np.float32)
         points[:, : self.values.shape[1]] = self.values[:, :2]
         return points
@@ -44,76 +43,86 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Which cluster each vector is of, and the vectors nearest to the middle of each, common ones only."""
+    """The cluster of each vector, and for each cluster the ids of common vectors near its center."""
 
     numbers: NDArray[np.uint16]
     typical: tuple[tuple[int, ...], ...]
 
 
 def reduce_vectors(unit: Floats) -> Reduced:
-    """Return vectors along their main axes.
+    """Return the principal components of vectors.
+
+    The sign of an axis is arbitrary. It is chosen such that the largest entry is positive, so that equal vectors give
+    equal maps.
 
     >>> rng = np.random.default_rng(0)
     >>> reduce_vectors(rng.standard_normal((20, 3), dtype=np.float32)).points.shape
     (20, 2)
     """
     mean = unit.mean(axis=0, dtype=np.float64).astype(np.float32)
+
+    # In chunks, because a centered copy of all vectors would double the memory.
     gram = np.zeros((unit.shape[1], unit.shape[1]))
     for start in range(0, len(unit), _CHUNK):
         chunk = unit[start : start + _CHUNK] - mean
         gram += chunk.T @ chunk
-    _, axes = np.linalg.eigh(gram)  # by rising eigenvalue
+
+    _, axes = np.linalg.eigh(gram)  # in order of increasing eigenvalue
     axes = axes[:, ::-1][:, :KEPT]
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=0)[None, :], axis=0)
-    axes = (axes * np.where(largest < 0, -1.0, 1.0)).astype(np.float32)  # A sign is free: equal vectors, equal maps.
+    axes = (axes * np.where(largest < 0, -1.0, 1.0)).astype(np.float32)
     return Reduced(np.asarray(unit @ axes - mean @ axes))
 
 
 def find_clusters(reduced: Reduced, count: int = CLUSTERS, typical: int = 6) -> Clusters:
-    """Return clusters by k-means over the commonest vectors, the largest cluster first."""
+    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest."""
     from sklearn.cluster import MiniBatchKMeans
 
     values = reduced.values
-    known = values[:_SAMPLE]
-    means = MiniBatchKMeans(min(count, len(known)), random_state=1, n_init=3, batch_size=4_096)
-    with warnings.catch_warnings():  # Fewer distinct vectors than clusters, or an odd platform: nothing to act on.
+    sample = values[:_SAMPLE]
+    means = MiniBatchKMeans(min(count, len(sample)), random_state=1, n_init=3, batch_size=4_096)
+    # scikit-learn warns about fewer distinct vectors than clusters, and about MKL on Windows; the user can do nothing.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        means.fit(known)
+        means.fit(sample)
         labels = means.predict(values)
+
+    # Renumber the clusters by decreasing size.
     order = np.argsort(-np.bincount(labels, minlength=len(means.cluster_centers_)), kind="stable")
-    place = np.empty(len(order), np.uint16)
-    place[order] = np.arange(len(order))
-    numbers = place[labels]
+    rank = np.empty(len(order), np.uint16)
+    rank[order] = np.arange(len(order))
+    numbers = rank[labels]
     return Clusters(numbers, _find_typical(values, numbers, means.cluster_centers_[order], typical))
 
 
 def _find_typical(
-    values: Floats, numbers: NDArray[np.uint16], centres: Floats, count: int
+    values: Floats, numbers: NDArray[np.uint16], centers: Floats, count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Return, of each cluster, the members nearest to its middle among its commoner half (which people know)."""
-    found = []
-    for number, centre in enumerate(centres):
+    """Return, for each cluster, the members nearest to its center among the more common half of its members."""
+    typical = []
+    for number, center in enumerate(centers):
         members = np.flatnonzero(numbers == number)
         members = members[: max(len(members) // 2, count)]
-        distances = np.linalg.norm(values[members] - centre, axis=1)
-        found.append(tuple(members[np.argsort(distances, kind="stable")[:count]].tolist()))
-    return tuple(found)
+        distances = np.linalg.norm(values[members] - center, axis=1)
+        typical.append(tuple(members[np.argsort(distances, kind="stable")[:count]].tolist()))
+    return tuple(typical)
 
 
 def compute_umap(reduced: Reduced) -> Floats:
-    """Return UMAP's places (n, 2), begun from the principal components: the same vectors, the same map."""
+    """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic."""
     import umap
 
     values = reduced.values
-    start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # UMAP's own scale
+    start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
     settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBOURS, max(len(values) - 1, 2))}
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns that a seed means one thread, which is what is wanted here.
+        warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.
         return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
 
 
-def _leave_with_parent() -> None:
-    """End this process when the server is gone, even if it was killed: nobody waits for the map any more."""
+def _exit_with_parent() -> None:
+    """Exit this process when the server has ended, even if it was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -121,11 +130,15 @@ def _leave_with_parent() -> None:
 
 
 def run_umap(server: Connection) -> None:
-    """Take vectors, send UMAP's places, or the error as a text: the work of a process that yields to all others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process.
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    """Receive vectors from the server, and send their UMAP coordinates or an error message.
+
+    This is the main function of a process with low priority.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which then stops this process.
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(10)
+
     try:
         server.send(compute_umap(Reduced(server.recv())))
     except Exception as error:

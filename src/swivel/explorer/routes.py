@@ -1,7 +1,6 @@
-"""The questions that the page may ask: addresses to answers, and nothing else.
+"""The HTTP API of the explorer: each route calls a function of `queries` or `maps` and returns JSON or bytes.
 
-Each route takes arguments whose sizes FastAPI has checked, hands over to `answers` or `maps`, and returns JSON or
-bytes.
+FastAPI checks the sizes of all arguments.
 """
 
 from __future__ import annotations
@@ -15,144 +14,147 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from swivel.explorer import queries as answers
+from swivel.explorer import queries
 from swivel.explorer.app import Exploration
-from swivel.explorer.limits import LONGEST_TEXT, MOST_ANSWERS, MOST_TERMS
+from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.maps import Map
 from swivel.explorer.models import VectorSet, View
 from swivel.vectors import Expression
 
-Text = Annotated[str, Query(max_length=LONGEST_TEXT)]
-Texts = Annotated[list[Text] | None, Query(max_length=MOST_TERMS)]
-Count = Annotated[int, Query(ge=1, le=MOST_ANSWERS)]
+Text = Annotated[str, Query(max_length=MAX_TEXT_LENGTH)]
+Texts = Annotated[list[Text] | None, Query(max_length=MAX_TERMS)]
+Count = Annotated[int, Query(ge=1, le=MAX_ANSWERS)]
 Number = Annotated[int, Query(ge=0, le=9, alias="set")]
 
-_LABELS_A_LINE = 2_000
+_LABELS_PER_LINE = 2_000
 
 router = APIRouter(prefix="/api")
 
 
 def find_exploration(request: Request) -> Exploration:
-    """Return what this server shows."""
-    found: Exploration = request.app.state.exploration
-    return found
+    """Return the vectors and maps that this server shows."""
+    exploration: Exploration = request.app.state.exploration
+    return exploration
 
 
 def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
-    """Return the set and the view that a request names."""
+    """Return the set and the view named in a request."""
     return find_exploration(request).choose(number, view)
 
 
 def find_map(request: Request, number: Number = 0, view: Text = "") -> Map:
-    """Return the map of the view that a request names."""
+    """Return the map of the view named in a request."""
     exploration = find_exploration(request)
     return exploration.maps.map_of(exploration.choose(number, view)[1])
 
 
-class Turn:
-    """As many products of all words at a time as there are cores: more would only take turns."""
+class QuerySlots:
+    """Limit the number of concurrent searches over all words to the number of cores."""
 
     def __init__(self, request: Request) -> None:
-        self._turn = request.app.state.turn
+        self._semaphore = request.app.state.query_slots
 
-    async def answer(self, question: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-        """Return what a question gives, as soon as it is its turn; who waits holds no thread."""
-        async with self._turn:
-            return _json(await run_in_threadpool(question, *arguments))
+    async def run(self, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
+        """Run a query in a thread as soon as a slot is free; a waiting request holds no thread."""
+        async with self._semaphore:
+            return _json(await run_in_threadpool(query, *arguments))
 
 
-MyTurn = Annotated[Turn, Depends(Turn)]
+Slots = Annotated[QuerySlots, Depends(QuerySlots)]
 Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
 ChosenMap = Annotated[Map, Depends(find_map)]
 
 
-def read_question(chosen: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
-    """Return what is asked: a typed text, or words that are added and taken away."""
-    return answers.read_expression(chosen[1], q) if q else Expression(tuple(plus or ()), tuple(minus or ()))
+def read_query(chosen: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
+    """Return the expression of a request: the typed text `q`, or the words `plus` and `minus`."""
+    if q:
+        return queries.read_expression(chosen[1], q)
+    return Expression(tuple(plus or ()), tuple(minus or ()))
 
 
-Asked = Annotated[Expression, Depends(read_question)]
+TypedExpression = Annotated[Expression, Depends(read_query)]
 
 
 @router.api_route("/sets", methods=["GET", "HEAD"], response_model=None)
 def sets(request: Request) -> Response:
-    """Return what is shown."""
+    """Return a description of the sets of vectors, and the largest `count` that is allowed."""
     described = [each.describe() for each in find_exploration(request).sets]
-    return _json({"sets": described, "most": MOST_ANSWERS})
+    return _json({"sets": described, "most": MAX_ANSWERS})
 
 
 @router.api_route("/suggest", methods=["GET", "HEAD"], response_model=None)
 def suggest(chosen: Chosen, q: Text = "", count: Count = 8) -> Response:
-    """Return completions and close spellings of a text."""
-    return _json(answers.suggest(chosen[1], q, count))
+    """Return completions and similar spellings of a text."""
+    return _json(queries.suggest(chosen[1], q, count))
 
 
 @router.api_route("/nearest", methods=["GET", "HEAD"], response_model=None)
-async def nearest(chosen: Chosen, asked: Asked, turn: MyTurn, count: Count = 20) -> Response:
-    """Return the neighbours of a typed expression, or of words that are added and taken away."""
-    return await turn.answer(answers.find_nearest, chosen[1], asked, count)
+async def nearest(chosen: Chosen, expression: TypedExpression, slots: Slots, count: Count = 20) -> Response:
+    """Return the nearest neighbors of an expression."""
+    return await slots.run(queries.find_nearest, chosen[1], expression, count)
 
 
 @router.api_route("/columns", methods=["GET", "HEAD"], response_model=None)
-async def columns(chosen: Chosen, turn: MyTurn, q: Text, count: Count = 20) -> Response:
-    """Return the columns that a word goes with."""
-    return await turn.answer(answers.find_columns, chosen[0], (q,), count)
+async def columns(chosen: Chosen, slots: Slots, q: Text, count: Count = 20) -> Response:
+    """Return the columns with the highest scores for a word."""
+    return await slots.run(queries.find_columns, chosen[0], (q,), count)
 
 
 @router.api_route("/analogy", methods=["GET", "HEAD"], response_model=None)
 async def analogy(
     chosen: Chosen,
-    turn: MyTurn,
+    slots: Slots,
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
     count: Count = 10,
 ) -> Response:
-    """Return what completes an analogy; `word` is given three times: a is to b as c is to ?"""
-    return await turn.answer(answers.solve_analogy, chosen[1], (words[0], words[1], words[2]), method, count)
+    """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
+    a, b, c = words
+    return await slots.run(queries.solve_analogy, chosen[1], (a, b, c), method, count)
 
 
 @router.api_route("/compare", methods=["GET", "HEAD"], response_model=None)
-async def compare(chosen: Chosen, turn: MyTurn, a: Text, b: Text, count: Count = 20) -> Response:
-    """Return what two words share and what is each one's own."""
-    return await turn.answer(answers.compare_words, *chosen, (a, b), count)
+async def compare(chosen: Chosen, slots: Slots, a: Text, b: Text, count: Count = 20) -> Response:
+    """Return the cosine of two words, and the neighbors and columns that they share or not."""
+    return await slots.run(queries.compare_words, *chosen, (a, b), count)
 
 
 @router.api_route("/map", methods=["GET", "HEAD"], response_model=None)
 def describe_map(made: ChosenMap) -> Response:
-    """Return how far a map is."""
+    """Return the state of a map."""
     return _json(made.describe())
 
 
 @router.api_route("/map/points", methods=["GET", "HEAD"], response_model=None)
 def points(made: ChosenMap, layout: Literal["pca", "umap"] = "pca") -> Response:
-    """Return places: float32, x and y in turn."""
+    """Return the coordinates of all points as float32: x, y, x, y, ..."""
     return _bytes(made.points(layout), "<f4")
 
 
 @router.api_route("/map/clusters", methods=["GET", "HEAD"], response_model=None)
 def clusters(made: ChosenMap) -> Response:
-    """Return the cluster of each point: uint16."""
+    """Return the cluster of each point as uint16."""
     return _bytes(None if made.clusters is None else made.clusters.numbers, "<u2")
 
 
 @router.api_route("/map/counts", methods=["GET", "HEAD"], response_model=None)
 def counts(made: ChosenMap) -> Response:
-    """Return how often each point's label was seen: float32."""
+    """Return the count of the label of each point as float32."""
     return _bytes(made.view.vectors.vocabulary.counts[: len(made)], "<f4")
 
 
 @router.api_route("/map/labels", methods=["GET", "HEAD"], response_model=None)
 def labels(made: ChosenMap) -> Response:
-    """Return the labels of the points, streamed: lines that are JSON lists."""
+    """Return the labels of the points as a stream of lines, each a JSON list."""
     return StreamingResponse(_label_lines(made), media_type="application/x-ndjson")
 
 
 def _label_lines(made: Map) -> Iterator[str]:
-    """Yield many labels a line, common ones first; what is too long to be asked for is cut."""
+    """Yield JSON lists of labels, common ones first; labels longer than a query may be are cut."""
     tokens = made.view.vectors.vocabulary.tokens
-    for start in range(0, len(made), _LABELS_A_LINE):
-        part = tokens[start : min(start + _LABELS_A_LINE, len(made))]
-        yield json.dumps([token[:LONGEST_TEXT] for token in part]) + "\n"
+    for start in range(0, len(made), _LABELS_PER_LINE):
+        part = tokens[start : min(start + _LABELS_PER_LINE, len(made))]
+        yield json.dumps([token[:MAX_TEXT_LENGTH] for token in part]) + "\n"
 
 
 def _json(data: dict[str, Any]) -> Response:
@@ -160,8 +162,8 @@ def _json(data: dict[str, Any]) -> Response:
 
 
 def _bytes(array: np.ndarray[Any, Any] | None, dtype: str) -> Response:
-    """Return an array as it lies in memory; 409 where it is not there yet."""
+    """Return the bytes of an array, or status 409 if it is None."""
     if array is None:
-        return JSONResponse({"error": "not computed yet: ask /api/map how far it is"}, 409)
+        return JSONResponse({"error": "not computed yet; /api/map returns the state"}, 409)
     data = np.ascontiguousarray(array, dtype).tobytes()
     return Response(data, media_type="application/octet-stream", headers={"cache-control": "no-store"})

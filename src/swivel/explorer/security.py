@@ -1,8 +1,7 @@
-"""What stands before every answer: who may ask, how, and how much.
+"""ASGI middleware that rejects unsafe requests and adds security headers to every response.
 
-Receives requests as ASGI hands them over; refuses other methods than GET and HEAD, bodies, long targets, requests for a
-host that this server is not (a name that an attacker pointed at this machine), and requests for data by another
-site's page; adds the security headers to every answer. It knows no routes.
+It rejects methods other than GET and HEAD, request bodies, long targets, requests with a foreign Host header (DNS
+rebinding: an attacker's name that points to this machine), and API requests from pages of other sites.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from swivel.explorer.limits import LONGEST_TARGET
+from swivel.explorer.limits import MAX_TARGET_LENGTH
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,10 +38,11 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The names that requests may be for.
+    """The host names that a request may have in its Host header.
 
-    On loopback: that address and `localhost`. Elsewhere also any address written in numbers (a name is what an attack
-    needs) and the machine's own name. Ports are not looked at, so that a tunnel may have another.
+    A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
+    any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
+    may use another one.
 
     >>> Hosts("127.0.0.1").allow("localhost:8707"), Hosts("127.0.0.1").allow("evil.example")
     (True, False)
@@ -52,11 +52,11 @@ class Hosts:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only clients on this machine can connect."""
         return self.bound == "localhost" or _is_loopback(self.bound)
 
     def allow(self, header: str) -> bool:
-        """Return whether a Host header is for this server."""
+        """Return whether a Host header names this server."""
         name = _host_name(header)
         if name == "localhost" or _is_loopback(name):
             return True
@@ -66,7 +66,7 @@ class Hosts:
 
 
 def _host_name(header: str) -> str:
-    """Return a Host header without its port and brackets, in lower case."""
+    """Return the host of a Host header in lower case, without port and brackets."""
     header = header.strip().lower()
     if header.startswith("["):
         return header[1:].partition("]")[0]
@@ -86,14 +86,14 @@ def _is_loopback(name: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: refuses what no page of ours asks for, and adds the headers."""
+    """ASGI middleware that rejects requests that the page never makes, and adds the security headers."""
 
     def __init__(self, app: App, hosts: Hosts) -> None:
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Reject a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -104,32 +104,38 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *added]
             await send(message)
 
-        refused = self._refuse(scope)
-        if refused is not None:
-            await _answer(send_guarded, *refused)
+        rejection = self._reject(scope)
+        if rejection is not None:
+            await _respond(send_guarded, *rejection)
         else:
             await self._app(scope, receive, send_guarded)
 
-    def _refuse(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason where a request is not answered."""
+    def _reject(self, scope: Scope) -> tuple[int, str] | None:
+        """Return the status and the reason if a request is rejected, else None."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if not self._hosts.allow(headers.get("host", "")):
-            return 421, "this server answers under its own address only: open the link that it printed"
+            return 421, "the Host header does not name this server; open the link that it printed"
         if scope["method"] not in ("GET", "HEAD"):
-            return 405, "only GET and HEAD"
-        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > LONGEST_TARGET:
-            return 414, f"at most {LONGEST_TARGET:,} bytes in an address"
+            return 405, "only GET and HEAD are allowed"
+
+        target_length = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        if target_length > MAX_TARGET_LENGTH:
+            return 414, f"path and query must have at most {MAX_TARGET_LENGTH:,} bytes, got {target_length:,}"
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 413, "no request has a body"
+            return 413, "a request must have no body"
+
         if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") == "cross-site":
-            return 403, "another site's page may not ask"
+            return 403, "pages of other sites must not use this API"
         return None
 
 
-async def _answer(send: Send, status: int, reason: str) -> None:
+async def _respond(send: Send, status: int, reason: str) -> None:
     body = json.dumps({"error": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    # The body that was refused is not read: the connection cannot be used again.
-    headers += [(b"connection", b"close")] + [(b"allow", b"GET, HEAD")] * (status == 405)
+    # A rejected body is not read, so the connection cannot be used again.
+    headers.append((b"connection", b"close"))
+    if status == 405:
+        headers.append((b"allow", b"GET, HEAD"))
+
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

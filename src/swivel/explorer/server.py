@@ -1,8 +1,4 @@
-"""From paths to a running server.
-
-Receives what the command line was given, hands on a listening socket and a loop that ends with Ctrl-C. It prints
-nothing.
-"""
+"""Open vectors, listen on a socket, and run the server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,11 +21,11 @@ if TYPE_CHECKING:
 PORT = 8707
 _BACKLOG = 256
 _GRACE_SECONDS = 2
-_MOST_CONNECTIONS = 1_000
+_MAX_CONNECTIONS = 1_000
 
 
 def check_extra() -> None:
-    """Raise MissingExtra, with what to install, where the server's libraries are not there."""
+    """Raise MissingExtra, which names the extra to install, if the libraries of the server are missing."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -38,38 +34,59 @@ def check_extra() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; connections wait in it until the server answers.
+    """Return a listening socket; connections wait in its queue until the server runs.
 
-    Raises ConfigError where the port is taken or the address is not this machine's.
+    Raises
+    ------
+    ConfigError
+        The port is invalid or in use, or `host` is not an address of this machine.
     """
     if not 0 <= port <= 65_535:
-        raise ConfigError(f"port must be 0 (any free one) to 65535, got {port}")
+        raise ConfigError(f"port must be 0 (any free port) to 65535, got {port}")
+
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             other = port + 1 if port < 65_535 else 0
-            raise ConfigError(f"port {port} is in use: pass --port {other}, or --port 0 for any free one") from error
+            raise ConfigError(f"port {port} is in use: pass port {other}, or port 0 for any free port") from error
         reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {host}, port {port}: {reason}; pass another --host or --port") from error
-    # Connections inherit it. asyncio sets it on sockets of its own only, and without it every small answer waits 40 ms
-    # for the browser to acknowledge its headers (benchmarks/explorer.py).
+        raise ConfigError(f"cannot listen on {host}, port {port}: {reason}; pass another host or port") from error
+
+    # Accepted connections inherit TCP_NODELAY. asyncio sets it only on sockets that it creates; without it, every small
+    # answer waits 40 ms until the browser has acknowledged its headers (benchmarks/explorer.py).
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def name_url(listener: socket.socket) -> str:
-    """Return the address to open in a browser; where the server listens everywhere, this machine's own."""
+    """Return the URL to open in a browser; the loopback address if the server listens on all addresses."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    if ":" in host:  # IPv6
+        host = f"[{host}]"
+    return f"http://{host}:{port}/"
 
 
 def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
-    """Return one or two sets of vectors, ready to be shown; `matrix` is the first one's.
+    """Open one or two sets of vectors for the explorer.
 
-    Raises MissingExtra, StorageError or ConfigError.
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Folders or files of vectors.
+    matrix : str or Path, optional
+        The matrix that the first set was trained on; by default the one beside it.
+
+    Raises
+    ------
+    MissingExtra
+        The libraries of the server are not installed.
+    StorageError
+        A path cannot be read.
+    ConfigError
+        `matrix` has other rows than the vectors.
     """
     check_extra()
     from swivel.explorer.app import Exploration
@@ -81,7 +98,7 @@ def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = No
 
 
 def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
-    """Return a server that is not running yet."""
+    """Return a configured server that is not running yet."""
     import uvicorn
 
     from swivel.explorer.app import make_app
@@ -93,28 +110,29 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         ws="none",
-        limit_concurrency=_MOST_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     return uvicorn.Server(config)
 
 
 def serve(exploration: Exploration, listener: socket.socket, host: str) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
+    """Run the server on `listener` until Ctrl-C or SIGTERM."""
     server = make_server(exploration, host)
     threading.Thread(target=warm, args=(exploration,), daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended what was running, and tells us again.
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after a graceful shutdown.
         server.run(sockets=[listener])
 
 
 def warm(exploration: Exploration) -> None:
-    """Compute beforehand what the first answers need, so that they are as fast as the next ones."""
-    with contextlib.suppress(Exception):  # Whatever is wrong, the first request says so.
+    """Compute cached values before the first request, so that it is as fast as later ones."""
+    with contextlib.suppress(Exception):  # The first request will raise the same error.
         for each in exploration.sets:
             view = each.view("")
             view.speller.complete("a", 1)
             view.speller.find_close("a", 1)
             exploration.maps.map_of(view)
+
         for each in exploration.sets:
             _ = each.dead_columns
             for view in each.views.values():

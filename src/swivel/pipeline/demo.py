@@ -1,8 +1,8 @@
-"""The bundled matrix: every co-occurrence count of the commonest English words, and the demonstration on it.
+"""`swivel demo`: the bundled matrix of the most frequent English words, and a demonstration with it.
 
 `tools/make_sample.py` makes the two files in `data/`: the words with their counts, and the upper triangle of the
-matrix, xz-packed: one bit a cell (seen or not), then one byte for each cell seen, its count in quarter octaves. No
-observed cell is left out; rounding changes a count by at most 9 %.
+matrix, compressed with xz: one bit per cell (observed or not), then one byte per observed cell, its count in quarter
+octaves. No observed cell is left out; rounding changes a count by at most 9 %.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
-from swivel.pipeline import stages as pipeline
+from swivel.pipeline.result_folder import folder_or_temporary, is_done
+from swivel.pipeline.run import reported
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ QUESTIONS = (
     ("winter", "cold", "summer"),
     ("large", "larger", "small"),
 )
-# Half of the sample's cells are observed: sampling its zeros would save nothing. Of the bundled pairs' questions are
-# right, with 20 epochs: dim 128 .76, dim 200 .79, dim 300 .79; below 300, some seeds put prince before queen.
+# Half of the cells are observed, so sampling zeros would save nothing. Share of the bundled questions answered rightly
+# after 20 epochs: dim 128 .76, dim 200 .79, dim 300 .79; below 300, some seeds rank prince before queen.
 SETTINGS: dict[str, Any] = {
     "dim": 300,
     "block_size": 256,
@@ -68,10 +70,12 @@ def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.
     """Return rows, columns (row <= column) and counts of the cells in packed data."""
     cells = size * (size + 1) // 2
     raw = np.frombuffer(lzma.decompress(data), np.uint8)
+
     bits = -(-cells // 8)
     seen = np.flatnonzero(np.unpackbits(raw[:bits], count=cells))
     if len(seen) != len(raw) - bits:
         raise DamagedFolder(f"data/{CELLS}: not what {WORDS} says; install the package again")
+
     starts = np.concatenate([[0], np.cumsum(np.arange(size, 0, -1))])  # of the rows in the triangle
     rows = np.repeat(np.arange(size), np.diff(np.searchsorted(seen, starts)))
     return rows, seen - starts[rows] + rows, np.exp2((raw[bits:].astype(np.float64) + SMALLEST) / STEPS_PER_OCTAVE)
@@ -89,9 +93,11 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     packed = (data / CELLS).read_bytes()
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
     provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
-    with pipeline.folder_or_temporary(out) as home:
-        if pipeline.is_done(home.path, "matrix", provenance, options):
+
+    with folder_or_temporary(out) as home:
+        if is_done(home.path, "matrix", provenance, options):
             return open_matrix(home.path)
+
         options.progress.message(f"unpacking the bundled matrix of {len(words):,} English words")
         spec = MatrixSpec(rows=words, columns=None, unit=UNIT, symmetric=True)
         builder = MatrixBuilder(
@@ -101,12 +107,15 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
             threads=options.thread_count,
             overwrite=options.overwrite,
         )
+
         with builder:
             rows, columns, counts = unpack_cells(packed, len(words))
             units = to_units(counts, UNIT)
-            off = rows != columns
             builder.add(rows, columns, units)
-            builder.add(columns[off], rows[off], units[off])
+
+            # Only the upper triangle is stored: add the mirror image of the cells off the diagonal.
+            is_off_diagonal = rows != columns
+            builder.add(columns[is_off_diagonal], rows[is_off_diagonal], units[is_off_diagonal])
             return home.keep(builder.finish(**provenance))
 
 
@@ -124,7 +133,7 @@ def read_pairs() -> dict[str, list[tuple[str, str]]]:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What the demonstration found."""
+    """The results of the demonstration."""
 
     words: int
     cells: int
@@ -144,13 +153,16 @@ class Demo:
 
 
 def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
-    """Train the sample and look at it."""
-    matrix_path, vectors_path = (None, None) if out is None else (Path(out) / "matrix", Path(out) / "vectors")
+    """Train the bundled matrix, and compute neighbors and analogies."""
+    matrix_path = None if out is None else Path(out) / "matrix"
+    vectors_path = None if out is None else Path(out) / "vectors"
+
     started = time.perf_counter()
-    with contextlib.nullcontext(options) if out is None else pipeline.reported(Path(out), options) as timed:
+    with contextlib.nullcontext(options) if out is None else reported(Path(out), options) as timed:
         matrix = open_sample(matrix_path, options=timed)
-        vectors = pipeline.train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
+        vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
     seconds = time.perf_counter() - started
+
     return Demo(
         len(vectors),
         matrix.cell_count,
@@ -162,7 +174,7 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
 
 
 def _score_pairs(vectors: Vectors) -> list[tuple[str, int, int]]:
-    """Ask every pair of a section about every other: a is to b as c is to d."""
+    """Return the score of each section, every pair of which is asked about every other pair."""
     from swivel.evaluation import AnalogySet, Questions, score_analogies
 
     sections = [

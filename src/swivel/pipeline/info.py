@@ -1,4 +1,4 @@
-"""What a folder holds and what the machine offers, as plain facts for `swivel info`."""
+"""`swivel info`: facts about a folder, or about this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIBRARIES = ("numpy", "scipy", "numba", "torch", "triton", "safetensors")
 
 
 def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
-    """Return what a finished folder says of itself, or what is inside the folder of a run."""
+    """Return the facts of a finished folder, or those of the folders of a run."""
     if path.is_file():
         raise StorageError(f"{path}: a file, not a folder that Swivel wrote")
     inside = [name for name in ("matrix", "vectors") if (path / name / MANIFEST).exists()]
@@ -40,7 +40,7 @@ def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return versions, cores, memory, and which backend and device training would take."""
+    """Return versions, cores, memory, and the backend and device that training would use."""
     from swivel.config import TrainConfig
     from swivel.training.backends import choose_backend, describe_accelerator
 

@@ -1,8 +1,4 @@
-"""Texts to numbers: the vocabulary, and the corpus as its ids.
-
-Receives texts and settings, hands on a vocabulary and ids in a scratch folder; says beforehand what that takes. It does
-not count co-occurrences.
-"""
+"""Read texts: choose the vocabulary, and write the corpus as token ids."""
 
 from __future__ import annotations
 
@@ -25,19 +21,19 @@ if TYPE_CHECKING:
 
     from swivel.corpus import Texts
 
-# English text has a token in about 6 bytes; a token takes 4 bytes of scratch when read and 4 as an id.
+# A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
 
 
 def list_tokens(vocabulary: Vocabulary | Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return one's own list of tokens, where there is one."""
+    """Return the given vocabulary as a tuple of tokens, or None."""
     if isinstance(vocabulary, str):
         raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
     return None if vocabulary is None else tuple(vocabulary)
 
 
 def warn_of_paths(texts: Texts, progress: Progress) -> None:
-    """Say that strings in a list are texts, where each of them is the path of a file."""
+    """Print a warning if all strings of a list are paths of files, because strings in a list are texts."""
     if not isinstance(texts, (list, tuple)) or not texts:
         return
     if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
@@ -53,11 +49,12 @@ def number_tokens(
     configs: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> tuple[Vocabulary, NDArray[np.uint32]]:
-    """Read the texts; return the vocabulary and the corpus as its ids, mapped from the scratch folder."""
+    """Return the vocabulary and the corpus as token ids, memory-mapped from the scratch folder."""
     from swivel.corpus import encode_corpus
 
     config = CorpusConfig(**configs["corpus"])
     _forecast_reading(texts, scratch, options.progress)
+
     encoded = encode_corpus(texts, config, scratch=scratch, threads=options.thread_count, progress=options.progress)
     vocabulary = choose_vocabulary(
         encoded.counts, VocabularyConfig(**configs["vocabulary"]), listed, lowercase=config.lowercase
@@ -65,17 +62,19 @@ def number_tokens(
     options.progress.message(
         f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {config.unit}s; vocabulary of {len(vocabulary):,}"
     )
+
     keep_gaps = configs["count"]["oov"] == "gap"
     ids = encoded.write_ids(vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=options.thread_count)
     return vocabulary, ids
 
 
 def _forecast_reading(texts: Texts, scratch: Path, progress: Progress) -> None:
-    """Say how much there is to read and what it takes on disk for the time being, where sizes can be known."""
+    """Print how much text there is and how much disk it takes while it is read, if sizes are known."""
     from swivel.corpus import fingerprint_sources, list_files, text_size
 
     if "iterable" in fingerprint_sources(texts, CorpusConfig()):
         return
+
     files = list_files(texts)  # type: ignore[arg-type]
     size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)

@@ -1,1 +1,1 @@
-"""Threads, memory, progress, signals and other resources of a run."""
+"""Run options, resource detection and estimates, progress events, signal handling and parallel map."""

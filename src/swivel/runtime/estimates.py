@@ -1,8 +1,4 @@
-"""What a job needs of disk and memory: said first, and held against what there is.
-
-Receives estimates of the stages, hands on one line for people, or one error before anything is begun. It measures
-nothing itself: that is `resources`'.
-"""
+"""Estimates of disk and memory, checked before a job starts so that it fails early if there is not enough."""
 
 from __future__ import annotations
 
@@ -13,17 +9,32 @@ from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import address_limit, format_bytes, free_address_space, free_disk, free_memory
 
-ENOUGH = 0.7  # of an estimate: with less there is clearly no room
-# Address space of a process that has loaded the libraries of a job: 0.69 and 1.33 GB at the peak on Linux, the CPU
-# build of torch, the smallest input; with less they end the process.
-LIBRARIES = {"counting": 800 << 20, "importing": 800 << 20, "training": 1_400 << 20}
+MIN_FREE_FRACTION = 0.7  # Estimates are rough: a job is refused only if less than this fraction of one is free.
+
+# Peak address space of a process that has loaded the libraries of a job, measured on Linux with the CPU build of torch
+# and the smallest input: 0.69 GB (counting, importing) and 1.33 GB (training). With less, loading ends the process.
+LIBRARY_BYTES = {"counting": 800 << 20, "importing": 800 << 20, "training": 1_400 << 20}
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceEstimate:
-    """What a job will take, about; `mapped_bytes` are of files that are mapped: no memory, but address space."""
+    """Estimated disk and memory of a job.
 
-    what: str  # counting, training, ...
+    Attributes
+    ----------
+    what
+        Name of the job for messages, such as "counting" or "training".
+    disk_bytes
+        Size of the files that the job writes.
+    memory_bytes
+        Peak memory.
+    mapped_bytes
+        Size of the memory-mapped files, which take address space but no memory.
+    advice
+        What to do if there is not enough, for error messages.
+    """
+
+    what: str
     disk_bytes: int
     memory_bytes: int
     mapped_bytes: int = 0
@@ -33,37 +44,49 @@ class ResourceEstimate:
         return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
 
     def announce(self, path: Path, progress: Progress) -> None:
-        """Say what is needed; raise StorageError or MemoryBudgetError where there is clearly no room for it."""
+        """Report the estimate to `progress`, then call `check`."""
         progress.message(f"{self} for {self.what}")
         self.check(path)
 
     def check(self, path: Path) -> None:
-        """Raise StorageError or MemoryBudgetError where there is clearly no room."""
+        """Raise StorageError or MemoryBudgetError if the disk of `path` or the memory is clearly too small."""
         free = free_disk(path)
-        if self.disk_bytes * ENOUGH > free:
+        if self.disk_bytes * MIN_FREE_FRACTION > free:
             raise StorageError(
-                f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, {format_bytes(free)} are "
-                f"free; choose another disk, or {self.advice}"
+                f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, but {format_bytes(free)} "
+                f"are free; choose another disk, or {self.advice}"
             )
+
         space = free_address_space()
         if space is not None and self.memory_bytes + self.mapped_bytes > space:
             raise MemoryBudgetError(
-                f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, "
-                f"{format_bytes(space)} are left of this process's limit (ulimit -v, -d); raise it, or {self.advice}"
+                f"{self.what} needs about {format_bytes(self.memory_bytes + self.mapped_bytes)} of address space, but "
+                f"{format_bytes(space)} remain in the limit of this process (ulimit -v, -d); raise the limit, or "
+                f"{self.advice}"
             )
+
         free = free_memory()
-        if self.memory_bytes * ENOUGH > free:
-            raise MemoryBudgetError(f"{self.what} needs {self}, {format_bytes(free)} of memory are free; {self.advice}")
+        if self.memory_bytes * MIN_FREE_FRACTION > free:
+            raise MemoryBudgetError(
+                f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}"
+            )
 
 
 def check_libraries(what: str) -> None:
-    """Raise MemoryBudgetError where this process may not have the address space that the libraries of a job take.
+    """Raise MemoryBudgetError if the address-space limit is too small to load the libraries of a job.
 
-    They end the process without a word where memory is refused to them; so they are not loaded.
+    The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
+
+    Parameters
+    ----------
+    what
+        Name of the job: "counting", "importing" or "training".
     """
-    limit, needed = address_limit(), LIBRARIES[what]
+    limit = address_limit()
+    needed = LIBRARY_BYTES[what]
+
     if limit is not None and limit < needed:
         raise MemoryBudgetError(
-            f"{what} needs {format_bytes(needed)} of address space or more, libraries included, and this process may "
-            f"have {format_bytes(limit)}; raise the limit (ulimit -v)"
+            f"{what} needs at least {format_bytes(needed)} of address space, including libraries, but the limit of "
+            f"this process is {format_bytes(limit)}; raise the limit (ulimit -v)"
         )

@@ -1,4 +1,4 @@
-"""What a job may use and how it reports: threads, memory, progress. None of it changes a result."""
+"""Options of a run that do not change its result: threads, memory, progress, cluster."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Who trains on a cluster, and how long is waited for whom; none of it changes what is asked for."""
+    """Workers, servers and time limits of training on a Ray cluster."""
 
     workers: int | None = config_field(
         None,
-        "with --ray: workers that train, asynchronously; default: as many as the cluster has cores for",
+        "with --ray: number of asynchronous training workers; default: as many as the cluster has cores for",
         POSITIVE_INT,
         optional=True,
         changes_result=False,
     )
-    servers: int = config_field(1, "with --ray: servers that hold the parameters", POSITIVE_INT, changes_result=False)
-    worker_threads: int = config_field(1, "with --ray: cores of a worker", POSITIVE_INT, changes_result=False)
+    servers: int = config_field(1, "with --ray: number of parameter servers", POSITIVE_INT, changes_result=False)
+    worker_threads: int = config_field(1, "with --ray: cores per worker", POSITIVE_INT, changes_result=False)
     worker_gpus: float = config_field(
         1.0,
-        "with --ray and --device cuda: GPUs of a worker; 0.5 lets two workers share one",
+        "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU",
         POSITIVE,
         changes_result=False,
     )
     lease_seconds: float = config_field(
         60.0,
-        "with --ray: how long a worker or a server may be silent before another does its work",
+        "with --ray: seconds without a response after which a worker or server is replaced",
         POSITIVE,
         changes_result=False,
     )
     patience_seconds: float = config_field(
-        600.0, "with --ray: how long nothing at all may advance before the run ends", POSITIVE, changes_result=False
+        600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE, changes_result=False
     )
     ahead: int = config_field(
         2,
-        "with --ray: strips that a worker has at a time; 1: none is fetched ahead",
+        "with --ray: strips that a worker holds at the same time; 1: no prefetching",
         POSITIVE_INT,
         changes_result=False,
     )
@@ -51,34 +51,61 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a job may use and how it reports; none of it changes the result."""
+    """Resources and reporting of a run. These options do not change the result.
 
-    threads: int | None = None  # None: every core
-    memory: int | str | None = None  # bytes, or a text such as 1GiB; None: half of what is free
+    Parameters
+    ----------
+    threads
+        Number of threads; None for all cores.
+    memory
+        Memory limit: a number of bytes, or a string such as "1GiB"; None for half of the free memory.
+    overwrite
+        Whether to replace a complete output folder.
+    progress
+        Receiver of progress events.
+    ray
+        Ray cluster to run on: "local", "auto" or HOST:PORT; None to run in this process.
+    cluster
+        Workers, servers and time limits on the Ray cluster.
+    report
+        Whether to write a report.html next to the trained vectors.
+    """
+
+    threads: int | None = None
+    memory: int | str | None = None
     overwrite: bool = False
     progress: Progress = SILENT
-    ray: str | None = None  # address of a cluster that does the work: local, auto or HOST:PORT; None: this process
-    cluster: ClusterConfig = ClusterConfig()  # who trains there
-    report: bool = False  # leave a report.html beside what was trained
+    ray: str | None = None
+    cluster: ClusterConfig = ClusterConfig()
+    report: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and not POSITIVE_INT.holds(self.threads):
             raise ConfigError(f"threads must be {POSITIVE_INT.words}, got {self.threads!r}")
+
         if isinstance(self.memory, str):
-            parse_bytes(self.memory)  # A slip is told now, not after the text has been read.
+            parse_bytes(self.memory)  # Report a malformed value now, not after the text was read.
         elif self.memory is not None and not POSITIVE_INT.holds(self.memory):
-            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a text such as 1GiB, got {self.memory!r}")
+            raise ConfigError(f"memory must be {POSITIVE_INT.words} or a string such as '1GiB', got {self.memory!r}")
 
     @property
     def thread_count(self) -> int:
-        """Number of threads to use."""
+        """Number of threads to use; by default, the ranks on a machine share its cores."""
+        if self.threads:
+            return self.threads
+
         rank = find_rank()
-        return self.threads or max(1, count_cores() // (rank[2] if rank else 1))
+        ranks_on_machine = rank[2] if rank else 1
+        return max(1, count_cores() // ranks_on_machine)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory to stay inside."""
-        if self.memory is None:
-            free = free_memory()
-            return max(free // 2, min(free * 3 // 4, 256 * 2**20), 1)
-        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
+        """Memory limit in bytes."""
+        if isinstance(self.memory, str):
+            return parse_bytes(self.memory)
+        if self.memory is not None:
+            return self.memory
+
+        # Half of the free memory, but up to three quarters of it where half would be less than 256 MiB.
+        free = free_memory()
+        return max(free // 2, min(free * 3 // 4, 256 * 2**20), 1)

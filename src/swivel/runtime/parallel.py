@@ -1,7 +1,4 @@
-"""Work in threads, results in order: the look-ahead is bounded, so that memory is.
-
-Receives functions and items, or work that is under way; hands on the results, one by one. It knows nothing of either.
-"""
+"""Parallel map with threads, with results in order and a bounded number of pending items."""
 
 from __future__ import annotations
 
@@ -15,32 +12,48 @@ Result = TypeVar("Result")
 
 
 def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[Result]:
-    """Yield results in order; at most `ahead` futures exist at a time, if the iterable makes them when asked.
+    """Yield the results of futures in order, with at most `ahead` of them pending.
 
-    Those that wait when it ends early are cancelled.
+    Pass a generator that submits its futures lazily, so that memory stays bounded. Futures that are still pending
+    when the caller stops early, or when one of them raises, are cancelled.
 
     >>> with ThreadPoolExecutor(2) as pool:
     ...     list(take_in_order((pool.submit(abs, number) for number in [-1, 2, -3]), ahead=2))
     [1, 2, 3]
     """
-    waiting: deque[Future[Result]] = deque()
+    pending: deque[Future[Result]] = deque()
+
     try:
         for future in futures:
-            waiting.append(future)
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(future)
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+
+        while pending:
+            yield pending.popleft().result()
     finally:
-        for future in waiting:
+        for future in pending:
             future.cancel()
 
 
 def map_in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int | None = None
 ) -> Iterator[Result]:
-    """Yield function(item) for each item in order; at most `ahead` results (threads + 1) exist at a time.
+    """Yield function(item) for each item in order, computed by `threads` threads.
 
+    Parameters
+    ----------
+    function
+        Function of one item. It should release the GIL to benefit from threads.
+    items
+        Items, which are consumed lazily.
+    threads
+        Number of threads.
+    ahead
+        Maximum number of results that exist at the same time; default: threads + 1.
+
+    Examples
+    --------
     >>> list(map_in_order(abs, [-1, 2, -3], threads=2))
     [1, 2, 3]
     """

@@ -1,7 +1,7 @@
-"""Events of a long job, for whoever wants to draw them.
+"""Progress events of long jobs.
 
-A stage receives a `Progress` and reports to it; it never prints. `SILENT` is the default; the command line
-draws bars (`swivel.cli`), a notebook or a log may do as they like.
+Stages never print: they report to a `Progress` object. The default, `SILENT`, ignores all events. The command line
+draws progress bars (`swivel.cli`); notebooks and loggers can implement the same protocol.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """One bar: a job with a known or unknown amount of work."""
+    """A job whose progress is reported, with a known or unknown amount of work."""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Report `amount` more units done; `note` replaces the text beside the bar."""
+        """Report that `amount` more units are done; `note` replaces the text beside the progress bar."""
 
 
 class Progress(Protocol):
-    """Receiver of the events of a run."""
+    """Receiver of progress events."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        """Start a task of `total` units (None: unknown)."""
+        """Start a task of `total` units; None if the total is unknown."""
 
     def end(self, task: Task) -> None:
-        """The task is over, done or not."""
+        """End a task, whether it succeeded or not."""
 
     def message(self, text: str) -> None:
-        """One line that a person should see: a forecast, a choice that was made, a warning."""
+        """Report one line for the user, such as an estimate, an automatic choice or a warning."""
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
-        """Take numbers by name, measured at a step of the job: points of curves, for whoever draws them."""
+        """Report values by name, measured at a training step; these are the points of curves."""
 
 
 class _SilentTask:
@@ -41,7 +41,7 @@ class _SilentTask:
 
 
 class SilentProgress:
-    """Draws nothing."""
+    """Progress that ignores all events."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Return a task that ignores its reports."""
@@ -61,30 +61,30 @@ SILENT: Progress = SilentProgress()
 
 
 class ForwardingProgress:
-    """Hands every event on to another receiver: the base of those that listen in."""
+    """Progress that forwards all events to another one; base class of those that also process them."""
 
     def __init__(self, progress: Progress = SILENT) -> None:
         self.progress = progress
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        """Hand it on."""
+        """Forward the event and return the task of the receiver."""
         return self.progress.begin(job, total, unit)
 
     def end(self, task: Task) -> None:
-        """Hand it on."""
+        """Forward the event."""
         self.progress.end(task)
 
     def message(self, text: str) -> None:
-        """Hand it on."""
+        """Forward the event."""
         self.progress.message(text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
-        """Hand it on."""
+        """Forward the event."""
         self.progress.measure(step, values)
 
 
 class Stopwatch(ForwardingProgress):
-    """Hands events on and keeps the seconds of each job, by its name.
+    """Progress that forwards all events and records the duration of each job in `seconds`, by name.
 
     >>> watch = Stopwatch(SILENT)
     >>> with track(watch, "counting", 10, "tokens") as task:
@@ -102,28 +102,29 @@ class Stopwatch(ForwardingProgress):
 
     @property
     def total(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the stopwatch was created."""
         return self._clock() - self._started
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
-        """Start a job's watch."""
+        """Forward the event and start timing the job."""
         task = super().begin(job, total, unit)
         self._running.append((task, job, self._clock()))
         return task
 
     def end(self, task: Task) -> None:
-        """Stop it; a job that is done in several parts has the sum."""
-        for place, (running, job, started) in enumerate(self._running):
+        """Forward the event and record the duration; the durations of tasks with the same name are added."""
+        for index, (running, job, started) in enumerate(self._running):
             if running is task:
                 self.seconds[job] = self.seconds.get(job, 0.0) + self._clock() - started
-                del self._running[place]
+                del self._running[index]
                 break
+
         super().end(task)
 
 
 @contextmanager
 def track(progress: Progress, job: str, total: float | None, unit: str) -> Iterator[Task]:
-    """Open a task for the length of a `with` block."""
+    """Yield a task that ends with the `with` block."""
     task = progress.begin(job, total, unit)
     try:
         yield task

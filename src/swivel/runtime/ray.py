@@ -1,7 +1,6 @@
-"""Connecting to Ray, and waiting for it, never without a limit.
+"""Connections to Ray clusters, and waiting for their tasks with time limits.
 
-Receives an address, hands on the module `ray`, connected; the results of tasks as they end; and one clear line where
-the cluster cannot be reached, has stopped answering or has nobody who could work. It does not know what tasks do.
+Every problem of the cluster (unreachable, not responding, no free cores) raises an error with a one-line message.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from swivel.errors import ClusterError, ConfigError, SwivelError, missing_extra
 
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 1.0
-IDLE_SECONDS = 600.0  # in which some task ends, or the cluster has stopped
-NOBODY_SECONDS = 30.0  # that a cluster may be without a core: a node that was lost may be replaced
+IDLE_SECONDS = 600.0  # If no task ends for this long, the cluster is considered dead.
+NO_CORES_SECONDS = 30.0  # A cluster may have no cores for this long, because a lost node may be replaced.
 CANCEL_SECONDS = 10.0
-# A server of HTTP/2, as Ray's are, answers this greeting with its settings: a frame of kind 4.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS, _FRAME_BYTES = 4, 9
+
+# An HTTP/2 server, such as Ray's, answers this client preface with a SETTINGS frame (frame type 4).
+_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS_FRAME = 4
+_FRAME_HEADER_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster: its address, its cores and the memory that tasks may share."""
+    """A machine of the cluster: its address, its cores and the memory that Ray grants to tasks."""
 
     address: str
     cores: float
@@ -39,22 +40,32 @@ class Node:
 
 @contextmanager
 def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
-    """Yield the module `ray`, connected to a cluster; left as it was found when the block ends.
+    """Yield the module `ray`, connected to a cluster, and disconnect when the block ends.
+
+    If this process is connected to a cluster already, that connection is used and kept.
 
     Parameters
     ----------
     address
-        "local" starts a cluster of this machine alone, "auto" joins the one that runs here, HOST:PORT the one whose
-        head is there. A program that is connected already stays where it is.
+        "local" to start a cluster on this machine, "auto" to use the cluster that runs on this machine, or HOST:PORT
+        of a cluster's head node.
     cores
-        How many a local cluster may use; None: all.
+        Number of cores of a local cluster; None for all.
 
-    Raises MissingExtra without Ray, ConfigError for an address that is none, ClusterError where nobody answers.
+    Raises
+    ------
+    MissingExtra
+        Ray is not installed.
+    ConfigError
+        `address` is malformed.
+    ClusterError
+        The cluster does not respond.
     """
     ray = load_ray()
     if ray.is_initialized():
         yield ray
         return
+
     _join(ray, address, cores)
     try:
         yield ray
@@ -63,7 +74,7 @@ def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
 
 
 def load_ray() -> Any:
-    """Return the module `ray`, or raise the error that says how to install it."""
+    """Return the module `ray`; raise MissingExtra if it is not installed."""
     try:
         import ray
     except ImportError:
@@ -72,117 +83,143 @@ def load_ray() -> Any:
 
 
 def _join(ray: Any, address: str, cores: int | None) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        quiet |= {"include_dashboard": False, "num_cpus": cores}
+        options |= {"include_dashboard": False, "num_cpus": cores}
     else:
         _check_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+
     try:
-        ray.init(address=address, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:  # ConnectionError and TimeoutError among them
+        ray.init(address=address, **options)
+    except (OSError, RuntimeError, ValueError) as error:  # OSError includes ConnectionError and TimeoutError.
         raise ClusterError(f"Ray at {address}: {first_line(error)}") from error
 
 
 def _check_address(address: str) -> None:
-    """Raise where no server of Ray's kind answers: Ray itself would try for minutes."""
+    """Raise an error if no HTTP/2 server responds at an address; Ray itself would retry for minutes."""
     if address == "auto":
         return
+
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in host or not port.isdecimal():
         raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}")
+
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
-            connection.sendall(_GREETING)
-            answer = connection.recv(_FRAME_BYTES)
+            connection.sendall(_CLIENT_PREFACE)
+            answer = connection.recv(_FRAME_HEADER_BYTES)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ClusterError(f"Ray at {address}: {reason}; start it there with: ray start --head") from error
-    if len(answer) < _FRAME_BYTES or answer[3] != _SETTINGS:
-        raise ClusterError(f"Ray at {address}: what answers there is not Ray; the usual port of its head is 6379")
+        raise ClusterError(f"Ray at {address}: {reason}; start it on that machine with: ray start --head") from error
+
+    if len(answer) < _FRAME_HEADER_BYTES or answer[3] != _SETTINGS_FRAME:
+        raise ClusterError(f"Ray at {address}: the server at this address is not Ray; its default port is 6379")
 
 
 def list_nodes(ray: Any) -> list[Node]:
-    """Return the machines that are there now and can work."""
-    found = []
+    """Return the machines that are alive and have at least one core."""
+    nodes = []
     for node in ray.nodes():
         resources = node["Resources"]
         if node["Alive"] and resources.get("CPU", 0) >= 1:
-            found.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
-    return found
+            nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
+    return nodes
 
 
-def await_nodes(ray: Any, *, seconds: float = NOBODY_SECONDS) -> list[Node]:
-    """Return the machines that can work; raise ClusterError where none has come in time."""
+def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
+    """Return the machines with cores; raise ClusterError if there is none after `seconds`."""
     deadline = time.monotonic() + seconds
+
     while not (nodes := list_nodes(ray)):
         if time.monotonic() > deadline:
             raise ClusterError(f"no node of the cluster has had a core for {seconds:.0f} s; see: ray status")
         time.sleep(min(POLL_SECONDS, seconds))
+
     return nodes
 
 
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:
-    """Yield the numbers of tasks as they end; those that have not when it is closed are cancelled.
+    """Yield the indices of tasks in the order in which they end; cancel the other tasks when the generator is closed.
 
-    `references` has one result of each task. Raises what a task raised, and ClusterError where none ends for
-    `idle_seconds` or nobody is there to work.
+    Parameters
+    ----------
+    ray
+        The connected module `ray`.
+    references
+        One object reference per task.
+    idle_seconds
+        Maximum time in which no task ends.
+
+    Raises
+    ------
+    ClusterError
+        No task ended for `idle_seconds`, or the cluster has no cores.
     """
-    waiting = {reference: number for number, reference in enumerate(references)}
+    pending = {reference: index for index, reference in enumerate(references)}
+
     try:
-        last = time.monotonic()
-        while waiting:
-            done, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
+        last_end = time.monotonic()
+        while pending:
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
+
             if done:
-                last = time.monotonic()
-                yield waiting.pop(done[0])
-            elif time.monotonic() - last > min(idle_seconds, NOBODY_SECONDS):
+                last_end = time.monotonic()
+                yield pending.pop(done[0])
+            elif time.monotonic() - last_end > min(idle_seconds, NO_CORES_SECONDS):
                 await_nodes(ray)
-                _check_idle(time.monotonic() - last, idle_seconds)
+                _check_idle(time.monotonic() - last_end, idle_seconds)
     finally:
-        cancel(ray, waiting)
+        cancel(ray, pending)
 
 
-def _check_idle(waited: float, allowed: float) -> None:
-    if waited > allowed:
+def _check_idle(waited_seconds: float, max_seconds: float) -> None:
+    if waited_seconds > max_seconds:
         raise ClusterError(
-            f"no task has ended for {waited:.0f} s: the cluster is busy with other work, or has stopped; "
+            f"no task has ended for {waited_seconds:.0f} s: the cluster is busy with other work, or has stopped; "
             "see: ray status"
         )
 
 
 def cancel(ray: Any, references: Iterable[Any]) -> None:
-    """End tasks that nobody waits for any more: asked first, then forced."""
-    left = list(references)
+    """Cancel tasks; those that do not end within `CANCEL_SECONDS` are killed."""
+    running = list(references)
     for force in (False, True):
-        for reference in left:
-            with contextlib.suppress(Exception):  # one that has just ended, or whose node is gone
+        for reference in running:
+            with contextlib.suppress(Exception):  # The task has just ended, or its node is lost.
                 ray.cancel(reference, force=force)
-        if left:
-            _, left = ray.wait(left, num_returns=len(left), timeout=CANCEL_SECONDS, fetch_local=False)
+
+        if running:
+            _, running = ray.wait(running, num_returns=len(running), timeout=CANCEL_SECONDS, fetch_local=False)
 
 
 def fetch(ray: Any, reference: Any, *, seconds: float = IDLE_SECONDS) -> Any:
-    """Return the result of a task, or raise what it raised: our own errors as they were, others as one line."""
+    """Return the result of a task, or raise its error.
+
+    A SwivelError of the task is raised unchanged; any other error becomes a ClusterError with a one-line message.
+    """
     try:
         return ray.get(reference, timeout=seconds)
+
     except ray.exceptions.GetTimeoutError as error:
-        raise ClusterError(f"a result has not come for {seconds:.0f} s; see: ray status") from error
+        raise ClusterError(f"no result after {seconds:.0f} s; see: ray status") from error
+
     except ray.exceptions.RayError as error:
         cause = _find_cause(ray, error)
         if isinstance(cause, SwivelError):
             raise cause from None
-        what = "was lost" if isinstance(cause, ray.exceptions.RayError) else "failed"
-        raise ClusterError(f"a task {what}: {type(cause).__name__}: {first_line(cause)}") from error
+
+        outcome = "was lost" if isinstance(cause, ray.exceptions.RayError) else "failed"
+        raise ClusterError(f"a task {outcome}: {type(cause).__name__}: {first_line(cause)}") from error
 
 
 def _find_cause(ray: Any, error: Any) -> BaseException:
-    """Return what was raised in the first place: a task that waited for another hands its error on."""
+    """Return the original error: a task that depends on a failed task raises an error that wraps it."""
     while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error  # type: ignore[no-any-return]
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text: Ray's go on for pages."""
+    """Return the first line of an error message; Ray's messages can be several pages long."""
     return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What the machine has: cores, memory, address space and disk that this process may use."""
+"""Detection of the cores, memory, address space and disk space that this process may use."""
 
 from __future__ import annotations
 
@@ -14,113 +14,140 @@ from pathlib import Path
 from swivel.errors import ConfigError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MOST_KEPT = -1, -3, 1 << 30
+_MAX_BYTES = float(1 << 62)
+
+# Parameters of glibc's mallopt, and the value that is set for both.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_MALLOC_THRESHOLD_BYTES = 1 << 30
+
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-_MEMORY_FILES = {  # of each controller: folder, limit and use; of a container of today, and of one of yesterday
+# For each cgroup controller: folder, file of the limit and file of the usage. "" is cgroup v2, "memory" is cgroup v1.
+_MEMORY_FILES = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
-_MOST_BYTES = float(1 << 62)
-_PAGE_CACHE = {"inactive_file", "active_file"}  # the system takes it back when asked
+_PAGE_CACHE = {"inactive_file", "active_file"}  # memory that the system reclaims when it is needed
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may run on, a container's share of time included, rounded up."""
+    """Return the number of cores that this process may use.
+
+    CPU affinity and the CPU quota of a container are taken into account; a fractional quota is rounded up.
+    """
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows have no affinity to ask for.
+    except AttributeError:  # macOS and Windows do not report CPU affinity.
         cores = os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, _read_share(_CGROUP))))
+    return max(1, math.ceil(min(cores, _read_cpu_quota(_CGROUP))))
 
 
-def _read_share(cgroup: Path) -> float:
-    """Return how many cores' time a container may use; infinite where nothing is said."""
+def _read_cpu_quota(cgroup: Path) -> float:
+    """Return the CPU quota of a container, in cores; infinity if there is none."""
     try:
         quota, period = (int(word) for word in (cgroup / "cpu.max").read_text().split())
         return quota / period
-    except (OSError, ValueError, ZeroDivisionError):  # No such file, or "max".
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return math.inf
 
 
 def free_memory() -> int:
-    """Return bytes of memory that can be taken without pushing anyone out, limits of containers and of the process too.
+    """Return the bytes of memory that this process can still allocate without swapping.
 
-    A limit on a process's address space counts in full: what is mapped from files comes out of the same purse.
+    This is the minimum over the machine, the cgroups of a container, and the address-space limits of the process.
+    Address space counts in full, although memory-mapped files use it, too.
     """
-    limits = [_free_of_machine()]
-    for folder, limit_file, used_file in _memory_groups():
-        limit, used = _read_number(folder / limit_file), _read_number(folder / used_file)
-        if limit is not None and used is not None:
-            held = max(used - _read_cache(folder / "memory.stat"), 0)
-            limits.append(max(limit - held, 0))
+    candidates = [_free_machine_memory()]
+
+    for folder, limit_file, usage_file in _list_memory_groups():
+        limit = _read_number(folder / limit_file)
+        usage = _read_number(folder / usage_file)
+        if limit is not None and usage is not None:
+            unreclaimable = max(usage - _read_cache(folder / "memory.stat"), 0)
+            candidates.append(max(limit - unreclaimable, 0))
+
     space = free_address_space()
-    return min(limits if space is None else [*limits, space])
+    if space is not None:
+        candidates.append(space)
+
+    return min(candidates)
 
 
-def _memory_groups() -> list[tuple[Path, str, str]]:
-    """Return the folders that may say how much memory this process gets: its own group's and those above it."""
-    paths = {"": "", "memory": ""}  # of each controller: the group, as far as this process can see
+def _list_memory_groups() -> list[tuple[Path, str, str]]:
+    """Return the folder, limit file and usage file of this process's memory cgroups and their ancestors."""
+    group_paths = {"": "", "memory": ""}  # controller -> path of the cgroup of this process
+
+    # A line is "hierarchy-id:controllers:path", for example "0::/user.slice" (v2) or "5:memory:/docker/1f" (v1).
     with contextlib.suppress(OSError):
         for line in _OWN_CGROUPS.read_text().splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            for name in controllers.split(","):
-                if name in paths:
-                    paths[name] = path.strip("/")
-    found = []
-    for name, path in paths.items():
-        top, limit, used = _MEMORY_FILES[name]
-        own = Path(path)
-        found += [(_CGROUP / top / group, limit, used) for group in (own, *own.parents)]
-    return found
+            for controller in controllers.split(","):
+                if controller in group_paths:
+                    group_paths[controller] = path.strip("/")
+
+    # A limit of any ancestor applies, too.
+    groups = []
+    for controller, group_path in group_paths.items():
+        root, limit_file, usage_file = _MEMORY_FILES[controller]
+        own = Path(group_path)
+        for group in (own, *own.parents):
+            groups.append((_CGROUP / root / group, limit_file, usage_file))
+    return groups
 
 
 def address_limit(kind: str = "RLIMIT_AS") -> int | None:
-    """Return how many bytes of address space (ulimit -v), or of another kind, this process may have; None: no limit."""
+    """Return a resource limit of this process in bytes, by default of the address space (ulimit -v); None: no limit."""
     try:
         import resource
     except ImportError:  # Windows
         return None
+
     limit = resource.getrlimit(getattr(resource, kind))[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def free_address_space() -> int | None:
-    """Return what is left of the limits on this process's address space and data; None: no limit, or nobody to ask."""
-    left = []
-    for kind, field in (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)):  # fields of statm: all pages, those of data
+    """Return how many bytes are left of the limits on address space and data; None if unlimited or unknown."""
+    remaining = []
+
+    # Columns of /proc/self/statm, in pages: 0 is the whole address space, 5 is data and stack.
+    for kind, column in (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)):
         limit = address_limit(kind)
         with contextlib.suppress(OSError):
             if limit is not None:
-                used = int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
-                left.append(max(limit - used, 0))
-    return min(left, default=None)
+                pages = int(Path("/proc/self/statm").read_text().split()[column])
+                remaining.append(max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0))
+
+    return min(remaining, default=None)
 
 
 def free_disk(path: Path) -> int:
-    """Return bytes that are free on the disk where a folder is, or will be."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    return shutil.disk_usage(there).free
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _read_cache(stat_file: Path) -> int:
-    """Return the bytes of files that a container's use counts, which go when memory is short."""
+    """Return the bytes of page cache that are part of a cgroup's usage; the system reclaims them when needed."""
     try:
         fields = dict(line.split() for line in stat_file.read_text().splitlines())
-        prefix = "total_" if "total_cache" in fields else ""  # the older kind: with the containers below
+        prefix = "total_" if "total_cache" in fields else ""  # cgroup v1: "total_" includes child groups
         return sum(int(fields.get(prefix + name, 0)) for name in _PAGE_CACHE)
     except (OSError, ValueError):
         return 0
 
 
-def _free_of_machine() -> int:
+def _free_machine_memory() -> int:
+    """Return the available memory of the machine, or a guess if the system does not report it."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, ValueError, OSError):
@@ -130,12 +157,14 @@ def _free_of_machine() -> int:
 def _read_number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError):  # No such file, or "max".
+    except (OSError, ValueError):  # no such file, or "max"
         return None
 
 
 def parse_bytes(text: str) -> int:
-    """Return a number of bytes written as 1GiB, 500MB or 123456.
+    """Return the number of bytes in a string such as "1GiB", "500MB" or "123456".
+
+    Raises ConfigError if the string is malformed, or the number is not positive or too large.
 
     >>> parse_bytes("1GiB"), parse_bytes("1.5 GB"), parse_bytes("4096")
     (1073741824, 1500000000, 4096)
@@ -143,9 +172,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"memory must be a number of bytes such as 1GiB or 500MB, got {text!r}")
+
     exact = float(match[1]) * _UNITS[match[2].lower()]
-    if exact > _MOST_BYTES:
-        raise ConfigError(f"memory must be less than {format_bytes(_MOST_BYTES)}, got {text[:40]!r}")
+    if exact > _MAX_BYTES:
+        raise ConfigError(f"memory must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}")
     size = int(exact)
     if size <= 0:
         raise ConfigError(f"memory must be more than 0 bytes, got {text!r}")
@@ -153,7 +183,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as readable text with a binary unit.
 
     >>> format_bytes(1073741824), format_bytes(12)
     ('1.0 GiB', '12 B')
@@ -166,26 +196,28 @@ def format_bytes(size: float) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory of large arrays that it frees, for the next ones.
+    """Make glibc reuse the memory of large arrays that are freed, instead of returning it to the system.
 
-    glibc gives every large array back to the system, and fresh pages cost: 10 ms for a block of 4,096 x 300 on some
-    virtual machines, several times a step. Where there is no glibc nothing is changed.
+    New pages are expensive: on some virtual machines 10 ms for a block of 4,096 x 300, several times per step. Without
+    glibc this function does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _MOST_KEPT)
-        mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
+        mallopt(_M_MMAP_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _MALLOC_THRESHOLD_BYTES)
 
 
 def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int] | None:
-    """Return this process's rank, how many there are, and how many on this machine; None: no launcher started ranks.
+    """Return the rank, the number of ranks and the number of ranks on this machine; None without a launcher.
 
-    torchrun says so in the environment, and other launchers as it does.
+    The values come from the environment variables that torchrun and compatible launchers set.
 
     >>> find_rank({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
     (1, 4, 2)
     """
     if not all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return None
-    rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+
+    rank = int(environment["RANK"])
+    ranks = int(environment["WORLD_SIZE"])
     return rank, ranks, int(environment.get("LOCAL_WORLD_SIZE", "1"))

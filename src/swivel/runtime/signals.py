@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM as a request: a long job ends what it has begun, saves, and only then leaves.
+"""SIGINT (Ctrl-C) and SIGTERM as requests to stop, so that a long job can save a checkpoint before it ends.
 
-Hands on requests to whoever runs a job. Work that has nothing to save leaves at once; work that hears nothing, deep in
-a library, is left to itself after a few seconds (`leave_in_time`): what it has written by then is as a kill leaves it.
+Work that has nothing to save ends at once. Work that does not return to Python, for example a long library call, is
+ended after a few seconds (`leave_in_time`); its files are then in the state that a kill would leave.
 """
 
 from __future__ import annotations
@@ -16,38 +16,44 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-HEARD = (signal.SIGINT, signal.SIGTERM)
-LEAVE_SECONDS = 3.5  # from the signal to leaving without having been heard
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAVE_SECONDS = 3.5  # from the signal to the end of a process that does not respond to it
 _POLL_SECONDS = 0.05
 
-_heard: list[int] = []  # what `leave_in_time` has seen: an exception of a handler is lost in some callbacks of Python's
-_saving: list[StopRequest] = []  # requests of blocks that run: their work ends by itself, when it has saved
+# Signals that `leave_in_time` has received. They are recorded because Python discards an exception that a signal
+# handler raises inside some callbacks (weakref callbacks, __del__); the next job must still see the signal.
+_received: list[int] = []
+
+# Requests of the `stop_on_signals` blocks that are running, innermost last. Their work ends after it has saved.
+_active_requests: list[StopRequest] = []
 
 
 class StopRequest:
-    """Whether somebody asked the job to stop, and how."""
+    """A request to stop that a job polls: call it to get whether to stop."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.acts_at_once = False
         self.signal: int | None = None
-        self.was_heeded = False  # Somebody has left because of it.
+        self.was_heeded = False  # whether an exception was raised because of the request
 
     def __call__(self) -> bool:
-        """Return whether to stop."""
+        """Return whether the job should stop."""
         return self._event.is_set()
 
     def set(self, number: int = signal.SIGINT, *, may_raise: bool = True) -> None:
-        """Ask to stop."""
+        """Request a stop; raise at once inside an `acting_at_once` block, unless `may_raise` is False."""
         self.signal = number
         self._event.set()
+
         if self.acts_at_once and may_raise:
             self.raise_if_set()
 
     def raise_if_set(self) -> None:
-        """Leave as the signal would have, once everything is saved."""
+        """Raise the exception that the signal would have raised, if a stop was requested."""
         if not self():
             return
+
         self.was_heeded = True
         if self.signal == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
@@ -55,7 +61,10 @@ class StopRequest:
 
     @contextmanager
     def acting_at_once(self) -> Iterator[None]:
-        """Leave at once when asked while the block runs, or before it: there is nothing to save yet."""
+        """Raise as soon as a stop is requested while the block runs, because there is nothing to save yet.
+
+        A request from before the block is raised when the block starts.
+        """
         self.acts_at_once = True
         try:
             self.raise_if_set()
@@ -67,58 +76,63 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a StopRequest while the block runs; a second one acts at once.
+    """Convert SIGINT and SIGTERM into a StopRequest while the block runs; a second signal acts at once.
 
-    A request that the block did not see before it ended goes to whoever hears signals outside of it: to another such
-    block, or out of this one as the signal would have gone. Signals reach the main thread only: in another thread
-    nothing changes and nothing is ever asked.
+    If the block ends without reacting to the request, the signal is passed to the handlers outside of it: another
+    such block, or Python's handlers, which raise. Signals reach only the main thread: in other threads this
+    function changes nothing and the request is never set.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    asking = _Asking(request)
-    if _heard:  # And still we are here.
-        request.set(_heard[0])
+
+    handler = _SignalHandler(request)
+    if _received:  # The exception of an earlier signal was lost.
+        request.set(_received[0])
     try:
         yield request
     finally:
-        asking.end()
+        handler.restore_previous()
+
     if request.signal is not None and not request.was_heeded:
-        asking.hand_on(request.signal)
+        handler.call_previous(request.signal)
 
 
-class _Asking:
-    """The handlers of one block, and those that were there before."""
+class _SignalHandler:
+    """Signal handler of one `stop_on_signals` block, with the handlers it replaced."""
 
     def __init__(self, request: StopRequest) -> None:
         self.request = request
-        _saving.append(request)
-        self.before: dict[int, Any] = {number: signal.getsignal(number) for number in HEARD}
-        for number in HEARD:
+        _active_requests.append(request)
+
+        self.previous: dict[int, Any] = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+        for number in HANDLED_SIGNALS:
             signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        for each, handler in self.outermost().items():
-            signal.signal(each, handler)
-        # What is raised in a callback of the import system is printed and lost; the end of the block sees to it.
+        # A second signal must act at once, so the original handlers receive it.
+        for handled, handler in self.outermost().items():
+            signal.signal(handled, handler)
+
+        # Python prints and discards exceptions in callbacks of the import system; the end of the block raises instead.
         is_importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
         self.request.set(number, may_raise=not is_importing)
 
     def outermost(self) -> dict[int, Any]:
-        """Return the handlers that were there before any such block: a second signal is for them."""
-        return {
-            number: handler.outermost()[number] if isinstance(handler, _Asking) else handler
-            for number, handler in self.before.items()
-        }
+        """Return the handlers from before the outermost `stop_on_signals` block."""
+        handlers = {}
+        for number, handler in self.previous.items():
+            handlers[number] = handler.outermost()[number] if isinstance(handler, _SignalHandler) else handler
+        return handlers
 
-    def end(self) -> None:
-        for number, handler in self.before.items():
+    def restore_previous(self) -> None:
+        for number, handler in self.previous.items():
             signal.signal(number, handler)
-        _saving.remove(self.request)
+        _active_requests.remove(self.request)
 
-    def hand_on(self, number: int) -> None:
-        handler = self.before.get(number)
+    def call_previous(self, number: int) -> None:
+        handler = self.previous.get(number)
         if callable(handler):
             handler(number, None)
         else:
@@ -127,69 +141,101 @@ class _Asking:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Have SIGINT and SIGTERM wait until the block ends: a library may die of an exception while it loads."""
+    """Delay SIGINT and SIGTERM until the block ends, because an exception can crash a library while it loads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting: list[int] = []
-    before = {number: signal.getsignal(number) for number in HEARD}
-    for number in HEARD:
-        signal.signal(number, lambda heard, frame: waiting.append(heard))
+
+    deferred: list[int] = []
+    previous = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, lambda received, frame: deferred.append(received))
+
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-    if waiting:
-        signal.raise_signal(waiting[0])
+
+    if deferred:
+        signal.raise_signal(deferred[0])
 
 
 @contextmanager
 def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECONDS) -> Iterator[None]:
-    """End the process `seconds` after a SIGINT or SIGTERM that it did not hear, `farewell` said; SIGTERM is an exit.
+    """End the process `seconds` after a SIGINT or SIGTERM that did not end the block.
 
-    Python's own handlers wait for the library call that runs just now, which may take minutes; a thread does not.
-    The time in which a job saves (`stop_on_signals`) does not count.
+    Python runs signal handlers only between bytecodes, so a library call can delay them for minutes. A watcher thread
+    learns of the signal through the wakeup file descriptor at once. The time in which a job saves (`stop_on_signals`)
+    does not count. Inside the block, SIGTERM raises SystemExit.
+
+    Parameters
+    ----------
+    farewell
+        Function that is called with the signal number before the process ends.
+    seconds
+        Time from the signal to the end of the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    watch = threading.Thread(target=_leave_after_signal, args=(ours, farewell, seconds), daemon=True)
-    watch.start()
-    _heard.clear()
-    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False), signal.signal(signal.SIGTERM, _leave)
+
+    # Python writes the number of each signal to `wakeup_end`; the watcher thread reads it from `watcher_end`.
+    watcher_end, wakeup_end = socket.socketpair()
+    wakeup_end.setblocking(False)
+    watcher = threading.Thread(target=_leave_after_signal, args=(watcher_end, farewell, seconds), daemon=True)
+    watcher.start()
+
+    _received.clear()
+    previous_wakeup = signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
+    previous_handler = signal.signal(signal.SIGTERM, _raise_system_exit)
+
     try:
         yield
     finally:
-        _heard.clear()
-        signal.set_wakeup_fd(before[0])
-        signal.signal(signal.SIGTERM, before[1])
-        theirs.close()  # A watch that has seen a signal goes on: threads may still keep the process.
+        _received.clear()
+        signal.set_wakeup_fd(previous_wakeup)
+        signal.signal(signal.SIGTERM, previous_handler)
+
+        # This ends a watcher that has seen no signal. One that has seen a signal continues, because other threads may
+        # still keep the process alive.
+        wakeup_end.close()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    _heard.append(number)
+def _raise_system_exit(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
     raise SystemExit(128 + number)
 
 
-def _leave_after_signal(wakes: socket.socket, farewell: Callable[[int], None], seconds: float) -> None:
-    number = next((heard[0] for heard in iter(lambda: wakes.recv(1), b"") if heard[0] in HEARD), None)
+def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], None], seconds: float) -> None:
+    number = _wait_for_signal(watcher_end)
     if number is None:
-        wakes.close()
-        return  # After a signal it stays open: Python complains where it cannot tell us of the next one.
-    _heard.append(number)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+        watcher_end.close()
+        return
+
+    # From here on the socket stays open: Python prints a warning if it cannot write the next signal to it.
+    _received.append(number)
+
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         if _is_saving():
-            until = time.monotonic() + seconds
+            deadline = time.monotonic() + seconds
+
     try:
         farewell(number)
     finally:
         os._exit(128 + number)
 
 
+def _wait_for_signal(watcher_end: socket.socket) -> int | None:
+    """Return the first handled signal number that arrives, or None when the other end is closed."""
+    while data := watcher_end.recv(1):
+        if data[0] in HANDLED_SIGNALS:
+            return data[0]
+    return None
+
+
 def _is_saving() -> bool:
-    return bool(_saving) and not _saving[-1].acts_at_once
+    """Return whether the innermost job ends by itself, after it has saved."""
+    return bool(_active_requests) and not _active_requests[-1].acts_at_once

@@ -1,7 +1,7 @@
-"""The curves of a run for TensorBoard, written while it trains.
+"""Training curves for TensorBoard, written during the run.
 
-Receives the events of a run, hands them on, and puts what is measured into event files. The extra `tensorboard` is
-needed; it is the one room whose files another library opens, since nobody else knows their format.
+The extra `tensorboard` is required. These event files are the only files that are not written by `swivel.storage`,
+because only the TensorBoard library knows their format.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from swivel.runtime.progress import SILENT, ForwardingProgress, Progress, Task
 
 
 class TensorboardProgress(ForwardingProgress):
-    """Hands events on and writes the curves into a folder that `tensorboard --logdir` shows.
+    """Progress that writes measured values to a folder for `tensorboard --logdir`.
 
     Parameters
     ----------
     folder
-        Where the event files go; a run that goes on adds one.
+        Folder of the event files. A resumed run adds a file.
     progress
-        Who else hears of the run: the command line's bars, say.
+        Another receiver of all events, such as the progress bars of the command line.
 
     Raises
     ------
@@ -43,28 +43,31 @@ class TensorboardProgress(ForwardingProgress):
     def __init__(self, folder: str | Path, progress: Progress = SILENT) -> None:
         super().__init__(progress)
         self.folder = Path(folder)
-        self._make_writer = _need_writer()  # A missing library is told now, not after the text has been counted.
+        self._make_writer = _load_writer()  # Fail now if the library is missing, not after the text was counted.
         self._writer: Any = None
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the points of a step."""
+        """Write values measured at a step."""
         with clear_errors(self.folder):
             if self._writer is None:
                 self._writer = self._make_writer(log_dir=str(self.folder))
+
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+
         super().measure(step, values)
 
     def end(self, task: Task) -> None:
-        """Close the file with the job that was measured."""
+        """Close the event file at the end of the task that was measured."""
         if self._writer is not None:
             with clear_errors(self.folder):
                 self._writer.close()
             self._writer = None
+
         super().end(task)
 
 
-def _need_writer() -> Any:
+def _load_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""The only room that writes: folders of parts with a manifest that comes last.
+"""Result folders: the only package that writes files.
 
-A part is written under a temporary name, flushed to disk and renamed; the manifest, which holds every part's size
-and checksum, the configuration and the fingerprints of the inputs, is written when all parts are there. A folder
-without a manifest is unfinished. `docs/file-formats.md` is the specification.
+A folder consists of parts and a manifest. Each part is written under a temporary name, flushed to disk and renamed. The
+manifest is written last; it contains the size and checksum of each part, the settings and the fingerprints of the
+inputs. A folder without a manifest is incomplete. `docs/file-formats.md` specifies the format.
 """
 
 from __future__ import annotations
@@ -82,12 +82,13 @@ _TEMPORARY = ".part"
 
 
 def flush(path: Path) -> None:
-    """Wait until a file is on the disk; for a folder's entries, where the system can be asked."""
+    """Wait until a file, or the entries of a folder, are stored on disk."""
     if path.is_dir():
         _sync_folder(path)
         return
+
     try:
-        _sync(path, os.O_RDWR)  # Windows flushes only what could be written.
+        _sync(path, os.O_RDWR)  # Windows only flushes files that are open for writing.
     except PermissionError:
         _sync(path, os.O_RDONLY)
 
@@ -96,11 +97,12 @@ def _sync_folder(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
-        return  # Windows opens no folders.
+        return  # Windows cannot open folders.
+
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # file systems that cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # not supported by the file system
             raise
     finally:
         os.close(handle)
@@ -116,13 +118,19 @@ def _sync(path: Path, flags: int) -> None:
 
 @contextlib.contextmanager
 def create_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write; it is flushed and takes its name when the block ends well, else it is gone."""
+    """Yield a temporary file to write, and rename it to `path` if the block succeeds.
+
+    The file is flushed to disk before it is renamed. If the block raises, the temporary file is removed and `path` is
+    unchanged.
+    """
     temporary = path.with_name(path.name + _TEMPORARY)
+
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 yield file
+
             flush(temporary)
             temporary.replace(path)
         except BaseException:
@@ -131,31 +139,35 @@ def create_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a whole file under a temporary name, flush it and rename it into place."""
+    """Write a whole file under a temporary name, flush it and rename it."""
     with create_file(path) as file:
         file.write(data)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as one `.npz` file."""
+    """Write arrays to one uncompressed `.npz` file."""
     with create_file(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def build_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill; it takes the name `path` when the block ends well, and is gone when it does not.
+    """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
-    For folders of other tools, which know no manifest; a path that is taken is refused.
+    This is for folders in other tools' formats, which have no manifest. If the block raises, the temporary folder is
+    removed. Raises FolderExists if `path` exists.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
+
     with clear_errors(path):
         if path.exists():
-            raise FolderExists(f"{path}: there already; choose another folder, or remove it")
+            raise FolderExists(f"{path}: exists already; choose another folder, or remove it")
+
         remove_tree(temporary)
         temporary.mkdir(parents=True)
         try:
             yield temporary
+
             flush(temporary)
             temporary.replace(path)
         except BaseException:
@@ -165,20 +177,22 @@ def build_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def place_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, of a name that nobody else has; it takes the name `path` when the block ends well.
+    """Yield a temporary folder with a unique name to fill, and rename it to `path` if the block succeeds.
 
-    Several may make the same folder at a time, on several machines: the first that ends gives it, the others' are gone.
+    Several processes, also on several machines, may create the same folder at the same time. The first one to finish
+    provides it; the folders of the others are removed.
     """
     with clear_errors(path):
         temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=_TEMPORARY, dir=path.parent))
         try:
             yield temporary
+
             for file in temporary.iterdir():
                 flush(file)
             try:
                 temporary.replace(path)
             except OSError:
-                if not path.is_dir():
+                if not path.is_dir():  # If it is a folder, another process was faster.
                     raise
         finally:
             remove_tree(temporary)
@@ -186,15 +200,22 @@ def place_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder inside `parent` that is gone when the block ends; those of killed processes go first."""
-    mine = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
+    """Yield a new folder inside `parent` that is removed when the block ends.
+
+    Scratch folders that dead processes of this machine left in `parent` are removed first.
+    """
+    prefix = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
+
     with clear_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        for other in parent.glob(f"{mine}*"):
-            pid = other.name.removeprefix(mine).partition("-")[0]
+
+        for leftover in parent.glob(f"{prefix}*"):
+            pid = leftover.name.removeprefix(prefix).partition("-")[0]
             if pid.isdecimal() and not process_is_alive(int(pid)):
-                remove_tree(other)
-        path = Path(tempfile.mkdtemp(prefix=f"{mine}{os.getpid()}-", dir=parent))
+                remove_tree(leftover)
+
+        path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+
     try:
         yield path
     finally:
@@ -203,7 +224,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class FolderWriter:
-    """A folder that is being written: parts first, the manifest last.
+    """Writer of a result folder: write the parts, then call `finish` to write the manifest.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -220,25 +241,28 @@ class FolderWriter:
     _temporaries: set[Path] = field(default_factory=set)
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write one part."""
-        self._clear_finished()
+        """Write bytes as the part `name`."""
+        self._remove_previous_result()
         write_file(self.path / name, data)
         self._parts[name] = Part(len(data), hashlib.sha256(data).hexdigest())
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Write one part of text lines."""
+        """Write lines of text as the part `name`, in UTF-8."""
         self.write_bytes(name, "".join(line + "\n" for line in lines).encode())
 
     def write_array(self, name: str, array: NDArray[Any]) -> None:
-        """Write one array part."""
+        """Write an array as the part `name`, in `.npy` format."""
         file = self._temporary(name)
-        with clear_errors(file), file.open("wb") as opened:  # not mapped: a full disk is an error, not a signal
+
+        # The file is not memory-mapped: a full disk then raises an OSError and does not kill the process.
+        with clear_errors(file), file.open("wb") as opened:
             write_header(opened, array.dtype, array.shape)
             opened.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
         self.adopt(name, file)
 
     def write_tensors(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Write arrays as one safetensors part."""
+        """Write arrays as the part `name`, in safetensors format."""
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
@@ -248,26 +272,33 @@ class FolderWriter:
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, file)
             except SafetensorError as error:
                 raise StorageError(f"{file}: {error}") from error
+
         self.adopt(name, file)
 
     def adopt(self, name: str, file: Path) -> None:
-        """Make a complete file on the same disk a part of the folder; it must not be mapped, for Windows' sake."""
+        """Flush a complete file on the same disk and rename it to the part `name`.
+
+        The file must not be memory-mapped, because Windows cannot rename mapped files.
+        """
         with clear_errors(file):
             flush(file)
             part = Part(file.stat().st_size, checksum(file))
-            self._clear_finished()
+
+            self._remove_previous_result()
             self._parts[name] = part
             file.replace(self.path / name)
 
-    def _clear_finished(self) -> None:
-        """Remove what was there when the first new part is ready, and not before; the manifest goes first."""
+    def _remove_previous_result(self) -> None:
+        """Remove the previous result when the first new part is complete; its manifest is removed first."""
         if self._parts or not (self.path / MANIFEST).exists():
             return
+
         with clear_errors(self.path):
             try:
                 parts = list(read_manifest(self.path).parts)
             except StorageError:
                 parts = []
+
             for name in (MANIFEST, *parts):
                 (self.path / name).unlink(missing_ok=True)
 
@@ -277,22 +308,34 @@ class FolderWriter:
         return file
 
     def discard_temporaries(self) -> None:
-        """Remove what was begun and never became a part."""
+        """Remove temporary files that did not become parts."""
         for file in self._temporaries:
             remove_file(file)
 
     def finish(self, *, config: Any, inputs: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-        """Write the manifest: from now on the folder counts as finished."""
+        """Write the manifest, which makes the folder complete.
+
+        Parameters
+        ----------
+        config
+            Settings of the stage: a dataclass or a JSON object.
+        inputs
+            Fingerprints of the inputs, by name.
+        facts
+            JSON object with values that readers of the folder need.
+        """
         plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
         manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
-        self._clear_finished()
+
+        self._remove_previous_result()
         with clear_errors(self.path):
-            flush(self.path)
+            flush(self.path)  # The parts must be on disk before the manifest is.
             write_file(self.path / MANIFEST, seal(asdict(manifest)))
             try:
                 flush(self.path)
             except OSError:
-                remove_file(self.path / MANIFEST)  # It may not last: the folder is not finished, as is said.
+                # The new directory entry may not survive a power failure, so the folder must not count as complete.
+                remove_file(self.path / MANIFEST)
                 raise
 
 
@@ -300,15 +343,33 @@ class FolderWriter:
 def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> Iterator[FolderWriter]:
     """Open a folder for writing, locked against other processes.
 
-    A finished folder is refused unless `overwrite`; then what was there goes when the first new part is ready. Files
-    that are not parts of it are left alone. What was begun and not ended is gone when the block ends, however it does.
+    Temporary files are removed when the block ends, whether it succeeds or not.
+
+    Parameters
+    ----------
+    path
+        Folder to write. Files in it that are not parts are kept.
+    stage
+        Kind of folder, stored in the manifest.
+    overwrite
+        Whether to replace a complete folder. Its parts are removed when the first new part is complete.
+
+    Raises
+    ------
+    FolderExists
+        The folder is complete and `overwrite` is False.
+    FolderLocked
+        Another process is writing to the folder.
     """
     path = Path(path)
     writer = FolderWriter(path, stage)
+
     with lock_folder(path):
         try:
             if not overwrite and (path / MANIFEST).exists():
-                raise FolderExists(f"{path}: already finished; choose another folder or pass --overwrite")
+                raise FolderExists(
+                    f"{path}: already complete; choose another folder or pass overwrite=True (--overwrite)"
+                )
             yield writer
         finally:
             writer.discard_temporaries()

@@ -1,4 +1,4 @@
-"""What may go: files and folders that nobody needs any more. Receives a path; what cannot go stays, and is no error."""
+"""Removal of files and folders that are no longer needed. Failures are ignored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file; one that is not there, or cannot go, is no error."""
+    """Remove a file if it exists; ignore errors."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all that is in it, or a file; what is not there, or cannot go, is no error."""
+    """Remove a folder with its content, or a file, if it exists; ignore errors."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,7 +1,4 @@
-"""Folders that one process writes at a time: the lock, and holding it for a whole stage.
-
-Receives a folder; refuses it, with the name of the process that has it, or keeps others out for the length of a block.
-"""
+"""Folder locks, which allow one writer at a time in a result folder."""
 
 from __future__ import annotations
 
@@ -18,67 +15,79 @@ from swivel.storage.files import remove_file, remove_tree
 from swivel.storage.processes import lock_file, unlock_file
 
 LOCK = "lock"
-SCRATCH = "scratch-"  # how folders begin that last as long as a block of who holds the lock
-_LOCK_TRIES = 100  # each ends with another process giving the lock back
-_HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())  # by who called the code that runs here
+SCRATCH = "scratch-"  # prefix of temporary folders that only the lock holder uses
+_MAX_LOCK_ATTEMPTS = 100  # Each failed attempt means that another process released the lock at that moment.
+
+# Folders that are locked by a caller of the running code: nested calls may write to them.
+_HELD_FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
 
 
 @contextlib.contextmanager
 def hold_folder(path: str | Path) -> Iterator[None]:
-    """Keep other writers out of a folder while the block runs; what is called inside may create it.
+    """Lock a folder while the block runs; code called in the block may create the folder's content.
 
-    For stages that read for long before they write: a second one is refused at once, not when it has read all.
+    Use this in stages that read for a long time before they write. A second writer then fails at once and not after
+    it has read its input.
     """
-    place = Path(path).resolve()
+    resolved = Path(path).resolve()
+
     with _locked(Path(path)):
-        before = _HELD.set((*_HELD.get(), place))
+        token = _HELD_FOLDERS.set((*_HELD_FOLDERS.get(), resolved))
         try:
             yield
         finally:
-            _HELD.reset(before)
+            _HELD_FOLDERS.reset(token)
 
 
 def sweep_folder(path: Path) -> None:
-    """Remove what a process that was killed has left in a folder that it had finished."""
+    """Remove the lock file and the scratch folders that a killed process left in a complete folder."""
     if (path / LOCK).exists() or any(path.glob(f"{SCRATCH}*")):
-        # Somebody has it, or it may not be written: then it stays as it is.
+        # Taking and releasing the lock removes both. Nothing changes if the folder is locked or read-only.
         with contextlib.suppress(StorageError), lock_folder(path):
             pass
 
 
 def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Lock a folder for the length of a block, unless the caller holds it."""
-    return contextlib.nullcontext() if path.resolve() in _HELD.get() else _locked(path)
+    """Return a context manager that locks a folder, unless a caller holds it already."""
+    if path.resolve() in _HELD_FOLDERS.get():
+        return contextlib.nullcontext()
+    return _locked(path)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a folder while the block runs; one that was made for that and is empty in the end is gone."""
+    """Lock a folder while the block runs; create it if needed and remove it if it is new and still empty."""
     with clear_errors(path):
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
+
     try:
         with clear_errors(path):
-            is_alone = lock.keeps_out()
-        if is_alone:  # Whoever made these is dead, whatever process or host has its number or name by now.
-            for left in path.glob(f"{SCRATCH}*"):
-                remove_tree(left)
+            is_exclusive = lock.keeps_out()
+
+        # The lock proves that the processes which created these folders are dead, even if their id is in use again.
+        if is_exclusive:
+            for leftover in path.glob(f"{SCRATCH}*"):
+                remove_tree(leftover)
+
         yield
+
     finally:
         lock.release()
+
         if is_new:
-            with contextlib.suppress(OSError):  # It holds something: a result, or what a later call goes on from.
+            with contextlib.suppress(OSError):  # not empty: it contains a result or a checkpoint
                 path.rmdir()
 
 
 class FolderLock:
-    """Keeps a second writer, of this process or another, out of a folder.
+    """Lock of a folder against a second writer in this or another process.
 
-    The system holds the lock, on the open file, and takes it back when the process ends, however it does: a file that
-    was left behind locks nobody out. What stands in it is for the message only. On a file system that has no locks
-    (some of the network's) the folder is written without one, rather than not at all.
+    The operating system holds the lock on the open file and releases it when the process ends for any reason, so a
+    lock file that was left behind has no effect. The content of the file is only used in error messages. On file
+    systems without locks, such as some network file systems, the folder is written without a lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,8 +95,8 @@ class FolderLock:
         self._handle: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or raise FolderLocked with the holder's process id and host."""
-        for _ in range(_LOCK_TRIES):
+        """Take the lock, or raise FolderLocked with the process id and host of the holder."""
+        for _ in range(_MAX_LOCK_ATTEMPTS):
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 if self._take(handle):
@@ -96,19 +105,26 @@ class FolderLock:
             finally:
                 if self._handle != handle:
                     os.close(handle)
+
         raise FolderLocked(f"{self.path.parent}: other processes keep taking its lock; try again")
 
     def _take(self, handle: int) -> bool:
-        """Lock an open file and sign it; False where its holder removed it between our opening and locking it."""
+        """Lock an open file and write this process's id to it.
+
+        Returns False if the holder removed the file after it was opened here: the lock is then on a deleted file, and
+        another process may have created and locked a new one.
+        """
         if not lock_file(handle):
-            raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing it; wait for it")
+            raise FolderLocked(f"{self.path.parent}: {self._name_holder()} is writing to it; wait until it finishes")
         if not self._is_at_path(handle):
             return False
+
         os.ftruncate(handle, 0)
         os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         return True
 
     def _is_at_path(self, handle: int) -> bool:
+        """Return whether the open file is still the one at the path of the lock."""
         try:
             return os.path.samestat(os.fstat(handle), self.path.stat())
         except FileNotFoundError:
@@ -118,11 +134,11 @@ class FolderLock:
         try:
             holder = json.loads(self.path.read_text())
             return f"process {int(holder['pid'])} on {holder['host']}"
-        except (OSError, ValueError, KeyError, TypeError):  # It has not signed yet, or is just going.
+        except (OSError, ValueError, KeyError, TypeError):  # not written yet, or just removed
             return "another process"
 
     def keeps_out(self) -> bool:
-        """Return whether the file system has locks: whether a second handle is refused."""
+        """Return whether the file system supports locks, that is, refuses a second handle."""
         handle = os.open(self.path, os.O_RDWR)
         try:
             return not lock_file(handle)
@@ -130,13 +146,20 @@ class FolderLock:
             os.close(handle)
 
     def release(self) -> None:
-        """Give the lock back. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._handle is None:
             return
-        handle, self._handle = self._handle, None
+
+        handle = self._handle
+        self._handle = None
+
+        # Remove the file before unlocking it: a process that has it open then sees that it is no longer the lock.
         if self._is_at_path(handle):
-            remove_file(self.path)  # before unlocking: who has the file open then sees that it is not the lock any more
-        unlock_file(handle)  # Closing is not enough where a forked child has the file open, too.
+            remove_file(self.path)
+
+        unlock_file(handle)  # Closing alone keeps the lock if a forked child has the file open.
         os.close(handle)
+
+        # Windows cannot remove an open file. This fails, as it should, if the next holder has opened it.
         if os.name == "nt":
-            remove_file(self.path)  # Windows removes no file that is open, nor one that the next holder has opened.
+            remove_file(self.path)

@@ -1,7 +1,6 @@
-"""Finished folders, open for reading: their manifests, checksums and parts.
+"""Reading result folders: manifests, checksums and parts.
 
-Receives a path, hands on a `Folder` whose parts are all there and of the size that its manifest says. Nothing here
-writes: that is `storage`, through which everyone uses this.
+Nothing in this module writes files. Other packages import these names from `swivel.storage`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
 from swivel.storage.npy import map_array
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-REMEDY = "make the folder again with --overwrite, or restore the file"
-_VERIFIERS = 4  # files that are read at a time: most of a matrix is in two
-_SEAL = ',\n "checksum": "'
+REMEDY = "create the folder again with overwrite=True (--overwrite), or restore the file"
+_CHECKSUM_THREADS = 4  # Most bytes of a matrix are in two files, so more threads do not help.
+_CHECKSUM_FIELD = ',\n "checksum": "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,25 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a finished folder says of itself."""
+    """Description of a complete folder: its stage, settings, inputs and files.
+
+    Attributes
+    ----------
+    stage
+        Kind of folder, such as "matrix" or "vectors".
+    config
+        Settings of the stage.
+    inputs
+        Fingerprints of the inputs, by name.
+    facts
+        Numbers and names that readers need, such as the shape of a matrix.
+    parts
+        Size and checksum of each file.
+    format
+        Version of the folder format.
+    library
+        Version of Swivel that wrote the folder.
+    """
 
     stage: str
     config: Mapping[str, Any]
@@ -49,13 +66,13 @@ class Manifest:
 
 
 def checksum(path: Path) -> str:
-    """Return the sha256 of a file."""
+    """Return the SHA-256 digest of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(value: Any) -> str:
-    """Return a short digest of a configuration or of any JSON value.
+    """Return a digest of 16 characters of a dataclass or a JSON value.
 
     >>> fingerprint({"window": 10}) == fingerprint({"window": 10})
     True
@@ -65,7 +82,7 @@ def fingerprint(value: Any) -> str:
 
 
 def one_line(value: object) -> str:
-    r"""Return what a file says as it may stand in a message: without line ends and other characters that do not show.
+    r"""Return a value as text for an error message, quoted if it contains line ends or unprintable characters.
 
     >>> one_line("matrix"), one_line("two\nlines")
     ('matrix', "'two\\nlines'")
@@ -75,66 +92,97 @@ def one_line(value: object) -> str:
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object as text whose last field is the checksum of all bytes before it.
+    """Return a JSON object whose last field is the checksum of all bytes before it.
 
     >>> unseal(seal({"epochs": 3}))
     {'epochs': 3}
     """
     body = json.dumps(fields, indent=1).removesuffix("\n}")
-    return f'{body}{_SEAL}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
+    return f'{body}{_CHECKSUM_FIELD}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Return the fields of a sealed object, or raise ValueError; one without a checksum is an older version's."""
+    """Return the fields of a JSON object written by `seal`, or raise ValueError if it was changed.
+
+    An object without a checksum was written by an older version and is accepted.
+    """
     fields = json.loads(data.decode("utf-8"))
     if not isinstance(fields, dict):
-        raise ValueError("no JSON object")
-    said, body = fields.pop("checksum", None), data.rpartition(_SEAL.encode())[0]
-    if said is not None and said != hashlib.sha256(body).hexdigest():
-        raise ValueError("its checksum differs from the one in it")
+        raise ValueError("not a JSON object")
+
+    expected = fields.pop("checksum", None)
+    body = data.rpartition(_CHECKSUM_FIELD.encode())[0]
+    if expected is not None and expected != hashlib.sha256(body).hexdigest():
+        raise ValueError("its content does not match its checksum")
+
     return fields
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """Return the array in a `.npy` file, mapped read-only."""
+    """Return the array in a `.npy` file as a read-only memory map."""
     try:
         with clear_errors(path):
             return map_array(path)
     except ValueError as error:
-        raise DamagedFolder(f"{path}: not an array file ({error}); {REMEDY}") from error
+        raise DamagedFolder(f"{path}: not a .npy file ({error}); {REMEDY}") from error
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return a folder's manifest, or raise the error that says why there is none."""
+    """Return the manifest of a complete folder.
+
+    Raises
+    ------
+    StorageError
+        The folder does not exist, is the output of `swivel run`, or has another format version.
+    UnfinishedFolder
+        The folder has no manifest.
+    DamagedFolder
+        The manifest is malformed.
+    """
     file = path / MANIFEST
     if not file.exists():
-        if not path.exists():
-            raise StorageError(f"{path}: no such folder")
-        inside = [str(path / stage) for stage in ("matrix", "vectors") if (path / stage / MANIFEST).exists()]
-        if inside:
-            raise StorageError(f"{path}: the folder of a run; name {' or '.join(inside)}")
-        raise UnfinishedFolder(f"{path}: no {MANIFEST}; the stage that writes it did not end: run it again")
+        raise _explain_missing_manifest(path)
+
     with clear_errors(file):
         data = file.read_bytes()
+
     try:
-        _check_format(file, json.loads(data.decode("utf-8")))  # first: a later format may have other fields
+        # The version comes first, because later formats may have other fields.
+        _check_format(file, json.loads(data.decode("utf-8")))
+
         fields = unseal(data)
         parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
         manifest = Manifest(parts=parts, **fields)
         _check_fields(manifest)
         return manifest
+
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a manifest ({one_line(error)}); {REMEDY}") from error
 
 
+def _explain_missing_manifest(path: Path) -> StorageError:
+    if not path.exists():
+        return StorageError(f"{path}: no such folder")
+
+    stages = [str(path / stage) for stage in ("matrix", "vectors") if (path / stage / MANIFEST).exists()]
+    if stages:
+        return StorageError(f"{path}: this is the folder of a run; pass {' or '.join(stages)}")
+
+    return UnfinishedFolder(
+        f"{path}: no {MANIFEST}, because the stage that writes it was interrupted; run the same command again"
+    )
+
+
 def _read_part(name: str, part: Mapping[str, Any]) -> Part:
-    """Return what a manifest says of a part; one that would lie outside the folder is none."""
+    """Return a part from its JSON fields; raise ValueError if its file would be outside the folder."""
     if Path(name).name != name or name in ("", "..") or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file in it")
-    found = Part(int(part["bytes"]), str(part["sha256"]))
-    if found.bytes < 0:
-        raise ValueError(f"{name!r} of {found.bytes:,} bytes")
-    return found
+        raise ValueError(f"{name!r} is not a file name")
+
+    parsed = Part(int(part["bytes"]), str(part["sha256"]))
+    if parsed.bytes < 0:
+        raise ValueError(f"{name!r} has {parsed.bytes:,} bytes")
+
+    return parsed
 
 
 def _check_fields(manifest: Manifest) -> None:
@@ -142,36 +190,40 @@ def _check_fields(manifest: Manifest) -> None:
         raise ValueError(f"the stage is {manifest.stage!r}")
     for name in ("config", "inputs", "facts"):
         if not isinstance(getattr(manifest, name), dict):
-            raise ValueError(f"{name!r} is no object")
+            raise ValueError(f"{name!r} is not a JSON object")
 
 
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
+        writer = one_line(fields.get("library", "another version"))
         raise StorageError(
-            f"{file}: format {one_line(fields['format'])}, this version of Swivel reads {FORMAT_VERSION}; "
-            f"it was written by {one_line(fields.get('library', 'another version'))}: take that one, or {REMEDY}"
+            f"{file}: format {one_line(fields['format'])} is not supported, this version of Swivel reads format "
+            f"{FORMAT_VERSION}; use the Swivel version that wrote it ({writer}), or {REMEDY}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A finished folder, open for reading. A part's checksum is compared once, before it is first read."""
+    """A complete folder, open for reading. The checksum of each part is verified once, before its first use."""
 
     path: Path
     manifest: Manifest
     _checked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return an array part, mapped read-only."""
+        """Return an array part as a read-only memory map, after verifying its checksum."""
         self.check(name)
         return self.mapped(name)
 
     def mapped(self, name: str) -> NDArray[Any]:
-        """Return an array part that is not read yet, mapped: whoever reads it calls `check` first."""
+        """Return an array part as a read-only memory map without reading it.
+
+        Call `check` before using the values.
+        """
         return open_array(self._part(name))
 
     def text(self, name: str) -> str:
-        """Return a text part as it is."""
+        """Return the content of a text part."""
         self.check(name)
         try:
             return self._part(name).read_bytes().decode("utf-8")
@@ -179,49 +231,58 @@ class Folder:
             raise DamagedFolder(f"{self.path / name}: not valid UTF-8; {REMEDY}") from error
 
     def lines(self, name: str) -> list[str]:
-        """Return a text part's lines."""
+        """Return the lines of a text part, without line ends."""
         return self.text(name).split("\n")[:-1]
 
     def check(self, *names: str) -> None:
-        """Raise DamagedFolder for the first of these parts whose checksum is not the manifest's; read each once."""
+        """Verify the checksums of parts that were not verified before; raise DamagedFolder for the first mismatch."""
         files = {name: self._part(name) for name in names if name not in self._checked}
         if not files:
             return
+
         with clear_errors(self.path):
             if len(files) == 1:
                 digests = [checksum(file) for file in files.values()]
             else:
-                with ThreadPoolExecutor(_VERIFIERS) as pool:
+                with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
                     digests = list(pool.map(checksum, files.values()))
+
         for name, digest in zip(files, digests, strict=True):
             if digest != self.manifest.parts[name].sha256:
-                raise DamagedFolder(f"{self.path / name}: checksum differs from the manifest's; {REMEDY}")
+                raise DamagedFolder(f"{self.path / name}: checksum differs from the manifest; {REMEDY}")
             self._checked.add(name)
 
     def verify(self) -> None:
-        """Raise DamagedFolder for the first part whose checksum is not the manifest's."""
+        """Verify the checksums of all parts; raise DamagedFolder for the first mismatch."""
         self.check(*self.manifest.parts)
 
     def trust(self) -> None:
-        """Take all parts as checked: another process has done it."""
+        """Mark all parts as verified, because another process has verified them."""
         self._checked.update(self.manifest.parts)
 
     def _part(self, name: str) -> Path:
         if name not in self.manifest.parts:
-            raise DamagedFolder(f"{self.path / MANIFEST}: names no part {name}; make the folder again with --overwrite")
+            raise DamagedFolder(
+                f"{self.path / MANIFEST}: lists no part {name}; create the folder again with overwrite=True "
+                "(--overwrite)"
+            )
         return self.path / name
 
 
 def open_folder(path: str | Path, stage: str) -> Folder:
-    """Open a finished folder of a stage; every part is there and has the size that the manifest says."""
+    """Open a complete folder of a stage; raise DamagedFolder if a part is missing or has the wrong size."""
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
         raise StorageError(f"{path}: a folder of {one_line(manifest.stage)}, not of {stage}")
+
     for name, part in manifest.parts.items():
         file = path / name
         if not file.exists():
             raise DamagedFolder(f"{file}: missing; {REMEDY}")
-        if file.stat().st_size != part.bytes:
-            raise DamagedFolder(f"{file}: {file.stat().st_size:,} bytes, the manifest says {part.bytes:,}; {REMEDY}")
+
+        size = file.stat().st_size
+        if size != part.bytes:
+            raise DamagedFolder(f"{file}: {size:,} bytes, but the manifest says {part.bytes:,}; {REMEDY}")
+
     return Folder(path, manifest)

@@ -1,11 +1,12 @@
-"""The beginning of numpy's array files, read strictly.
+"""A strict reader of `.npy` headers, and memory maps of `.npy` files.
 
-Receives an open file, hands on shape, order and dtype, and leaves the file at the first value; of a path, the array,
-mapped. Not by numpy, which evaluates the header as Python and fails in many ways where it is damaged. No value is read.
+NumPy evaluates the header as a Python literal and fails in many different ways if it is damaged. This reader accepts
+what NumPy writes for arrays of numbers and strings, and raises ValueError for everything else.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-_LONGEST_HEADER = 10_000
+_MAX_HEADER_BYTES = 10_000
 _HEADER = re.compile(
     rb"\{'descr': *'(?P<dtype>[<>|=]?(?P<kind>[biufSUO])\d{0,9})', *'fortran_order': *(?P<fortran>True|False), *"
     rb"'shape': *\((?P<shape>(?:\d{1,18}(?:, *\d{1,18}){0,2})?),?\),? *\}\s*"
@@ -23,7 +24,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What an array file says of its array: at most three dimensions, of numbers or texts of a fixed size."""
+    """Header of a `.npy` file: an array of at most three dimensions, of numbers or fixed-size strings."""
 
     shape: tuple[int, ...]
     is_fortran: bool
@@ -31,25 +32,24 @@ class ArrayHeader:
 
     @property
     def size(self) -> int:
-        """Values."""
-        size = 1
-        for length in self.shape:
-            size *= length
-        return size
+        """Number of elements."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """Number of bytes of all elements."""
         return self.size * self.dtype.itemsize
 
     @property
     def order(self) -> Literal["C", "F"]:
-        """The order as numpy calls it."""
+        """Memory order, with NumPy's letter."""
         return "F" if self.is_fortran else "C"
 
 
 def read_array_header(file: IO[bytes]) -> ArrayHeader:
-    """Return what an array file says of its array, or raise ValueError.
+    """Return the header of a `.npy` file and leave the file position at the first element.
+
+    Raises ValueError if the header is malformed or the array contains Python objects.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -58,33 +58,42 @@ def read_array_header(file: IO[bytes]) -> ArrayHeader:
     >>> read_array_header(file).shape
     (2, 3)
     """
+    # Six magic bytes and two of the version, which determines the width of the header's length.
     magic = file.read(8)
     width = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}.get(magic[6:])
     if not magic.startswith(b"\x93NUMPY") or width is None:
-        raise ValueError("it does not begin as one does")
+        raise ValueError("the file does not start with the .npy signature")
+
     size = int.from_bytes(file.read(width), "little")
-    found = _HEADER.fullmatch(file.read(min(size, _LONGEST_HEADER)))
-    if found is None:
-        raise ValueError("its header is not that of an array of numbers or texts")
-    if found["kind"] == b"O":
-        raise ValueError("it holds Python objects, and no pickle is loaded")
-    shape = tuple(int(each) for each in found["shape"].split(b",") if each)
+    match = _HEADER.fullmatch(file.read(min(size, _MAX_HEADER_BYTES)))
+    if match is None:
+        raise ValueError("the header does not describe an array of numbers or strings")
+    if match["kind"] == b"O":
+        raise ValueError("the array contains Python objects, and pickles are not loaded")
+
+    shape = tuple(int(length) for length in match["shape"].split(b",") if length)
     try:
-        dtype = np.dtype(found["dtype"].decode())
+        dtype = np.dtype(match["dtype"].decode())
     except TypeError as error:
         raise ValueError(str(error)) from None
     if not dtype.itemsize:
-        raise ValueError(f"{dtype} of shape {shape}")
-    return ArrayHeader(shape, found["fortran"] == b"True", dtype)
+        raise ValueError(f"the elements have no bytes: {dtype} of shape {shape}")
+
+    return ArrayHeader(shape, match["fortran"] == b"True", dtype)
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Return the array of a file, mapped read-only, or raise ValueError."""
+    """Return the array in a `.npy` file as a read-only memory map, or raise ValueError."""
     with path.open("rb") as file:
         header = read_array_header(file)
-        start, size = file.tell(), path.stat().st_size
-        if header.nbytes > size - start:
-            raise ValueError(f"shape {header.shape} of {header.dtype}, and {size - start:,} bytes are there")
+        start = file.tell()
+        available = path.stat().st_size - start
+
+        if header.nbytes > available:
+            raise ValueError(
+                f"the header says shape {header.shape} of {header.dtype}, but only {available:,} bytes follow"
+            )
         if not header.size:  # An empty array cannot be mapped.
             return np.empty(header.shape, header.dtype)
+
         return np.memmap(file, header.dtype, "r", start, header.shape, header.order)

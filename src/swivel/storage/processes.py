@@ -1,6 +1,6 @@
-"""Locks of the system on open files, which it takes back when a process ends; and whether a process still runs.
+"""Operating-system locks on open files, and a test whether a process is alive.
 
-Receives the handle of an open file. It opens, names and removes none: that is `storage`.
+The operating system releases a lock when its process ends. `storage.lock` builds folder locks on these functions.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import errno
 import os
 import sys
 
-_BYTE = 1 << 30  # behind all that is in the file: on Windows nobody may read what is locked
-_NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+# On Windows no other process can read a locked byte, so the lock is on a byte after the content of the file.
+_LOCKED_BYTE = 1 << 30
+_LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 if sys.platform == "win32":
     import msvcrt
 
     def _set_lock(handle: int, is_held: bool) -> None:
-        os.lseek(handle, _BYTE, os.SEEK_SET)
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(handle, msvcrt.LK_NBLCK if is_held else msvcrt.LK_UNLCK, 1)
         finally:
@@ -30,9 +31,9 @@ else:
 
 
 def lock_file(handle: int) -> bool:
-    """Lock an open file; False where it is locked already, by another process or through another handle.
+    """Lock an open file; return False if another process or another handle has locked it.
 
-    A file system that has no locks gives none, and True.
+    Returns True without a lock on file systems that do not support locks.
 
     >>> import tempfile
     >>> with tempfile.TemporaryFile() as file:
@@ -44,29 +45,32 @@ def lock_file(handle: int) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
+        if error.errno not in _LOCKS_UNSUPPORTED:
             raise
+
     return True
 
 
 def unlock_file(handle: int) -> None:
-    """Give a lock back, or none where there was none."""
+    """Release the lock on an open file, if there is one."""
     with contextlib.suppress(OSError):
         _set_lock(handle, False)
 
 
 def process_is_alive(pid: int) -> bool:
-    """Return whether a process of this machine exists; True where that cannot be known.
+    """Return whether a process of this machine exists; True if that is unknown.
 
-    The system gives the numbers of dead processes to new ones, so True may speak of a stranger: a scratch folder is
-    then kept too long, never removed too soon.
+    The operating system reuses process ids, so True may refer to an unrelated process. A scratch folder is then kept
+    too long, but never removed too early.
     """
     if os.name == "nt":
-        return True  # There, signal 0 is a Ctrl-C.
+        return True  # On Windows, os.kill(pid, 0) sends a Ctrl-C.
+
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True
+
     return True

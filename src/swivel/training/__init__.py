@@ -1,1 +1,1 @@
-"""Training: objective, schedule, plan, loop, checkpoints; backends and distributed executors."""
+"""Training: objective, schedule, plan, loop and checkpoints, with backends and distributed executors."""

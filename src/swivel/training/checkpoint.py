@@ -1,8 +1,8 @@
-"""Save and resume, exactly: parameters, Adagrad's accumulators, and where in the schedule a run is.
+"""Checkpoints: parameters, Adagrad accumulators and the position in the schedule, saved and restored exactly.
 
-Two slots take turns, so that a checkpoint being written never endangers the last good one, and a damaged one costs one
-interval. The plan of a run (what was chosen by measuring) is written before its first step, so that a resumed run never
-chooses again; each checkpoint has it, too.
+Checkpoints alternate between two folders (slots), so that writing one never endangers the previous one, and a damaged
+checkpoint costs one interval. The plan of a run (what was chosen by measuring) is written before the first step, so
+that a resumed run uses the same plan; each checkpoint contains a copy of it.
 """
 
 from __future__ import annotations
@@ -29,54 +29,57 @@ DONE = "done.npy"
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """How far a run is, and the losses so far."""
+    """Position in the schedule, and the losses so far."""
 
     epochs: int = 0  # complete epochs
-    saved: int = 0  # how many checkpoints came before
-    loss: Loss = field(default_factory=Loss)  # of the epoch that is under way
-    history: tuple[Loss, ...] = ()  # of each complete pass
+    saved: int = 0  # checkpoints written before
+    loss: Loss = field(default_factory=Loss)  # of the current epoch
+    history: tuple[Loss, ...] = ()  # of each complete epoch
     seconds: float = 0.0  # spent training
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A saved state."""
+    """Everything that is needed to resume a run."""
 
-    place: TrainingState
-    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the epoch that is under way
+    state: TrainingState
+    done: NDArray[np.bool_]  # (row blocks, column blocks): those trained in the current epoch
     arrays: Mapping[str, NDArray[np.float32]]
     plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """The newest whole checkpoint of a run, where there is one, and why others were passed over before it."""
+    """The newest intact checkpoint of a run, if there is one, and the problems of those that were skipped."""
 
     checkpoint: Checkpoint | None = None
     slot: str = ""
-    passed_over: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Say which checkpoint is taken and why, for people; nothing where none was passed over."""
-        if not self.passed_over:
+        """Return a message about the skipped checkpoints and the one that is used; empty if none was skipped."""
+        if not self.skipped:
             return ""
-        taken = f"{self.slot} is taken" if self.checkpoint else "no checkpoint is left, all begins again"
-        return f"{'; '.join(self.passed_over)}: {taken}"
+        outcome = (
+            f"using {self.slot}" if self.checkpoint else "no checkpoint is left, training starts from the beginning"
+        )
+        return f"{'; '.join(self.skipped)}: {outcome}"
 
 
 def save_plan(folder: Path, identity: str, plan: Mapping[str, Any]) -> None:
-    """Write down what was chosen for a run."""
+    """Write the plan of the run with this identity."""
     write_file(folder / PLAN, seal({"identity": identity, "plan": dict(plan)}))
 
 
 def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
-    """Return what was chosen for the run of that identity, or None where it has not begun."""
+    """Return the saved plan of the run with this identity, or None if there is none."""
     file = folder / PLAN
     with clear_errors(file):
         try:
             data = file.read_bytes()
         except FileNotFoundError:
             return None
+
     try:
         saved = unseal(data)
         if saved.keys() != {"identity", "plan"}:
@@ -88,76 +91,85 @@ def load_plan(folder: Path, identity: str) -> dict[str, Any] | None:
 
 def save_checkpoint(folder: Path, identity: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint over the older of the two."""
-    slot = folder / SLOTS[checkpoint.place.saved % len(SLOTS)]
+    slot = folder / SLOTS[checkpoint.state.saved % len(SLOTS)]
     with create_folder(slot, STAGE, overwrite=True) as writer:
         for name, array in checkpoint.arrays.items():
             writer.write_array(f"{name}.npy", array)
         writer.write_array(DONE, checkpoint.done)
+
         config = {"plan": dict(checkpoint.plan)}
-        writer.finish(config=config, inputs={"run": identity}, facts=asdict(checkpoint.place))
+        writer.finish(config=config, inputs={"run": identity}, facts=asdict(checkpoint.state))
 
 
 def saved_bytes(folder: Path) -> int:
-    """Return what both checkpoints take already: they are written over."""
+    """Return the size of the existing checkpoints, which will be overwritten."""
     with clear_errors(folder):
         return sum(file.stat().st_size for slot in SLOTS for file in (folder / slot).glob("*.npy"))
 
 
 def find_checkpoint(folder: Path, identity: str, blocks: tuple[int, ...] | None = None) -> FoundCheckpoint:
-    """Return the newest whole checkpoint of the run of that identity, of so many blocks where that is said.
+    """Return the newest intact checkpoint of the run with this identity.
 
-    A damaged one costs one interval.
+    Damaged checkpoints are skipped, and so are those with another number of blocks than `blocks`, if given.
     """
-    slots, passed_over = _open_slots(folder, identity)
+    slots, skipped = _open_slots(folder, identity)
+
     for _, slot in slots:
         try:
             checkpoint = _read_checkpoint(slot)
             if blocks is not None and checkpoint.done.shape != blocks:
-                raise DamagedFolder(f"{slot.path}: of {checkpoint.done.shape} blocks, and the run has {blocks}")
-            return FoundCheckpoint(checkpoint, slot.path.name, tuple(passed_over))
+                raise DamagedFolder(f"{slot.path}: has {checkpoint.done.shape} blocks, but the run has {blocks}")
+            return FoundCheckpoint(checkpoint, slot.path.name, tuple(skipped))
         except (StorageError, OSError) as error:
-            passed_over.append(_without_remedy(error))
-    return FoundCheckpoint(passed_over=tuple(passed_over))
+            skipped.append(_without_remedy(error))
+
+    return FoundCheckpoint(skipped=tuple(skipped))
 
 
 def _find_plan(folder: Path, identity: str) -> dict[str, Any] | None:
-    """Return the plan that the newest checkpoint of a run has; its arrays are not read."""
+    """Return the plan in the newest checkpoint of a run, without reading its arrays."""
     slots, _ = _open_slots(folder, identity)
-    plans = [slot.manifest.config.get("plan") for _, slot in slots]
-    return next((plan for plan in plans if isinstance(plan, dict) and plan), None)
+    for _, slot in slots:
+        plan = slot.manifest.config.get("plan")
+        if isinstance(plan, dict) and plan:
+            return plan
+    return None
 
 
 def _open_slots(folder: Path, identity: str) -> tuple[list[tuple[TrainingState, Folder]], list[str]]:
-    """Return the checkpoints of a run that have a manifest, the newest first, and what is wrong with the others."""
-    found: list[tuple[TrainingState, Folder]] = []
-    passed_over: list[str] = []
+    """Return the checkpoints of a run that have a manifest, newest first, and the problems of the others."""
+    slots: list[tuple[TrainingState, Folder]] = []
+    skipped: list[str] = []
+
     for name in SLOTS:
         if not (folder / name).exists():
             continue
         try:
             slot = open_folder(folder / name, STAGE)
             if slot.manifest.inputs.get("run") == identity:
-                found.append((_read_place(slot), slot))
+                slots.append((_read_state(slot), slot))
         except (StorageError, OSError) as error:
-            passed_over.append(_without_remedy(error))
-    return sorted(found, key=lambda each: -each[0].saved), passed_over
+            skipped.append(_without_remedy(error))
+
+    return sorted(slots, key=lambda each: -each[0].saved), skipped
 
 
 def _without_remedy(error: Exception) -> str:
-    return str(error).partition(";")[0]  # How to mend it is no matter: there is another.
+    return str(error).partition(";")[0]  # The remedy after the semicolon is not needed: another checkpoint is used.
 
 
-def _read_place(slot: Folder) -> TrainingState:
+def _read_state(slot: Folder) -> TrainingState:
     try:
-        return place_from(slot.manifest.facts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # of an older version, or written by hand
-        raise DamagedFolder(f"{slot.path}: does not say how far the run was ({error})") from error
+        return state_from_dict(slot.manifest.facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # from an older version, or edited by hand
+        raise DamagedFolder(f"{slot.path}: the manifest has no valid training state ({error})") from error
 
 
 def _read_checkpoint(slot: Folder) -> Checkpoint:
     slot.verify()
     arrays = {Path(part).stem: slot.array(part) for part in slot.manifest.parts if part != DONE}
-    checkpoint = Checkpoint(_read_place(slot), np.array(slot.array(DONE)), arrays, slot.manifest.config.get("plan", {}))
+    checkpoint = Checkpoint(_read_state(slot), np.array(slot.array(DONE)), arrays, slot.manifest.config.get("plan", {}))
+
     try:
         _check_arrays(checkpoint)
     except ValueError as error:
@@ -165,74 +177,89 @@ def _read_checkpoint(slot: Folder) -> Checkpoint:
     return checkpoint
 
 
-def place_from(facts: Mapping[str, Any]) -> TrainingState:
-    """Return a place as `dataclasses.asdict` wrote it down."""
-    fields = dict(facts)
+def state_from_dict(saved: Mapping[str, Any]) -> TrainingState:
+    """Return a training state from the form that `dataclasses.asdict` gives it.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If `saved` is not such a form.
+    """
+    fields = dict(saved)
     fields["loss"] = Loss(**fields["loss"])
     fields["history"] = tuple(Loss(**loss) for loss in fields["history"])
-    place = TrainingState(**fields)
-    numbers = [place.seconds, *(value for loss in (place.loss, *place.history) for value in astuple(loss))]
-    if not all(type(count) is int and count >= 0 for count in (place.epochs, place.saved)):
-        raise ValueError(f"{place.epochs!r} epochs after {place.saved!r} checkpoints")
+    state = TrainingState(**fields)
+
+    # The manifest is JSON: a value may have any type.
+    if not all(type(count) is int and count >= 0 for count in (state.epochs, state.saved)):
+        raise ValueError(f"{state.epochs!r} epochs after {state.saved!r} checkpoints")
+    numbers = [state.seconds]
+    for loss in (state.loss, *state.history):
+        numbers += astuple(loss)
     if not all(type(number) in (int, float) for number in numbers):
-        raise ValueError("losses that are no numbers")
-    return place
+        raise ValueError("a loss is not a number")
+    return state
 
 
 def _check_arrays(checkpoint: Checkpoint) -> None:
-    if checkpoint.done.dtype != np.bool_ or checkpoint.done.ndim != 2:
-        raise ValueError(f"blocks that are done as {checkpoint.done.dtype} of {checkpoint.done.ndim} dimensions")
+    done = checkpoint.done
+    if done.dtype != np.bool_ or done.ndim != 2:
+        raise ValueError(f"{DONE} must be a boolean array of 2 dimensions, got {done.dtype} of {done.ndim}")
     if not all(array.dtype in (np.float32, np.float64) for array in checkpoint.arrays.values()):
-        raise ValueError("parameters that are neither float32 nor float64")
+        raise ValueError("parameters must be float32 or float64")
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the plan and both checkpoints of a run that has ended."""
+    """Remove the plan and both checkpoints of a completed run."""
     for name in (*SLOTS, PLAN):
         remove_tree(folder / name)
 
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """Saves the state of a run at intervals."""
+    """The plan and the checkpoints of one run, saved at intervals."""
 
     folder: Path
     identity: str
     minutes: float
     progress: Progress
-    last: float = 0.0
+    last: float = 0.0  # time.monotonic() of the last checkpoint
 
     def find_plan(self) -> dict[str, Any] | None:
-        """Return the plan of the run; where its file is damaged or gone, that of a checkpoint."""
+        """Return the plan of the run, from a checkpoint if its file is damaged or missing."""
         damage = ""
+        plan = None
         try:
             plan = load_plan(self.folder, self.identity)
         except DamagedFolder as error:
-            plan, damage = None, str(error)
+            damage = str(error)
+
         if plan is None:
             plan = _find_plan(self.folder, self.identity)
         if damage:
-            taken = "that of a checkpoint is taken" if plan else "there is no checkpoint either, all begins again"
-            self.progress.message(f"{damage}: {taken}")
+            outcome = (
+                "using the plan in the checkpoint" if plan else "no checkpoint, training starts from the beginning"
+            )
+            self.progress.message(f"{damage}: {outcome}")
         return plan or None
 
-    def keep_plan(self, plan: Mapping[str, Any]) -> None:
-        """Write a plan down."""
+    def save_plan(self, plan: Mapping[str, Any]) -> None:
+        """Write the plan of the run."""
         save_plan(self.folder, self.identity, plan)
 
     def is_due(self) -> bool:
-        """Return whether an interval has passed."""
+        """Return whether the interval since the last checkpoint has passed."""
         return self.minutes > 0 and time.monotonic() - self.last >= 60 * self.minutes
 
     def save(self, checkpoint: Checkpoint) -> TrainingState:
-        """Write a checkpoint; return the place from which the run goes on."""
+        """Write a checkpoint and return the state to continue with, which counts it."""
         save_checkpoint(self.folder, self.identity, checkpoint)
         self.last = time.monotonic()
-        return replace(checkpoint.place, saved=checkpoint.place.saved + 1)
+        return replace(checkpoint.state, saved=checkpoint.state.saved + 1)
 
     def load(self, blocks: tuple[int, ...]) -> Checkpoint | None:
-        """Return the newest whole checkpoint of so many blocks, and say which that is where one was passed over."""
+        """Return the newest intact checkpoint with this number of blocks; report those that were skipped."""
         found = find_checkpoint(self.folder, self.identity, blocks)
-        if found.passed_over:
+        if found.skipped:
             self.progress.message(found.describe())
         return found.checkpoint

@@ -1,8 +1,8 @@
-"""Who runs the steps of a run: this process alone, or many processes.
+"""Executors run training steps, in this process or across several.
 
-The training loop hands rounds over and hears what they lost; where the parameters are meanwhile is the workers' affair.
-`LocalExecutor` is one process with one backend. `swivel.training.distributed` has the others: ranks between which blocks rotate, and
-asynchronous workers around parameter servers.
+The training loop gives an executor rounds of blocks and gets their losses back; the executor owns the parameters
+during a round. `LocalExecutor` uses one process and one backend. `swivel.training.distributed` has the others: ranks
+that pass column blocks around a ring, and asynchronous workers with parameter servers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from swivel.config import TrainConfig
 from swivel.runtime.progress import Progress
@@ -20,12 +20,13 @@ from swivel.training.objective import Loss, Objective
 from swivel.training.plan import BlockedMatrix, TrainingPlan, describe_load, wants_sample
 from swivel.training.schedule import Block, block_starts
 
+T = TypeVar("T")
 Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Blocks of an epoch that share no parameters."""
+    """Blocks of one epoch that share no parameters."""
 
     number: int  # of the epoch
     blocks: Sequence[Block]
@@ -34,28 +35,28 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class CompletedSteps:
-    """Steps that are over, and what each lost."""
+    """Blocks that were trained, with the loss of each."""
 
     blocks: Sequence[Block]
     losses: Sequence[Loss]
-    note: str = ""  # for people: what the loop does not know
+    note: str = ""  # what the executor adds to the progress line
 
 
 @dataclass(frozen=True, slots=True)
 class PauseRequests:
-    """What the loop may want of its workers while they run."""
+    """Callbacks that an executor polls while it runs."""
 
-    should_stop: Callable[[], bool]  # end what was begun, leave the rest
-    should_save: Callable[[], bool]  # pause at the next good place
+    should_stop: Callable[[], bool]  # finish the steps that have started and skip the rest
+    should_save: Callable[[], bool]  # return at the next point where the parameters are consistent
 
     def pause(self) -> bool:
-        """Return whether to pause."""
+        """Return whether `Executor.run` should return early."""
         return self.should_stop() or self.should_save()
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What all steps of a run share, wherever they are run."""
+    """The matrix, settings and plan that all steps of a run share."""
 
     matrix: BlockedMatrix
     config: TrainConfig
@@ -63,17 +64,17 @@ class TrainingJob:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Row blocks and column blocks."""
+        """Number of row blocks and of column blocks."""
         return self.plan.row_blocks, self.plan.column_blocks
 
     @property
     def starts(self) -> Starts:
-        """Where each block of a side begins, and the end."""
+        """Start of each row block and of each column block in block order, followed by the end."""
         rows, columns = self.matrix.shape
         return block_starts(rows, self.plan.row_blocks), block_starts(columns, self.plan.column_blocks)
 
     def steps(self, round_: Round) -> list[Step]:
-        """Return the steps of a round."""
+        """Return one step for each block of a round."""
         return [self._step(round_, block) for block in round_.blocks]
 
     def _step(self, round_: Round, block: Block) -> Step:
@@ -83,145 +84,158 @@ class TrainingJob:
         return Step(block, load, round_.learning_rate, (self.config.seed, 2, round_.number, *block))
 
     def create_backend(self, threads: int) -> Backend:
-        """Return the backend of the plan."""
-        plan, config = self.plan, self.config
+        """Return the backend that the plan names."""
+        plan = self.plan
+        config = self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
+
         settings = StepSettings(Objective.from_config(config), load.zeros, config.weight_decay)
-        memory = config.device_memory
         backend_config = BackendConfig(
-            plan.device, plan.dtype, threads, memory, plan.groups, load.cells, load.is_halved
+            plan.device, plan.dtype, threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )
         return create_backend(plan.backend, settings, backend_config)
 
     def is_sampled(self) -> bool:
-        """Return whether zeros are sampled, where that is wished for."""
+        """Return whether unobserved cells are really sampled: the matrix must be sorted by frequency."""
         return describe_load(self.matrix, self.config, self.blocks, self.plan.device).zeros.share < 1
 
     def wants_sample(self) -> bool:
-        """Return whether zeros are to be sampled."""
+        """Return whether the settings ask for sampled unobserved cells."""
         return wants_sample(self.config, self.plan.device, self.blocks)
 
-    def laid_out(self, here: LocalResources) -> TrainingJob:
-        """Return the job with its matrix in the plan's blocks."""
+    def laid_out(self, resources: LocalResources) -> TrainingJob:
+        """Return the job with its matrix stored in the blocks of the plan."""
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
-            here.progress.message(
+            resources.progress.message(
                 f"re-blocking the matrix from {matrix.row_blocks} x {matrix.column_blocks} "
                 f"to {self.plan.row_blocks} x {self.plan.column_blocks} blocks"
             )
-        blocked = matrix.reblocked(*self.blocks, scratch=here.scratch, threads=here.threads)
+
+        blocked = matrix.reblocked(*self.blocks, scratch=resources.scratch, threads=resources.threads)
         return replace(self, matrix=blocked)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalResources:
-    """What a run may use of this machine."""
+    """What a run may use on this machine."""
 
-    scratch: Path  # a folder for as long as the run lasts
+    scratch: Path  # folder that is removed when the run ends
     threads: int
     progress: Progress
 
 
 class Executor(Protocol):
-    """Who runs the steps of a run."""
+    """Runs the steps of a training run and owns its parameters."""
 
-    is_leader: bool  # whether this process writes what is trained; of several that run the same loop one does
-    ranks: int  # how many run the same loop
-    min_block_size: int  # that it should be given, where the size is open: smaller ones cost more to hand around
+    is_leader: bool  # whether this process writes the result; exactly one of the ranks does
+    ranks: int  # number of processes that run the training loop
+    min_block_size: int  # lower bound on the default block size: small blocks are expensive to move
 
-    def broadcast(self, text: str) -> str:
-        """Return the leading process's text, to all that run the same loop."""
+    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
+        """Return the leader's value on every rank.
 
-    def begin(self, job: TrainingJob, here: LocalResources) -> None:
-        """Make ready."""
+        `decode` rebuilds the value from its JSON form, in which dataclasses are dicts and tuples are lists. An
+        executor with one rank returns the value itself.
+        """
+
+    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+        """Create backends, processes and connections."""
 
     def hold(self, sides: Sides | None) -> None:
-        """Take parameters on, in the order of blocks; only the leading process has them."""
+        """Store the initial parameters, in block order. Ranks other than the leader pass None."""
 
     def describe(self) -> str:
-        """Say in a few words what runs, for people."""
+        """Return a short description of the hardware and the backend for the progress output."""
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Run rounds of one epoch and tell what is over, each block once.
+        """Run rounds of one epoch and yield completed steps, each block once.
 
-        All of them, or, where the loop wishes a pause, some; when the iterator ends nothing is under way. `ahead` are
-        the blocks of the rounds that will come after these.
+        Only some of the rounds run if `requests` asks for a pause. No step is running when the iterator ends. `ahead`
+        are the blocks of the rounds that follow these.
         """
 
     def any_rank(self, is_so: bool) -> bool:
-        """Return whether it is so for any process that runs the same loop."""
+        """Return whether `is_so` is true on any rank. All ranks must call it."""
 
     def is_finite(self) -> bool:
-        """Return whether all parameters are finite after all steps so far, wherever they are; the same on all ranks."""
+        """Return whether all parameters are finite after the steps so far; all ranks get the same answer."""
 
     def fetch(self) -> Sides | None:
-        """Return the parameters after all steps so far as host arrays; None where this process does not lead."""
+        """Return all parameters as host arrays on the leader, None on other ranks."""
 
     def close(self) -> None:
-        """Give threads, memory and other processes back; what `agree` says still holds."""
+        """Release threads, memory and processes. `any_rank` still works afterwards."""
 
 
 class LocalExecutor:
-    """One process, one backend."""
+    """Run all steps in this process, with one backend."""
 
-    is_leader, ranks, min_block_size = True, 1, 1
+    is_leader = True
+    ranks = 1
+    min_block_size = 1
 
-    def broadcast(self, text: str) -> str:
-        """Return the text itself."""
-        return text
+    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
+        """Return the value itself: there is one rank."""
+        assert value is not None
+        return value
 
     def any_rank(self, is_so: bool) -> bool:
-        """Return what was said."""
+        """Return the argument: there is one rank."""
         return is_so
 
-    def begin(self, job: TrainingJob, here: LocalResources) -> None:
-        """Create the backend, and lay the blocks out where it does not."""
-        self._backend = job.create_backend(here.threads)
-        self._job = job if self._backend.builds_layout else job.laid_out(here)
+    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+        """Create the backend, and re-block the matrix unless the backend builds its own layout."""
+        self._backend = job.create_backend(resources.threads)
+        self._job = job if self._backend.builds_layout else job.laid_out(resources)
 
     def hold(self, sides: Sides | None) -> None:
-        """Give the backend the parameters, and all cells where it lays blocks out itself."""
+        """Copy the parameters to the backend, and all cells if it builds its own layout."""
         assert sides is not None
         self._backend.hold(*sides, self._job.starts)
         if self._backend.builds_layout:
             self._backend.take(self._job.matrix.stored)
 
     def describe(self) -> str:
-        """Say what runs."""
+        """Return the description of the backend."""
         return self._backend.describe()
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Run rounds one after the other; one runs while the next is being made ready."""
+        """Run rounds in order, starting each one before waiting for the losses of the previous one."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        before: tuple[Round, PendingSteps] | None = None
+        previous: tuple[Round, PendingSteps] | None = None
+
         for round_ in rounds:
-            begun = self._backend.run(self._job.steps(round_), wishes.should_stop)
-            if before is not None:
-                yield _wait_for(*before)
-            before = round_, begun
-            if begun.steps < len(round_.blocks) or wishes.pause():
+            # The device computes this round while the host collects the losses of the one before.
+            pending = self._backend.run(self._job.steps(round_), requests.should_stop)
+            if previous is not None:
+                yield _wait_for(*previous)
+            previous = round_, pending
+
+            if pending.steps < len(round_.blocks) or requests.pause():
                 break
-        if before is not None:
-            yield _wait_for(*before)
+
+        if previous is not None:
+            yield _wait_for(*previous)
 
     def is_finite(self) -> bool:
-        """Ask the backend."""
+        """Return whether all parameters are finite, checked on the device."""
         return self._backend.is_finite()
 
     def fetch(self) -> Sides | None:
-        """Return the parameters."""
+        """Return all parameters as host arrays."""
         return self._backend.fetch()
 
     def close(self) -> None:
-        """Close the backend."""
+        """Close the backend, if `begin` created one."""
         if "_backend" in self.__dict__:
             self._backend.close()
 
 
-def _wait_for(round_: Round, running: PendingSteps) -> CompletedSteps:
-    losses = running.losses()
+def _wait_for(round_: Round, pending: PendingSteps) -> CompletedSteps:
+    losses = pending.losses()
     return CompletedSteps(round_.blocks[: len(losses)], losses)

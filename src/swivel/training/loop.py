@@ -1,18 +1,18 @@
-"""THE loop: schedule x backend. It knows no device and no file but the checkpoints' folder.
+"""The training loop: runs the schedule on an executor, saves checkpoints and detects divergence.
 
-Receives a matrix of blocks and a configuration, hands on trained rows and columns in the vocabulary's order. How
-they become the vectors that users get is `vectors`' affair.
+It takes a matrix of blocks and a configuration and returns trained rows and columns in vocabulary order.
+`swivel.vectors` combines these into the vectors that users get.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
 from swivel.storage import fingerprint, scratch_folder
 from swivel.training.backends import ParameterBlock
-from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, place_from, saved_bytes
+from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState, saved_bytes, state_from_dict
 from swivel.training.executor import (
     CompletedSteps,
     Executor,
@@ -49,15 +49,18 @@ from swivel.training.schedule import (
 )
 
 Array = NDArray[np.float32]
-ORDER = 2  # of blocks and of what is drawn: a run that another order began does not go on in this one
-MOST_GROWTH = 100  # of the observed loss, over that of small random vectors: more is divergence
-MOST_DECAY = 1e-2  # more shrinks vectors so hard that raising it is no advice
-START_BLOCKS, START_CELLS = 32, 1_000_000  # blocks that it is taken from, or cells, whichever is reached first
+# Version of the order of blocks and of the random numbers. It is part of the identity of a run: a run that started with
+# another order is not resumed.
+ORDER = 2
+MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors: more counts as divergence
+MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
+SAMPLE_BLOCKS = 32  # The sampled loss of small random vectors uses this many blocks,
+SAMPLE_CELLS = 1_000_000  # or fewer if they contain this many cells.
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """Rows and columns in the vocabulary's order, and how they came about."""
+    """Trained rows and columns in vocabulary order, with the plan, the loss of each epoch and the training time."""
 
     rows: Array
     columns: Array
@@ -74,276 +77,374 @@ def train_matrix(
     threads: int,
     progress: Progress = SILENT,
     start: WarmStart | None = None,
-    workers: Executor | None = None,
+    executor: Executor | None = None,
 ) -> TrainingResult | None:
-    """Train row and column vectors for a matrix, from small random ones or from a warm `start`.
+    """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
-    `folder` is where checkpoints live while the run lasts; a run that was killed goes on from the last one when it
-    is called again with the same matrix and configuration, by these `workers` or by others. Ctrl-C and SIGTERM save
-    one first. `workers` are closed at the end. Where several processes run this loop together, those that do not lead
-    return None.
+    Parameters
+    ----------
+    matrix : BlockedMatrix
+        Co-occurrence counts.
+    config : TrainConfig
+        Settings of the training.
+    folder : Path
+        Folder for the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function
+        is called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and
+        SIGTERM save a checkpoint first.
+    threads : int
+        Number of CPU threads.
+    progress : Progress
+        Gets messages and progress events.
+    start : WarmStart, optional
+        Vectors to start from.
+    executor : Executor, optional
+        Runs the steps; it is closed at the end. By default this process runs them.
+
+    Returns
+    -------
+    TrainingResult or None
+        None on ranks that are not the leader, if several processes run this loop together.
+
+    Raises
+    ------
+    TrainingError
+        The matrix has no counts, or this machine cannot continue the saved run.
+    Diverged
+        A loss or a parameter is not finite, or the loss grew far above its initial value.
     """
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
-        parse_bytes(config.device_memory)  # A slip is told whatever the device.
+        parse_bytes(config.device_memory)  # Validate even if this device does not use the value.
+
     provenance = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
-    identity = fingerprint(provenance | ({"init": start.fingerprint} if start else {}))
-    saver = CheckpointStore(folder, identity, config.checkpoint_minutes, progress)
+    if start is not None:
+        provenance["init"] = start.fingerprint
+    checkpoints = CheckpointStore(folder, fingerprint(provenance), config.checkpoint_minutes, progress)
+
     with (
         scratch_folder(folder) as scratch,
         stop_on_signals() as should_stop,
-        contextlib.closing(workers or LocalExecutor()) as team,
+        contextlib.closing(executor or LocalExecutor()) as executor,
     ):
-        # Nothing is trained yet; of several processes none leaves alone, while others wait for it.
-        with should_stop.acting_at_once() if team.ranks == 1 else contextlib.nullcontext():
-            plan = _lead_plan(matrix, config, saver, team, start) if team.is_leader else None
-            if plan is not None:
+        # Before the first step there is nothing to save, so a signal stops a single process at once. A rank must not
+        # leave alone: the others would wait for it.
+        with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
+            plan = None
+            if executor.is_leader:
+                plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
-                saver.keep_plan(asdict(plan))
-            plan = read_plan(json.loads(team.broadcast(json.dumps(asdict(plan) if plan else {}))), folder)
-            run = _TrainingRun(TrainingJob(matrix, config, plan), team, saver, should_stop)
+                checkpoints.save_plan(asdict(plan))
+            plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
+
+            run = _TrainingRun(TrainingJob(matrix, config, plan), executor, checkpoints, should_stop)
             run.prepare(LocalResources(scratch, threads, progress), start)
+
         return run.train(progress)
 
 
-def _lead_plan(
-    matrix: BlockedMatrix, config: TrainConfig, saver: CheckpointStore, team: Executor, start: WarmStart | None
+def _find_or_make_plan(
+    matrix: BlockedMatrix,
+    config: TrainConfig,
+    checkpoints: CheckpointStore,
+    executor: Executor,
+    start: WarmStart | None,
 ) -> TrainingPlan:
-    """Return the plan that was written down, or make one."""
-    saved = saver.find_plan()
+    """Return the saved plan of the run, or a new one."""
+    saved = checkpoints.find_plan()
     if saved is None:
-        plan = _make_plan(matrix, config, start, team.min_block_size)
-        plan = replace(plan, ranks=config.ranks or team.ranks)
-    else:
-        plan = read_plan(saved, saver.folder)
-        check_plan(plan, config, saver.folder)
-        if config.ranks is None and team.ranks > 1:  # One process can keep any order; ranks want their own.
-            plan = replace(plan, ranks=team.ranks)
+        plan = make_plan(matrix, config, executor.min_block_size)
+        if start is not None and config.epochs is None and config.end == "epochs":
+            plan = replace(plan, epochs=fewer_epochs(plan.epochs))
+        return replace(plan, ranks=config.ranks or executor.ranks)
+
+    plan = read_plan(saved, checkpoints.folder)
+    check_plan(plan, config, checkpoints.folder)
+    # One process can follow the order made for any number of ranks; several ranks need their own.
+    if config.ranks is None and executor.ranks > 1:
+        plan = replace(plan, ranks=executor.ranks)
     return plan
-
-
-def _make_plan(
-    matrix: BlockedMatrix, config: TrainConfig, start: WarmStart | None, min_block_size: int
-) -> TrainingPlan:
-    plan = make_plan(matrix, config, min_block_size)
-    is_open = config.epochs is None and config.end == "epochs"
-    return replace(plan, epochs=fewer_epochs(plan.epochs)) if start and is_open else plan
 
 
 class _TrainingRun:
     """One training run, from the first step or from a checkpoint to the end."""
 
-    def __init__(self, job: TrainingJob, workers: Executor, saver: CheckpointStore, should_stop: StopRequest) -> None:
-        self.job, self.workers, self.saver, self.should_stop = job, workers, saver, should_stop
-        self.matrix, self.config, self.plan = job.matrix, job.config, job.plan
+    def __init__(
+        self, job: TrainingJob, executor: Executor, checkpoints: CheckpointStore, should_stop: StopRequest
+    ) -> None:
+        self.job = job
+        self.matrix = job.matrix
+        self.config = job.config
+        self.plan = job.plan
         self.objective = Objective.from_config(job.config)
-        self.place = TrainingState()
-        self.done = np.zeros(job.blocks, np.bool_)  # blocks of the epoch that is under way
+
+        self.executor = executor
+        self.checkpoints = checkpoints
+        self.should_stop = should_stop
+        self.requests = PauseRequests(should_stop, checkpoints.is_due)
+
+        self.state = TrainingState()
+        self.done = np.zeros(job.blocks, np.bool_)  # blocks trained in the current epoch
         self._clock = 0.0
-        self._orders: dict[int, list[list[Block]]] = {}
+        self._orders: dict[int, list[list[Block]]] = {}  # by number of the epoch
+
+        # Parameters are stored in block order: row_order[i] is the vocabulary index of row i.
         self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
         self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
 
-    def prepare(self, here: LocalResources, start: WarmStart | None) -> None:
-        """Make ready for the first step, or for the one after the last that was saved."""
-        plan, (rows, columns) = self.plan, self.matrix.shape
-        self.workers.begin(self.job, here)
-        self.workers.hold(self._agree_on_start(here, start))
+    def prepare(self, resources: LocalResources, start: WarmStart | None) -> None:
+        """Give the executor the initial or saved parameters, and report what will run."""
+        self.executor.begin(self.job, resources)
+        arrays = None
+        if self.executor.is_leader:
+            arrays = self.restore()
+            if arrays is None:
+                sums = self.matrix.row_sums, self.matrix.column_sums
+                orders = self.row_order, self.column_order
+                arrays = make_arrays(sums, orders, self.config, start=start, threads=resources.threads)
+
+        self.share_state()
+        if self.steps_done:
+            resources.progress.message(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
+        self.executor.hold(None if arrays is None else self.parameters(arrays))
+
+        plan = self.plan
+        rows, columns = self.matrix.shape
         if self.job.wants_sample() and not self.job.is_sampled():
-            here.progress.message("all zeros are computed: sampling needs rows and columns sorted by falling frequency")
-        here.progress.message(
+            resources.progress.message(
+                "computing all zeros: sampling needs rows and columns sorted by falling frequency"
+            )
+        resources.progress.message(
             f"training {rows:,} x {columns:,}, {plan.epochs} epochs over {plan.row_blocks} x {plan.column_blocks} "
-            f"blocks: {self.workers.describe()}{self._why_not_cuda()}"
+            f"blocks: {self.executor.describe()}{self.explain_cpu()}"
         )
 
-    def train(self, progress: Progress) -> TrainingResult | None:
-        """Run all epochs that are left."""
-        self.saver.last = time.monotonic()
-        self._meter = TrainingMetrics(progress, self.done.size)
-        self._run_epochs(progress)
-        return self._finish()
-
-    def _why_not_cuda(self) -> str:
-        is_open = self.config.device == "auto" and self.config.backend == "auto"
-        return "; no CUDA device here" if is_open and self.plan.device == "cpu" else ""
-
-    def _agree_on_start(self, here: LocalResources, start: WarmStart | None) -> Sides | None:
-        """Return the parameters to begin with, and have all processes of this loop begin at the same place."""
-        arrays = (self._restore() or self._initial_arrays(start, here.threads)) if self.workers.is_leader else None
-        told = json.dumps([asdict(self.place), np.flatnonzero(self.done).tolist()])
-        place, done = json.loads(self.workers.broadcast(told))
-        self.place = place_from(place)
-        self.done.flat[done] = True
-        if self._done_steps():
-            here.progress.message(f"going on after {self._done_steps():,} of {self._all_steps():,} steps")
-        return None if arrays is None else self._sides(arrays)
-
-    def _initial_arrays(self, start: WarmStart | None, threads: int) -> dict[str, Array]:
-        sums, orders = (self.matrix.row_sums, self.matrix.column_sums), (self.row_order, self.column_order)
-        return make_arrays(sums, orders, self.config, start=start, threads=threads)
-
-    def _restore(self) -> dict[str, Array] | None:
-        saved = self.saver.load(self.done.shape)
+    def restore(self) -> dict[str, Array] | None:
+        """Continue from the last checkpoint and return its parameters, or None if there is none."""
+        saved = self.checkpoints.load(self.done.shape)
         if saved is None:
             return None
-        self.place = replace(saved.place, saved=saved.place.saved + 1)
+
+        self.state = replace(saved.state, saved=saved.state.saved + 1)
         self.done = saved.done
         return dict(saved.arrays)
 
-    def _sides(self, arrays: dict[str, Array]) -> Sides:
-        matrix, objective = self.matrix, self.objective
-        row_offset = row_offsets(matrix.row_sums, matrix.total, objective)[self.row_order].astype(np.float32)
-        column_offset = column_offsets(matrix.column_sums, objective)[self.column_order].astype(np.float32)
-        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], row_offset)
-        return rows, ParameterBlock(arrays["columns"], arrays["columns_accumulators"], column_offset)
+    def share_state(self) -> None:
+        """Copy the leader's position in the schedule to all ranks."""
 
-    def _all_steps(self) -> int:
+        def decode(saved: Any) -> tuple[TrainingState, list[int]]:
+            state, done = saved
+            return state_from_dict(state), done
+
+        leader = self.state, np.flatnonzero(self.done).tolist()
+        self.state, done = self.executor.broadcast(leader, decode)
+        self.done.flat[done] = True
+
+    def parameters(self, arrays: dict[str, Array]) -> Sides:
+        """Return the parameters of rows and columns in block order, with their share of every target."""
+        matrix = self.matrix
+        row_offset = row_offsets(matrix.row_sums, matrix.total, self.objective)[self.row_order]
+        column_offset = column_offsets(matrix.column_sums, self.objective)[self.column_order]
+
+        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], row_offset.astype(np.float32))
+        columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], column_offset.astype(np.float32))
+        return rows, columns
+
+    def explain_cpu(self) -> str:
+        """Return why the CPU was chosen, if the settings leave the device open."""
+        is_open = self.config.device == "auto" and self.config.backend == "auto"
+        return "; no CUDA device" if is_open and self.plan.device == "cpu" else ""
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps in all epochs."""
         return self.plan.epochs * self.done.size
 
-    def _done_steps(self) -> int:
-        return self.place.epochs * self.done.size + int(np.count_nonzero(self.done))
+    @property
+    def steps_done(self) -> int:
+        """Number of steps taken so far."""
+        return self.state.epochs * self.done.size + int(np.count_nonzero(self.done))
 
-    def _order(self, number: int) -> list[list[Block]]:
-        """Return the order of an epoch."""
-        plan, seed = self.plan, (self.config.seed, 1, number)
+    @property
+    def cells_per_step(self) -> float:
+        """Mean number of cells in a block, observed or not."""
+        return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
+
+    def train(self, progress: Progress) -> TrainingResult | None:
+        """Run the remaining epochs and return the result (None on ranks that are not the leader)."""
+        self.checkpoints.last = time.monotonic()
+        self._metrics = TrainingMetrics(progress, self.done.size)
+
+        with track(progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
+            task.advance(self.steps_done * self.cells_per_step)
+            self._clock = time.perf_counter()
+            while self.state.epochs < self.plan.epochs and not self.has_converged():
+                self.run_epoch(task)
+
+        return self.finish()
+
+    def run_epoch(self, task: Task) -> None:
+        """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
+        number = self.state.epochs
+        while not self.done.all():
+            for steps in self.executor.run(self.remaining_rounds(), self.order_of_epoch(number + 1), self.requests):
+                self.record(steps, task)
+
+            # The executor returns early when a checkpoint is due or a signal arrived. All ranks must agree, because
+            # saving gathers the parameters of every rank.
+            if self.executor.any_rank(self.requests.pause()):
+                self.save_checkpoint()
+                self.raise_if_stopped()
+
+        self.check_divergence()
+        self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
+        self.done[:] = False
+
+    def order_of_epoch(self, number: int) -> list[list[Block]]:
+        """Return the rounds of an epoch, in an order that depends on the seed, the plan and the epoch alone."""
         if number not in self._orders:
+            plan = self.plan
+            seed = (self.config.seed, 1, number)
             if plan.ranks > 1:
                 order = rounds_for_ranks(plan.row_blocks, plan.column_blocks, plan.ranks, seed)
             elif plan.groups is None:
                 order = rounds_without_conflict(plan.row_blocks, plan.column_blocks, seed)
             else:
                 order = rounds_in_groups(plan.row_blocks, plan.column_blocks, *plan.groups, seed)
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.place.epochs}
+
+            # Keep this epoch and the next; forget those before.
+            self._orders = {kept: self._orders[kept] for kept in self._orders if kept >= self.state.epochs}
             self._orders[number] = order
         return self._orders[number]
 
-    def _rounds_left(self) -> list[Round]:
-        """Return what is left of the epoch that is under way, each round with the rate that falls to it."""
-        number, rounds = self.place.epochs, []
-        before = number * self.done.size
-        for blocks in self._order(number):
+    def remaining_rounds(self) -> list[Round]:
+        """Return the rounds of this epoch that have blocks left, each with its learning rate."""
+        number = self.state.epochs
+        steps_before = number * self.done.size
+        rounds = []
+
+        for blocks in self.order_of_epoch(number):
             left = [block for block in blocks if not self.done[block]]
             if left:
-                rounds.append(Round(number, left, self._rate(before)))
-            before += len(blocks)
+                rounds.append(Round(number, left, self.learning_rate_after(steps_before)))
+            steps_before += len(blocks)
         return rounds
 
-    def _rate(self, before: int) -> float:
-        learning_rate = self.config.learning_rate
-        return falling_rate(learning_rate, before, self._all_steps()) if self.config.end == "epochs" else learning_rate
+    def learning_rate_after(self, steps: int) -> float:
+        """Return the learning rate after a number of steps; it is constant when training until convergence."""
+        if self.config.end == "epochs":
+            return falling_rate(self.config.learning_rate, steps, self.total_steps)
+        return self.config.learning_rate
 
-    def _run_epochs(self, progress: Progress) -> None:
-        with track(progress, "training", self._all_steps() * self._cells_per_step, "cells") as task:
-            task.advance(self._done_steps() * self._cells_per_step)
-            self._clock = time.perf_counter()
-            while self.place.epochs < self.plan.epochs and not self._has_converged():
-                self._run_epoch(task)
-
-    @property
-    def _cells_per_step(self) -> float:
-        return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
-
-    def _has_converged(self) -> bool:
-        history = self.place.history
+    def has_converged(self) -> bool:
+        """Return whether the last epoch lowered the mean loss by less than the tolerance."""
+        history = self.state.history
         if self.config.end != "converged" or len(history) < 2:
             return False
-        before, now = history[-2].mean, history[-1].mean
+
+        before = history[-2].mean
+        now = history[-1].mean
         return before - now < self.config.tolerance * before
 
-    def _run_epoch(self, task: Task) -> None:
-        number = self.place.epochs
-        wishes = PauseRequests(self.should_stop, self.saver.is_due)
-        while not self.done.all():
-            for done in self.workers.run(self._rounds_left(), self._order(number + 1), wishes):
-                self._collect(done, task)
-            if self.workers.any_rank(wishes.pause()):
-                self._save()
-                self._leave_if_asked()
-        self._check_growth()
-        self._check_overflow()
-        history = (*self.place.history, self.place.loss)
-        self.place = replace(self.place, epochs=number + 1, loss=Loss(), history=history)
-        self.done[:] = False
-
-    def _leave_if_asked(self) -> None:
-        if self.workers.any_rank(self.should_stop()):
-            if not self.should_stop():
-                self.should_stop.set()  # Another process was asked.
-            self.should_stop.raise_if_set()
-
-    def _check_growth(self) -> None:
-        """Raise Diverged where the observed cells of this epoch lose far more than under small random vectors."""
-        loss = self.place.loss
-        # A cell loses f(x) / 2 at least under such vectors, and f(x) is b0 at least. Mostly that settles it, and the
-        # loss at the start, which takes longer than an epoch on a GPU, need not be computed.
-        if loss.mean_observed <= MOST_GROWTH * self.objective.confidence_base / 2:
-            return
-        if loss.mean_observed <= MOST_GROWTH * self._sampled_start.mean_observed:
-            return
-        if loss.observed > MOST_GROWTH * self._whole_start.observed:  # A few huge counts may lie outside the sample.
-            raise self._diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its start")
-
-    def _check_overflow(self) -> None:
-        """Raise Diverged where a parameter is not finite, computed where the parameters are.
-
-        The loss does not show it: it is that of the step before, and an accumulator that overflows holds its vector
-        still.
-        """
-        if not self.workers.is_finite():
-            raise self._diverged("a vector is not finite")
-
-    @cached_property
-    def _sampled_start(self) -> Loss:
-        return starting_loss(self.matrix, self.objective, START_BLOCKS, START_CELLS)
-
-    @cached_property
-    def _whole_start(self) -> Loss:
-        return starting_loss(self.matrix, self.objective)
-
-    def _collect(self, done: CompletedSteps, task: Task) -> None:
-        """Add what steps lost."""
-        for block in done.blocks:
+    def record(self, steps: CompletedSteps, task: Task) -> None:
+        """Mark blocks as done, add their losses and report progress."""
+        for block in steps.blocks:
             self.done[block] = True
-        loss, lost = sum(done.losses, self.place.loss), sum(done.losses, Loss())
-        if not self.objective.pushes:  # Zeros say nothing: the mean is that of the observed.
-            loss, lost = replace(loss, unobserved_cells=0), replace(lost, unobserved_cells=0)
-        if not math.isfinite(loss.mean):
-            raise self._diverged("the loss is not finite")
+
+        epoch_loss = sum(steps.losses, self.state.loss)
+        step_loss = sum(steps.losses, Loss())
+        if not self.objective.pushes:  # GloVe ignores unobserved cells: the mean is over the observed ones.
+            epoch_loss = replace(epoch_loss, unobserved_cells=0)
+            step_loss = replace(step_loss, unobserved_cells=0)
+        if not math.isfinite(epoch_loss.mean):
+            raise self.diverged("the loss is not finite")
+
         now = time.perf_counter()
-        self.place = replace(self.place, loss=loss, seconds=self.place.seconds + now - self._clock)
+        self.state = replace(self.state, loss=epoch_loss, seconds=self.state.seconds + now - self._clock)
         self._clock = now
-        task.advance(len(done.blocks) * self._cells_per_step, self._note() + done.note)
-        step = self._done_steps()
-        learning_rate = self._rate(step - len(done.blocks))  # that they were taken at
-        self._meter.add(lost, len(done.blocks), self._cells_per_step, learning_rate, step)
 
-    def _diverged(self, what: str) -> Diverged:
-        config = self.config
-        advice = (
-            "raise --weight-decay"
-            if config.weight_decay <= MOST_DECAY
-            else f"lower --weight-decay (now {config.weight_decay:g})"
-        )
-        return Diverged(
-            f"{what} by step {self._done_steps():,} of {self._all_steps():,} (epoch {self.place.epochs + 1}): "
-            f"the vectors grew without bound; lower --learning-rate (now {config.learning_rate:g}) or {advice}. "
-            "The last checkpoint, if any, is untouched"
-        )
+        count = len(steps.blocks)
+        task.advance(count * self.cells_per_step, self.progress_note() + steps.note)
+        learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
+        self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
 
-    def _note(self) -> str:
-        loss = self.place.loss
+    def progress_note(self) -> str:
+        """Return epoch and loss for the progress line."""
+        loss = self.state.loss
         return (
-            f"epoch {self.place.epochs + 1}/{self.plan.epochs}, loss {loss.mean:.4f} "
+            f"epoch {self.state.epochs + 1}/{self.plan.epochs}, loss {loss.mean:.4f} "
             f"(observed {loss.mean_observed:.3f}, unobserved {loss.mean_unobserved:.5f})"
         )
 
-    def _fetch(self) -> dict[str, Array] | None:
-        """Return all parameters as host arrays, or None where this process does not lead."""
-        self._check_overflow()
-        sides = self.workers.fetch()
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint, unless the run has diverged: the last good one must stay."""
+        self.check_divergence()
+        arrays = self.fetch()
+        if arrays is not None:
+            self.state = self.checkpoints.save(Checkpoint(self.state, self.done, arrays, asdict(self.plan)))
+        self.checkpoints.last = time.monotonic()  # also on ranks that write nothing
+
+    def raise_if_stopped(self) -> None:
+        """Raise the exception of the signal that arrived on this rank or on another."""
+        if self.executor.any_rank(self.should_stop()):
+            if not self.should_stop():
+                self.should_stop.set()  # The signal arrived on another rank.
+            self.should_stop.raise_if_set()
+
+    def check_divergence(self) -> None:
+        """Raise Diverged if the loss grew far above its initial value or a parameter is not finite."""
+        self.check_growth()
+        self.check_overflow()
+
+    def check_growth(self) -> None:
+        """Raise Diverged if the observed loss of this epoch is far above that of small random vectors."""
+        loss = self.state.loss
+        # With small random vectors a cell loses at least f(x) / 2, and f(x) is at least b0. This bound is usually
+        # enough; computing the initial loss takes longer than an epoch on a GPU.
+        if loss.mean_observed <= MAX_GROWTH * self.objective.confidence_base / 2:
+            return
+        if loss.mean_observed <= MAX_GROWTH * self._sampled_initial_loss.mean_observed:
+            return
+
+        # A few huge counts may lie outside the sample: compare with all cells before giving up.
+        if loss.observed > MAX_GROWTH * self._full_initial_loss.observed:
+            raise self.diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its initial value")
+
+    def check_overflow(self) -> None:
+        """Raise Diverged if a parameter is not finite, checked on the device.
+
+        The loss alone does not show this: it was computed before the last update, and an accumulator that overflows
+        stops its vector from changing.
+        """
+        if not self.executor.is_finite():
+            raise self.diverged("a vector is not finite")
+
+    @cached_property
+    def _sampled_initial_loss(self) -> Loss:
+        return starting_loss(self.matrix, self.objective, SAMPLE_BLOCKS, SAMPLE_CELLS)
+
+    @cached_property
+    def _full_initial_loss(self) -> Loss:
+        return starting_loss(self.matrix, self.objective)
+
+    def diverged(self, problem: str) -> Diverged:
+        """Return an error that says where training diverged and which settings to change."""
+        config = self.config
+        advice = "raise weight_decay"
+        if config.weight_decay > MAX_ADVISED_DECAY:
+            advice = f"lower weight_decay (now {config.weight_decay:g})"
+        return Diverged(
+            f"{problem} by step {self.steps_done:,} of {self.total_steps:,} (epoch {self.state.epochs + 1}): "
+            f"the vectors grew without bound; lower learning_rate (now {config.learning_rate:g}) or {advice}. "
+            "The last checkpoint, if any, is unchanged"
+        )
+
+    def fetch(self) -> dict[str, Array] | None:
+        """Return all parameters as host arrays on the leader, None on other ranks."""
+        sides = self.executor.fetch()
         if sides is None:
             return None
+
         rows, columns = sides
         return {
             "rows": rows.vectors,
@@ -352,48 +453,57 @@ class _TrainingRun:
             "columns_accumulators": columns.accumulators,
         }
 
-    def _save(self) -> None:
-        self._check_growth()  # before it takes the place of a better one
-        arrays = self._fetch()
-        if arrays is not None:
-            self.place = self.saver.save(Checkpoint(self.place, self.done, arrays, asdict(self.plan)))
-        self.saver.last = time.monotonic()
-
-    def _finish(self) -> TrainingResult | None:
-        arrays = self._fetch()
+    def finish(self) -> TrainingResult | None:
+        """Return the vectors in vocabulary order, without biases; None on ranks that are not the leader."""
+        self.check_overflow()
+        arrays = self.fetch()
         if arrays is None:
             return None
-        dim = self.config.dim  # without biases
+
+        dim = self.config.dim
         rows = _in_vocabulary_order(arrays["rows"][:, :dim], self.row_order)
         columns = _in_vocabulary_order(arrays["columns"][:, :dim], self.column_order)
-        # A feature without counts has no gradient but rounding's; its vector is zero, exactly.
+
+        # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
         rows[self.matrix.row_sums <= 0] = 0
         columns[self.matrix.column_sums <= 0] = 0
-        return TrainingResult(rows, columns, self.plan, self.place.history, self.place.seconds)
+        return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
 
 
 def starting_loss(
-    matrix: BlockedMatrix, objective: Objective, most_blocks: float = math.inf, most_cells: float = math.inf
+    matrix: BlockedMatrix, objective: Objective, max_blocks: float = math.inf, max_cells: float = math.inf
 ) -> Loss:
-    """Return the loss of the observed cells under small random vectors, of all of them or of a sample of blocks.
+    """Return the loss of observed cells under small random vectors, over all blocks or a sample of them.
 
-    Their products are within 1 of zero: at most about (pmi^2 + 1) f / 2 each. Without a cell it is infinite.
+    Dot products of such vectors are within 1 of zero, so that a cell loses at most about f(x) (pmi^2 + 1) / 2. The
+    loss is infinite if there is no observed cell.
     """
-    rows = row_offsets(matrix.row_sums, matrix.total, objective)
-    columns = column_offsets(matrix.column_sums, objective)
-    height, width = matrix.row_blocks, matrix.column_blocks
-    found = Loss()
-    for n in range(int(min(most_blocks, height * width))):
-        i, j = n % height, (n % height + n // height) % width
+    row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
+    column_offset = column_offsets(matrix.column_sums, objective)
+    height = matrix.row_blocks
+    width = matrix.column_blocks
+    total = Loss()
+
+    # Go along diagonals, so that a sample contains as many different row and column blocks as possible.
+    for n in range(int(min(max_blocks, height * width))):
+        i = n % height
+        j = (i + n // height) % width
         cells = matrix.cells(i, j)
-        a, b = cells.positions >> 16, cells.positions & 0xFFFF
-        offsets = rows[i::height][b if cells.mirrored else a] + columns[j::width][a if cells.mirrored else b]
+
+        # A position packs two indices within the block into 32 bits; a mirrored block is stored transposed.
+        rows = cells.positions >> 16
+        columns = cells.positions & 0xFFFF
+        if cells.mirrored:
+            rows, columns = columns, rows
+
+        offsets = row_offset[i::height][rows] + column_offset[j::width][columns]
         counts = cells.counts.astype(np.float64)
         squares = observed_targets(counts, offsets) ** 2 + 1
-        found += Loss(float((0.5 * objective.confidence(counts) * squares).sum()), len(counts))
-        if found.observed_cells > most_cells:
+        total += Loss(float((0.5 * objective.confidence(counts) * squares).sum()), len(counts))
+        if total.observed_cells > max_cells:
             break
-    return found if found.observed else Loss(math.inf, 1)
+
+    return total if total.observed else Loss(math.inf, 1)
 
 
 def _in_vocabulary_order(blocked: Array, order: NDArray[np.int64]) -> Array:

@@ -1,19 +1,19 @@
-"""The mathematics in plain NumPy float64: the oracle for everything else.
+"""The objective in NumPy float64: losses, gradients and Adagrad, as the reference for all backends.
 
-Receives arrays, hands on losses and gradients. Every backend is held to this module by one contract test; nothing
-here is fast and nothing here knows a block, a device or a file.
+A contract test compares every backend with this module. It is written for clarity, not for speed.
 
-The paper's letters: x counts, W and C the row and column vectors, D the total, f the confidence::
+The symbols are those of the Swivel paper: x are counts, W and C the row and column vectors, D the sum of all counts, f
+the confidence::
 
-    pmi(i;j)  = log x_ij + log D - log x_i* - log x_*j          the target of an observed cell
-    pmi*(i;j) = the same with a stand-in for x_ij (1)           of an unobserved one
+    pmi(i;j)  = log x_ij + log D - log x_i* - log x_*j          target of an observed cell
+    pmi*(i;j) = the same with 1 (or `unseen`) in place of x_ij  bound for an unobserved cell
     L_1(i;j)  = 1/2 f(x_ij) (w_i . c_j - pmi(i;j))^2            x_ij > 0
     L_0(i;j)  = log(1 + exp(w_i . c_j - pmi*(i;j)))             x_ij = 0
-    f(x)      = b0 + b x^a, at most f_max
+    f(x)      = min(b0 + b x^a, f_max)
 
-GloVe's objective is the same with other targets, log x_ij, and with biases that are learned: [w b 1] . [c 1 b'] is
-w . c + b + b', the ones held fixed. Its stand-in for a count of 0 is infinite: no product is ever above it, and no
-unobserved cell pushes.
+GloVe uses log x_ij as the target and learns biases. They are extra dimensions: [w b 1] . [c 1 b'] = w . c + b + b',
+where the ones are constant. GloVe ignores unobserved cells, which is the same as an infinite `unseen`: L_0 and its
+gradient are then zero.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from swivel.config import TrainConfig
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-# The offset of a row or column without counts: its cells are as unobserved as can be, so that their gradient is
-# exactly zero (log 0 would be infinite, and infinity minus infinity is not a number).
+# Offset of a row or column without counts. It makes the gradient of its cells exactly zero; an infinite offset (from
+# log 0) would give NaN, because infinity minus infinity is undefined.
 NEVER = 1e30
-BIASES = 2  # dimensions that biases take: one's own, and the 1 that the other side's meets
-# Adagrad's accumulator of what is to stay as it is: its steps are smaller than the rounding of a 1, also in float64.
+BIASES = 2  # extra dimensions of a vector with bias: its bias, and the constant 1 that multiplies the other side's
+# Accumulator of the constant ones: with it, an Adagrad step is smaller than the rounding error of a 1, even in float64.
 HELD = np.float32(1e36)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The settings of the loss."""
+    """Settings of the loss: b0, b and a of the confidence, its bound, the shift of the PMI, and `unseen`."""
 
     confidence_base: float = 0.1
     confidence_scale: float = 0.25
@@ -47,30 +47,30 @@ class Objective:
     shift: float = 0.0
     unseen: float = 1.0
     confidence_most: float = math.inf
-    has_biases: bool = False  # learned ones, in place of the marginals
+    has_biases: bool = False  # learned biases (GloVe) instead of log marginals
 
     @classmethod
     def from_config(cls, config: TrainConfig) -> Objective:
-        """Return the part of a training configuration that makes the loss."""
+        """Return the objective that a training configuration describes."""
         is_glove = config.objective == "glove"
         return cls(
-            config.confidence_base,
-            config.confidence_scale,
-            config.confidence_power,
-            config.shift,
-            math.inf if is_glove else config.unseen,
-            math.inf if config.confidence_most is None else config.confidence_most,
+            confidence_base=config.confidence_base,
+            confidence_scale=config.confidence_scale,
+            confidence_power=config.confidence_power,
+            shift=config.shift,
+            unseen=math.inf if is_glove else config.unseen,
+            confidence_most=math.inf if config.confidence_most is None else config.confidence_most,
             has_biases=is_glove,
         )
 
     @property
     def pushes(self) -> bool:
-        """Whether unobserved cells push their product down."""
+        """Whether unobserved cells contribute to the loss."""
         return self.unseen < math.inf
 
     @property
     def extra_dims(self) -> int:
-        """Dimensions that are trained beside those of the vectors."""
+        """Number of dimensions that are trained in addition to those of the vectors."""
         return BIASES if self.has_biases else 0
 
     def confidence(self, x: Array) -> Array:
@@ -85,7 +85,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Sums over cells; the means are what is shown. Unobserved cells are counted as often as they weigh."""
+    """Sums of losses and numbers of cells. A sampled unobserved cell counts with its weight."""
 
     observed: float = 0.0
     observed_cells: float = 0.0
@@ -102,45 +102,47 @@ class Loss:
 
     @property
     def mean_observed(self) -> float:
-        """Mean loss of an observed cell."""
+        """Mean over observed cells."""
         return self.observed / max(self.observed_cells, 1)
 
     @property
     def mean_unobserved(self) -> float:
-        """Mean loss of an unobserved cell."""
+        """Mean over unobserved cells."""
         return self.unobserved / max(self.unobserved_cells, 1)
 
     @property
     def mean(self) -> float:
-        """Mean loss of a cell."""
+        """Mean over all cells."""
         return (self.observed + self.unobserved) / max(self.observed_cells + self.unobserved_cells, 1)
 
 
 def log_or_never(sums: Array) -> Array:
-    """Return log of marginal sums, and `-NEVER` where there is nothing to take the log of."""
+    """Return the log of marginal sums, and `-NEVER` for a sum of zero."""
     empty = sums <= 0
     return np.where(empty, -NEVER, np.log(np.where(empty, 1.0, sums)))
 
 
 def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
-    """Return the rows' share of every target: log D - log x_i* - shift; with biases none."""
+    """Return the row's part of a target: log D - log x_i* - shift, or 0 if biases are learned."""
     if objective.has_biases:
-        return _nothing_or_never(row_sums)
+        return _zero_or_never(row_sums)
     constant = float(np.log(total)) - objective.shift
     return constant - log_or_never(row_sums)
 
 
 def column_offsets(column_sums: Array, objective: Objective) -> Array:
-    """Return the columns' share of every target: -log x_*j; with biases none."""
-    return _nothing_or_never(column_sums) if objective.has_biases else -log_or_never(column_sums)
+    """Return the column's part of a target: -log x_*j, or 0 if biases are learned."""
+    if objective.has_biases:
+        return _zero_or_never(column_sums)
+    return -log_or_never(column_sums)
 
 
-def _nothing_or_never(sums: Array) -> Array:
+def _zero_or_never(sums: Array) -> Array:
     return np.where(sums <= 0, NEVER, 0.0)
 
 
 def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single, Single]:
-    """Return a side's vectors and accumulators with two dimensions more: [w b 1] of rows, [c 1 b'] of columns.
+    """Return vectors and accumulators with two more dimensions: [w b 1] for rows (side 0), [c 1 b'] for columns (1).
 
     >>> vectors, accumulators = add_biases(np.ones((1, 1), np.float32), np.ones((1, 1), np.float32), 1)
     >>> vectors.tolist(), int((accumulators == HELD).argmax())
@@ -149,20 +151,23 @@ def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single
     dim = vectors.shape[1]
     wide = np.zeros((len(vectors), dim + BIASES), np.float32)
     wide_accumulators = np.empty_like(wide)
-    wide[:, :dim], wide_accumulators[:, :dim] = vectors, accumulators
+    wide[:, :dim] = vectors
+    wide_accumulators[:, :dim] = accumulators
+
     one, bias = (dim, dim + 1) if side else (dim + 1, dim)
-    wide[:, one], wide_accumulators[:, one] = 1, HELD
-    wide_accumulators[:, bias] = accumulators[:, 0]
+    wide[:, one] = 1
+    wide_accumulators[:, one] = HELD
+    wide_accumulators[:, bias] = accumulators[:, 0]  # The bias itself starts at zero.
     return wide, wide_accumulators
 
 
 def observed_targets(x: Array, offsets: Array) -> Array:
-    """Return pmi of observed cells, where `offsets` are row plus column offsets of each."""
+    """Return the PMI of observed cells; `offsets` is the sum of the row and column offsets of each cell."""
     return np.log(x) + offsets
 
 
 def observed_losses(products: Array, x: Array, offsets: Array, objective: Objective) -> Array:
-    """Return the loss of each of some observed cells.
+    """Return L_1 of each observed cell.
 
     >>> observed_losses(np.array([1.0]), np.array([4.0]), np.array([2 - np.log(4)]), Objective()).tolist()
     [0.3]
@@ -171,27 +176,38 @@ def observed_losses(products: Array, x: Array, offsets: Array, objective: Object
 
 
 def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Objective) -> tuple[Loss, Array]:
-    """Return the loss of a dense piece of the matrix and its gradient with respect to the dot products.
+    """Return the loss of a dense part of the matrix and its gradient with respect to the dot products.
 
     Parameters
     ----------
-    products, x, offsets
-        (rows, columns): w_i . c_j, the counts, and row plus column offsets.
+    products : ndarray of shape (rows, columns)
+        Dot products w_i . c_j.
+    x : ndarray of shape (rows, columns)
+        Counts.
+    offsets : ndarray of shape (rows, columns)
+        Sum of the row and column offsets.
+    objective : Objective
+        Settings of the loss.
     """
     seen = x > 0
     counts = np.where(seen, x, 1.0)
-    distance = products - observed_targets(counts, offsets)
+
+    # Observed cells: L_1 = 1/2 f d^2 and dL_1 = f d, with d = w . c - pmi.
+    distance = np.where(seen, products - observed_targets(counts, offsets), 0.0)
     confidence = objective.confidence(counts)
+    observed = np.where(seen, 0.5 * confidence * distance**2, 0.0)
+
+    # Unobserved cells: L_0 = log(1 + exp(m)) and dL_0 = sigmoid(m), with m = w . c - pmi*.
     margin = np.maximum(products - (offsets + np.log(objective.unseen)), -NEVER)
-    observed = np.where(seen, 0.5 * confidence * np.where(seen, distance, 0.0) ** 2, 0.0)
     unobserved = np.where(seen, 0.0, np.logaddexp(0.0, margin))
-    hinge = np.exp(-np.logaddexp(0.0, -margin))
-    gradient = np.where(seen, confidence * np.where(seen, distance, 0.0), hinge)
+    sigmoid = np.exp(-np.logaddexp(0.0, -margin))
+
+    gradient = np.where(seen, confidence * distance, sigmoid)
     loss = Loss(float(observed.sum()), int(seen.sum()), float(unobserved.sum()), int((~seen).sum()))
     return loss, gradient
 
 
 def adagrad(vectors: Array, accumulators: Array, gradient: Array, learning_rate: float) -> None:
-    """Update vectors and accumulators in place."""
+    """Take an Adagrad step: update vectors and accumulators in place."""
     accumulators += gradient**2
     vectors -= learning_rate * gradient / np.sqrt(accumulators)

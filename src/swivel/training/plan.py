@@ -1,7 +1,7 @@
-"""What is chosen for a run, once: blocks, epochs, backend, device, dtype, and the order of blocks.
+"""The training plan: number of blocks and epochs, backend, device, dtype and order of blocks.
 
-Receives a matrix and a configuration, hands on a plan, which is written down before the first step so that a resumed
-run never chooses again.
+A plan is made once from a matrix and a configuration and saved before the first step, so that a resumed run uses the
+same one.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from swivel.training.schedule import (
     largest_block,
 )
 
-MOST_EPOCHS = 100  # with end="converged"
-# Share of features whose zeros are all taken, where the configuration leaves it open. A GPU would rather compute
-# more cells in tiles than gather the observed ones between the others one by one.
-COMMON, COMMON_ELSEWHERE = {"cpu": 0.05}, 0.1
-NEXT_TO_NONE = 1e-9  # share of zeros that is sampled where they do not count: a column or two
-# Of all vectors and accumulators: those that are trained, those that a checkpoint or the end gathers, and room to put
-# rows and columns together. Measured: 3.0 times as much at 98,695 rows and columns, d = 50 and 150, on CPU cores.
+MAX_EPOCHS = 100  # with end="converged"
+# Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
+# gathers the observed cells that lie between them.
+COMMON = {"cpu": 0.05}
+COMMON_ON_GPU = 0.1
+MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them: one or two columns
+# Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
+# and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
 COPIES = 3
-LOADED_LATER = 256 << 20  # address space of kernels and BLAS buffers that are not there yet when a run is planned
-WORTH_SAMPLING = 64  # blocks of a round: with fewer, handing over a sampled step's launches takes a GPU's host longer
+LOADED_LATER = 256 << 20  # address space of kernels and BLAS buffers that are not loaded yet when a run is planned
+MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
 
 class BlockedMatrix(Protocol):
-    """What the loop needs of a matrix."""
+    """The interface of a count matrix that training uses."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and columns."""
 
     @property
     def row_blocks(self) -> int:
@@ -71,22 +72,22 @@ class BlockedMatrix(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the content."""
+        """Digest of the counts and labels."""
 
     @property
     def stored(self) -> StoredCells:
         """All observed cells."""
 
     def cells(self, i: int, j: int) -> ObservedCells:
-        """Observed cells of a block."""
+        """Return the observed cells of block (i, j)."""
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> BlockedMatrix:
-        """The same matrix in other blocks."""
+        """Return the same matrix with another number of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What was chosen for a run, once."""
+    """What was chosen for a run before its first step."""
 
     row_blocks: int
     column_blocks: int
@@ -94,23 +95,31 @@ class TrainingPlan:
     backend: str
     device: str
     dtype: str
-    groups: tuple[int, int] | None = None  # blocks of rows and of columns that are trained together; None: all
-    ranks: int = 1  # processes between which the order lets column blocks rotate
+    groups: tuple[int, int] | None = None  # row and column blocks that are on the device at a time; None: all
+    ranks: int = 1  # processes that the order of blocks is made for
 
 
 def make_plan(matrix: BlockedMatrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
-    """Choose block size, epochs, backend and dtype, where the configuration leaves them open."""
+    """Return a plan, choosing what the configuration leaves open: block size, epochs, backend and dtype."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
+
     if config.block_size is None:
         largest = config.largest_block or largest_block(device)
         size = default_block_size(rows, columns, largest, min_block_size)
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
     else:
-        row_blocks, column_blocks = math.ceil(rows / config.block_size), math.ceil(columns / config.block_size)
-    most = MOST_EPOCHS if config.end == "converged" else default_epochs(row_blocks, column_blocks)
-    epochs = config.epochs or most
+        row_blocks = math.ceil(rows / config.block_size)
+        column_blocks = math.ceil(columns / config.block_size)
+
+    if config.epochs:
+        epochs = config.epochs
+    elif config.end == "converged":
+        epochs = MAX_EPOCHS
+    else:
+        epochs = default_epochs(row_blocks, column_blocks)
+
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * epochs)
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)
     groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
@@ -118,83 +127,101 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig, min_block_size: int = 
 
 
 def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
-    """Return what a run asks of a device."""
-    row_starts, column_starts = (block_starts(size, count) for size, count in zip(matrix.shape, blocks, strict=True))
+    """Return the sizes that determine how much device memory a run needs."""
+    rows, columns = matrix.shape
+    starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
+    dim = config.dim + Objective.from_config(config).extra_dims
+
+    # A symmetric matrix stores half of its cells. The device needs both halves unless its blocks are symmetric, too.
     stored = matrix.stored
     is_halved = stored.symmetric and blocks[0] == blocks[1]
-    cells = int(stored.offsets[-1]) * (1 if is_halved or not stored.symmetric else 2)
-    dim = config.dim + Objective.from_config(config).extra_dims
-    return DeviceLoad((row_starts, column_starts), dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
+    cells = int(stored.offsets[-1])
+    if stored.symmetric and not is_halved:
+        cells *= 2
+
+    return DeviceLoad(starts, dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
 def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
-    """Return which zeros are computed: all, too, where sampling is asked for but nothing is sorted by frequency."""
-    sums = matrix.row_sums, matrix.column_sums
-    common = config.common or COMMON.get(device, COMMON_ELSEWHERE)
-    if not wants_sample(config, device, blocks) or not all(is_sorted_enough(side, common) for side in sums):
+    """Return which zeros are computed: all of them, or a sample if rows and columns are sorted by frequency."""
+    if not wants_sample(config, device, blocks):
+        return ZeroSampling()
+
+    common = config.common or COMMON.get(device, COMMON_ON_GPU)
+    if not (is_sorted_enough(matrix.row_sums, common) and is_sorted_enough(matrix.column_sums, common)):
         return ZeroSampling()
     if not Objective.from_config(config).pushes:
-        return ZeroSampling(common, common, NEXT_TO_NONE)
+        return ZeroSampling(common, common, MIN_SHARE)
     return ZeroSampling(common, max(config.middle, common), config.share)
 
 
 def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
-    """Return whether zeros are to be sampled: on a GPU that pays only where a round has many blocks."""
+    """Return whether to sample zeros. By default a GPU does so only if a round has many blocks."""
     if config.zeros != "auto":
         return config.zeros == "sampled"
-    return not device.startswith("cuda") or min(blocks) >= WORTH_SAMPLING
+    return not device.startswith("cuda") or min(blocks) >= MIN_BLOCKS_TO_SAMPLE
 
 
 def estimate_needs(
     matrix: BlockedMatrix, config: TrainConfig, plan: TrainingPlan, threads: int, saved: int = 0
 ) -> ResourceEstimate:
-    """Return what a run takes of this machine: checkpoints, vectors and, in other blocks, cells on disk; memory.
+    """Return the disk space and memory that a run needs.
 
-    `saved` are the bytes of checkpoints that are there and are written over.
+    `saved` is the size in bytes of existing checkpoints, which will be overwritten.
     """
     rows, columns = matrix.shape
-    dim, size = config.dim + Objective.from_config(config).extra_dims, 8 if plan.backend == "reference" else 4
-    vectors = size * dim * (rows + columns)
-    block_rows, block_columns = math.ceil(rows / plan.row_blocks), math.ceil(columns / plan.column_blocks)
-    step = size * (min(block_rows, 1024) * block_columns + 4 * dim * (block_rows + block_columns))
-    stays = (plan.row_blocks, plan.column_blocks) == (matrix.row_blocks, matrix.column_blocks)
-    moved = 0 if stays or plan.backend == "triton" else 16 * int(matrix.stored.offsets[-1])
+    dim = config.dim + Objective.from_config(config).extra_dims
+    item_bytes = 8 if plan.backend == "reference" else 4
+    vectors = item_bytes * dim * (rows + columns)
+
+    # A step of one thread: tiles of at most 1024 rows, and vectors and gradients of one block.
+    block_rows = math.ceil(rows / plan.row_blocks)
+    block_columns = math.ceil(columns / plan.column_blocks)
+    step = item_bytes * (min(block_rows, 1024) * block_columns + 4 * dim * (block_rows + block_columns))
+
+    # A matrix with other blocks is copied to the scratch folder; Triton builds its layout on the device.
+    has_same_blocks = (plan.row_blocks, plan.column_blocks) == (matrix.row_blocks, matrix.column_blocks)
+    reblocked = 0
+    if not has_same_blocks and plan.backend != "triton":
+        reblocked = 16 * int(matrix.stored.offsets[-1])
+
+    # On disk: two checkpoints with accumulators, the result, and the re-blocked cells.
     return ResourceEstimate(
         "training",
-        # Two checkpoints with accumulators; the result; cells in other blocks.
-        disk_bytes=max(4 * vectors - saved, 0) + vectors + size * dim * rows + moved,
+        disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
         memory_bytes=COPIES * 2 * vectors + threads * step,
-        mapped_bytes=moved + LOADED_LATER,
-        advice="lower --dim, or count with a smaller vocabulary",
+        mapped_bytes=reblocked + LOADED_LATER,
+        advice="lower dim, or count with a smaller vocabulary",
     )
 
 
 def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path) -> None:
-    """Raise TrainingError where a run that was begun elsewhere cannot go on here."""
+    """Raise TrainingError if this machine does not have the backend or the device of a saved plan."""
     try:
         choose_backend(replace(config, backend=plan.backend, device=plan.device))
     except TrainingError as error:
         raise TrainingError(
-            f"{folder}: this run was begun on {plan.device!r} ({plan.backend}), which cannot be used here; go on where "
-            f"it can, or remove the folder to start again ({error})"
+            f"{folder}: this run started on {plan.device!r} ({plan.backend}), which is not available here; resume it "
+            f"on a machine that has it, or remove the folder to start again ({error})"
         ) from error
 
 
 def read_plan(saved: dict[str, Any], folder: Path) -> TrainingPlan:
-    """Return a plan as it was written down."""
+    """Return a plan from its saved form; `folder` is named in the error if it is not valid."""
     try:
         groups = saved.get("groups")
         if groups is not None:
             row_group, column_group = groups
             groups = int(row_group), int(column_group)
         plan = TrainingPlan(**{**saved, "groups": groups})
+
         counts = plan.row_blocks, plan.column_blocks, plan.epochs, plan.ranks, *(plan.groups or ())
         if not all(type(count) is int and count > 0 for count in counts):
-            raise ValueError(f"numbers of blocks, epochs and ranks: {counts}")
+            raise ValueError(f"blocks, epochs and ranks must be positive integers, got {counts}")
         if not all(isinstance(name, str) for name in (plan.backend, plan.device, plan.dtype)):
-            raise ValueError("backend, device and dtype are names")
+            raise ValueError("backend, device and dtype must be strings")
         return plan
     except (TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(
-            f"{folder}: a run that another version of Swivel began; remove it to start again"
+            f"{folder}: the plan was written by another version of Swivel; remove the folder to start again"
         ) from error

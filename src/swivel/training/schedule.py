@@ -1,37 +1,35 @@
-"""Pure: the order of blocks, how many epochs, how the rate falls.
-
-Knows numbers only: no arrays of parameters, no devices, no files.
-"""
+"""The schedule: block sizes, order of blocks, number of epochs and learning rate, as pure functions."""
 
 from __future__ import annotations
 
 import math
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 Block = tuple[int, int]
 
-# Measured (docs/experiments.md): what counts is how often a vector is updated, whatever the block size.
+# Measured (docs/experiments.md): quality depends on the number of updates per vector, not on the block size.
 UPDATES_PER_VECTOR = 480
-SMALLEST_BLOCK = 256
-LARGEST_BLOCK = {"cpu": 1024}
-LARGEST_BLOCK_ELSEWHERE = 4096
+MIN_BLOCK_SIZE = 256
+MAX_BLOCK_SIZE = {"cpu": 1024}
+MAX_BLOCK_SIZE_ON_GPU = 4096
 MIN_EPOCHS = 3
 
 
 def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int, ...]) -> list[list[Block]]:
-    """Return one epoch in random order: rounds of blocks no two of which share a row block or a column block.
+    """Return one epoch as rounds in random order; no two blocks of a round share a row block or a column block.
 
     >>> sorted(block for round in rounds_without_conflict(2, 3, (1,)) for block in round)
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     """
     rng = np.random.default_rng(seed)
     rounds = []
-    # A diagonal of the longer side meets every block of the shorter side once. Blocks are interleaved, so one is like
-    # the other: the order of the diagonals is all there is to shuffle, and neighbours on a diagonal stay neighbours in
-    # memory, which a GPU is glad of.
+
+    # A round is a diagonal, which contains every block of the shorter side once. Rows are interleaved between blocks,
+    # so that all blocks are alike and shuffling the diagonals is enough. Neighbors on a diagonal stay neighbors in
+    # memory, which is fast on a GPU.
     for turn in rng.permutation(max(row_blocks, column_blocks)).tolist():
         if row_blocks > column_blocks:
             rounds.append([((n + turn) % row_blocks, n) for n in range(column_blocks)])
@@ -43,52 +41,65 @@ def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int
 def rounds_in_groups(
     row_blocks: int, column_blocks: int, row_group: int, column_group: int, seed: tuple[int, ...]
 ) -> list[list[Block]]:
-    """Return one epoch in which few blocks change hands: rounds inside one pair of groups, then inside the next.
+    """Return one epoch that loads few groups: all rounds of one pair of groups, then all rounds of the next pair.
 
-    A device that holds one group of row blocks and one of column blocks loads one group for every further pair: pairs
-    follow each other as a snake goes, the side with fewer groups on the outside. No order needs fewer loads, since two
-    pairs differ in a group at least. PyTorch-BigGraph's inside-out order and Marius's BETA order are for graphs whose
-    rows are their columns; here the two sides have parameters of their own, and the snake is the whole answer.
+    For a device that holds one group of row blocks and one group of column blocks. Pairs follow each other in snake
+    order, with fewer groups in the outer loop, so that every further pair loads one group. No order needs fewer loads,
+    because two different pairs differ in at least one group. PyTorch-BigGraph's inside-out order and Marius's BETA
+    order are for graphs, where rows and columns share their parameters; here they do not, and the snake is optimal.
 
     >>> [sorted(round) for round in rounds_in_groups(2, 4, 2, 2, (1,))]
     [[(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
     """
     rng = np.random.default_rng(seed)
-    row_starts, column_starts = group_starts(row_blocks, row_group), group_starts(column_blocks, column_group)
+    row_starts = group_starts(row_blocks, row_group)
+    column_starts = group_starts(column_blocks, column_group)
     rounds = []
-    for i, j in _snake(len(row_starts) - 1, len(column_starts) - 1, rng):
-        rows, columns = row_starts[i + 1] - row_starts[i], column_starts[j + 1] - column_starts[j]
-        inside = rounds_without_conflict(rows, columns, (*seed, i, j))
-        rounds += [[(row_starts[i] + row, column_starts[j] + column) for row, column in blocks] for blocks in inside]
+
+    for i, j in _snake_order(len(row_starts) - 1, len(column_starts) - 1, rng):
+        rows = row_starts[i + 1] - row_starts[i]
+        columns = column_starts[j + 1] - column_starts[j]
+        for blocks in rounds_without_conflict(rows, columns, (*seed, i, j)):
+            rounds.append(_shift(blocks, row_starts[i], column_starts[j]))
     return rounds
 
 
-def rounds_for_ranks(row_blocks: int, column_blocks: int, ranks: int, seed: tuple[int, ...]) -> list[list[Block]]:
-    """Return one epoch in which every rank keeps its row blocks and column blocks go round.
+def _shift(blocks: list[Block], row: int, column: int) -> list[Block]:
+    return [(row + i, column + j) for i, j in blocks]
 
-    Column blocks are in two chunks for every rank, so that one travels while the other computes: in turn t, rank r
-    trains its rows with chunk 2r + t, which rank r - 1 takes over in turn t + 2. An epoch begins with the chunks that the
-    last one ended with, where they are. The last part of `seed` is the number of the epoch. A round has blocks of every
-    rank: one process that runs them all does the same.
+
+def rounds_for_ranks(row_blocks: int, column_blocks: int, ranks: int, seed: tuple[int, ...]) -> list[list[Block]]:
+    """Return one epoch in which every rank keeps its row blocks and column blocks move around a ring.
+
+    Column blocks form two chunks per rank, so that one is sent while the other is trained: in turn t, rank r trains its
+    rows with chunk 2r + t, and rank r - 1 uses that chunk in turn t + 2. An epoch starts with the chunks where the
+    previous epoch left them; the last part of `seed` is the number of the epoch. A round has blocks of every rank, so
+    that one process that runs all of them computes the same result.
 
     >>> rounds_for_ranks(2, 4, 2, (1, 0))
     [[(0, 0), (1, 2)], [(0, 1), (1, 3)], [(0, 2), (1, 0)], [(0, 3), (1, 1)]]
     """
-    rows, columns = block_starts(row_blocks, ranks).tolist(), block_starts(column_blocks, 2 * ranks).tolist()
-    rounds = []
+    row_starts = block_starts(row_blocks, ranks).tolist()
+    chunk_starts = block_starts(column_blocks, 2 * ranks).tolist()
+    rounds: list[list[Block]] = []
+
     for turn in range(2 * ranks):
-        parts = []
+        rounds_of_ranks: list[list[list[Block]]] = []
         for rank in range(ranks):
             chunk = (2 * rank + turn - 2 * seed[-1]) % (2 * ranks)
-            height, width = rows[rank + 1] - rows[rank], columns[chunk + 1] - columns[chunk]
+            height = row_starts[rank + 1] - row_starts[rank]
+            width = chunk_starts[chunk + 1] - chunk_starts[chunk]
             inside = rounds_without_conflict(height, width, (*seed, turn, rank)) if height and width else []
-            parts.append([[(rows[rank] + i, columns[chunk] + j) for i, j in blocks] for blocks in inside])
-        rounds += [[block for blocks in pieces for block in blocks] for pieces in zip_longest(*parts, fillvalue=[])]
+            rounds_of_ranks.append([_shift(blocks, row_starts[rank], chunk_starts[chunk]) for blocks in inside])
+
+        # The n-th round of this turn joins the n-th rounds of all ranks; some ranks may have fewer rounds.
+        for pieces in zip_longest(*rounds_of_ranks, fillvalue=[]):
+            rounds.append(list(chain.from_iterable(pieces)))
     return rounds
 
 
 def rank_of_row(row_blocks: int, ranks: int, block: int) -> int:
-    """Return the rank that keeps a row block.
+    """Return the rank that owns a row block.
 
     >>> [rank_of_row(5, 2, block) for block in range(5)]
     [0, 0, 0, 1, 1]
@@ -97,7 +108,7 @@ def rank_of_row(row_blocks: int, ranks: int, block: int) -> int:
 
 
 def group_starts(blocks: int, group: int) -> list[int]:
-    """Return where groups of at most `group` blocks, about equal ones, start; the last entry is `blocks`.
+    """Return the start of each group of at most `group` blocks, followed by `blocks`. Group sizes are about equal.
 
     >>> group_starts(7, 3)
     [0, 3, 5, 7]
@@ -106,10 +117,11 @@ def group_starts(blocks: int, group: int) -> list[int]:
     return starts
 
 
-def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
-    """Return all pairs, each differing from the one before in one number."""
+def _snake_order(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
+    """Return all pairs (row, column) in an order in which consecutive pairs share one of the two."""
     if rows > columns:
-        return [(i, j) for j, i in _snake(columns, rows, rng)]
+        return [(i, j) for j, i in _snake_order(columns, rows, rng)]
+
     inner = rng.permutation(columns).tolist()
     pairs = []
     for outer in rng.permutation(rows).tolist():
@@ -118,12 +130,12 @@ def _snake(rows: int, columns: int, rng: np.random.Generator) -> list[Block]:
     return pairs
 
 
-def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cpu"], smallest: int = 1) -> int:
-    """Return the block size for a matrix: `largest`, or less where that would leave it less than some tens of blocks.
+def default_block_size(rows: int, columns: int, largest: int = MAX_BLOCK_SIZE["cpu"], smallest: int = 1) -> int:
+    """Return the block size for a matrix: `largest`, or less if the matrix would have fewer than some tens of blocks.
 
-    On a CPU an epoch costs the same at every block size and smaller blocks need fewer epochs, but the smaller they are
-    the fewer columns each update sees, and figures sag. A GPU needs large blocks to be busy. Who hands blocks around
-    wants none below `smallest`, as long as there are four a side.
+    On a CPU an epoch costs the same with every block size, and smaller blocks need fewer epochs, but each update then
+    uses fewer columns, which lowers the quality. A GPU needs large blocks to be busy. Executors that move blocks
+    between processes ask for at least `smallest`, as long as there are four blocks per side.
 
     >>> [default_block_size(n, n) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 512, 1024, 1024]
@@ -133,17 +145,20 @@ def default_block_size(rows: int, columns: int, largest: int = LARGEST_BLOCK["cp
     [256, 500, 1024, 1024]
     """
     size = min(rows, columns)
-    alone = min(largest, max(min(SMALLEST_BLOCK, largest), math.ceil(size * largest / 65_536)))
-    return max(alone, min(smallest, math.ceil(size / 4)))
+    block_size = max(min(MIN_BLOCK_SIZE, largest), math.ceil(size * largest / 65_536))
+    block_size = min(largest, block_size)
+    return max(block_size, min(smallest, math.ceil(size / 4)))
 
 
 def largest_block(device: str) -> int:
-    """Return the size of block that a device is fastest with, to about the same quality."""
-    return LARGEST_BLOCK.get(device, LARGEST_BLOCK_ELSEWHERE)
+    """Return the block size with which a device is fastest, among those of about the same quality."""
+    return MAX_BLOCK_SIZE.get(device, MAX_BLOCK_SIZE_ON_GPU)
 
 
 def choose_block_count(size: int, block_size: int, stored: int) -> int:
-    """Return the number of blocks of about `block_size`, or the stored one where that comes near enough.
+    """Return the number of blocks of about `block_size`, or the stored number if it is close enough.
+
+    Keeping the stored blocks avoids a copy of the matrix.
 
     >>> choose_block_count(100_000, 1024, 98), choose_block_count(3_000, 1024, 4), choose_block_count(8_192, 256, 8)
     (98, 4, 32)
@@ -153,7 +168,7 @@ def choose_block_count(size: int, block_size: int, stored: int) -> int:
 
 
 def default_epochs(row_blocks: int, column_blocks: int) -> int:
-    """Return how many epochs give every vector about 480 updates.
+    """Return the number of epochs that gives every vector about 480 updates.
 
     >>> [default_epochs(n, n) for n in (24, 96, 400)]
     [20, 5, 3]
@@ -162,7 +177,7 @@ def default_epochs(row_blocks: int, column_blocks: int) -> int:
 
 
 def falling_rate(learning_rate: float, done: float, total: float) -> float:
-    """Return the rate after `done` of `total` steps, falling linearly to zero.
+    """Return the learning rate after `done` of `total` steps, which falls linearly to zero.
 
     >>> falling_rate(0.1, 5, 10)
     0.05
@@ -171,13 +186,15 @@ def falling_rate(learning_rate: float, done: float, total: float) -> float:
 
 
 def block_starts(size: int, blocks: int) -> NDArray[np.int64]:
-    """Return where each block starts when blocks lie one after the other; the last entry is `size`."""
+    """Return the start of each block in block order, followed by `size`. Block sizes differ by at most one."""
     sizes = size // blocks + (np.arange(blocks) < size % blocks)
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def is_sorted_enough(sums: NDArray[np.float64], common: float) -> bool:
-    """Return whether the first share of features holds most of what the commonest share of them holds.
+    """Return whether features are sorted by frequency, roughly.
+
+    True if the first `common` share of them has at least half of the counts of the most frequent `common` share.
 
     >>> is_sorted_enough(np.array([9.0, 4, 3, 2]), 0.25), is_sorted_enough(np.array([2.0, 3, 4, 9]), 0.25)
     (True, False)
@@ -187,7 +204,9 @@ def is_sorted_enough(sums: NDArray[np.float64], common: float) -> bool:
 
 
 def block_order(size: int, blocks: int) -> NDArray[np.int64]:
-    """Return the features in block order: those of block 0, those of block 1, ...
+    """Return the features in block order: those of block 0, then those of block 1, and so on.
+
+    Feature n belongs to block n mod `blocks`, so that every block has frequent and rare features.
 
     >>> block_order(5, 2).tolist()
     [0, 2, 4, 1, 3]

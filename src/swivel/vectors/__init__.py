@@ -1,8 +1,6 @@
-"""Trained vectors: looking up, searching, arithmetic, saving and loading.
+"""Trained vectors: lookup, nearest neighbors, analogies, alignment, saving and loading.
 
-Receives what training hands over (rows, columns, their vocabularies and marginals), hands on a `Vectors` that
-answers questions, and the folder it is kept in. It trains nothing, reads no foreign formats, and loads nothing
-heavier than numpy.
+`Vectors` is the main class. The package needs only NumPy. Formats of other tools are in `swivel.vectors.formats`.
 """
 
 from swivel.vectors.align import find_rotation, shared_words

@@ -1,8 +1,4 @@
-"""Two models in one space: the rotation that brings the words they share closest together.
-
-Receives arrays and vocabularies, hands on a rotation and lists of shared words. It changes no model, knows no file, and
-loads nothing heavier than numpy.
-"""
+"""Orthogonal alignment of two models by the words that they share."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ _CHUNK_ROWS = 16_384
 
 
 def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
-    """Return the orthogonal matrix R that makes source @ R closest to target (orthogonal Procrustes).
+    """Return the orthogonal matrix R that minimizes the distance of `source @ R` from `target` (orthogonal Procrustes).
 
-    `source` and `target` are (n, d), row by row of the same words; each row counts by its length.
+    `source` and `target` have shape (n, d) and hold the same words in the same order. Longer rows weigh more.
 
     >>> quarter = np.array([[0, 1], [-1, 0]], np.float32)
     >>> words = np.array([[1, 0], [0, 2], [3, 4]], np.float32)
@@ -29,18 +25,20 @@ def find_rotation(source: Floats, target: Floats) -> NDArray[np.float64]:
     [[0.0, 1.0], [-1.0, 0.0]]
     """
     if source.shape != target.shape:
-        raise ConfigError(f"two lists of vectors must have the same shape, got {source.shape} and {target.shape}")
+        raise ConfigError(f"source and target must have the same shape, got {source.shape} and {target.shape}")
+
     product = np.zeros((source.shape[1], source.shape[1]))
     for start in range(0, len(source), _CHUNK_ROWS):
         piece = slice(start, start + _CHUNK_ROWS)
         product += source[piece].astype(np.float64).T @ target[piece].astype(np.float64)
+
     left, _, right = np.linalg.svd(product)
-    # + 0.0: no -0 among the zeros
+    # R = U V' of the SVD; + 0.0 turns -0.0 into 0.0.
     return np.asarray(left @ right) + 0.0
 
 
 def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
-    """Return the words of both, commonest first: by the worse of their two ranks.
+    """Return the words of both vocabularies, ordered by the larger of their two ranks (most frequent first).
 
     >>> shared_words(Vocabulary(["the", "of", "king"]), Vocabulary(["of", "a", "king", "the"]))
     ['of', 'king', 'the']
@@ -50,11 +48,13 @@ def shared_words(a: Vocabulary, b: Vocabulary) -> list[str]:
 
 
 def choose_anchors(a: Vocabulary, b: Vocabulary, words: Sequence[str] | int | None) -> list[str]:
-    """Return the words that an alignment leans on: those given, or the N commonest of the shared ones, or all."""
+    """Return the words used to fit the rotation: the words given, the N most frequent shared ones, or all shared."""
     if isinstance(words, (str, bool)) or (isinstance(words, int) and words < 1):
-        raise ConfigError(f"words must be a list of words, or how many of the commonest, got {words!r}")
+        raise ConfigError(f"words must be a list of words or a positive number of most frequent words, got {words!r}")
+
     if words is None or isinstance(words, int):
         return shared_words(a, b)[:words]
+
     for word in words:
-        a.id(word), b.id(word)  # UnknownToken for what one of them lacks
+        a.id(word), b.id(word)  # raises UnknownToken if a vocabulary does not have the word
     return list(words)

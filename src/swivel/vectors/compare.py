@@ -1,15 +1,13 @@
-"""Which words moved between two models of different text: the stage behind `swivel compare`.
+"""Comparison of two models trained on different texts: which words changed their neighbors.
 
-Receives two trained models (of two corpora, of two decades), and at best a third, a second training of the first one's
-text; hands on a `Drift`: every shared word with its cosine after alignment, what is usual for words as common as it,
-and its neighbours in both. It trains nothing and, but for `write`, touches no file.
+A low cosine after alignment is not enough to call a word changed. Rare words are noisy and have lower cosines in any
+comparison, so words are ranked by `rank_z`: how far the cosine is below the median of words of similar frequency, in
+units of their spread. Two trainings on the same text also differ. Given such a second training (`yardstick`),
+`same_text` is the usual cosine between the two trainings for words of similar frequency, and `moved_z` is how far the
+word's cosine is below it.
 
-Why two figures beside the cosine. Rare words are noisier: their cosines are lower in any comparison. So a word is
-ranked by how far its cosine lies below those of the words about as common as it, in units of their spread (`rank_z`).
-And two trainings of one text differ, too: with that yardstick, `same_text` is the cosine that words as common as it
-have between those two, and `moved_z` how far below that the word lies. Cosines are taken as arctanh, in which a spread
-means the same near 1 and near 0; middle and spread are the median and the median distance from it, on which a few
-words that moved have no hold.
+Cosines are transformed by arctanh, which makes the spread comparable near 1 and near 0. Center and spread are the
+median and the median absolute deviation, which a few changed words do not affect.
 """
 
 from __future__ import annotations
@@ -32,22 +30,20 @@ from swivel.vectors.formats import open_vectors
 
 Doubles = NDArray[np.float64]
 
-NORMAL_SPREAD = 1.4826  # the standard deviation of a normal distribution over its median distance from the median
-LEAST_SPREAD = 0.01  # in arctanh: equal models have none
-MOST_COSINE = 1 - 1e-6  # arctanh of 1 is infinite
-WORDS_LIKE_IT = 400  # as common as a word: half of them commoner, half rarer
-_CHUNK = 4_096
+MAD_TO_STD = 1.4826  # standard deviation of a normal distribution / its median absolute deviation
+MIN_SPREAD = 0.01  # of arctanh(cosine); the spread of two equal models is 0
+MAX_COSINE = 1 - 1e-6  # arctanh(1) is infinite
+WINDOW_WORDS = 400  # words of similar frequency: half of them more frequent, half less
+_CHUNK_ROWS = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareConfig:
-    """Which words are compared."""
+    """Settings of a comparison: the words to compare and the number of neighbors."""
 
-    top: int = config_field(20_000, "compare the N commonest of the shared words", POSITIVE_INT)
-    min_count: int = config_field(
-        20, "leave out words seen fewer times in either text, where counts are known", NATURAL
-    )
-    neighbours: int = config_field(10, "neighbours of a word, among the words compared", POSITIVE_INT)
+    top: int = config_field(20_000, "compare the N most frequent shared words", POSITIVE_INT)
+    min_count: int = config_field(20, "skip words that occur fewer times in either text, if counts are known", NATURAL)
+    neighbours: int = config_field(10, "number of neighbors per word, among the words compared", POSITIVE_INT)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -55,20 +51,22 @@ class CompareConfig:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word in both models; None where there was no yardstick.
+    """The comparison of one word; `same_text` and `moved_z` are None without a yardstick.
 
     Attributes
     ----------
     cosine
-        Between its vectors after alignment.
+        Cosine of its two vectors after alignment.
     usual
-        The median cosine of words as common as it.
+        Median cosine of words of similar frequency.
     rank_z
-        How far below `usual` its cosine lies, in spreads: what words are ranked by.
+        How far the cosine is below `usual`, in units of spread; words are ranked by it.
     same_text, moved_z
-        The same against two trainings of one text.
+        The same as `usual` and `rank_z`, relative to two trainings on one text.
     overlap
-        Share of its nearest neighbours that it has in both.
+        Fraction of its nearest neighbors that both models have in common.
+    before, after
+        Its nearest neighbors in the first and in the second model.
     """
 
     word: str
@@ -86,15 +84,15 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How much two models agree, over all words compared."""
+    """How similar two models are, as means over all words compared."""
 
-    cosine: float  # mean, after alignment
-    overlap: float  # mean share of nearest neighbours in both
+    cosine: float  # mean cosine after alignment
+    overlap: float  # mean fraction of common nearest neighbors
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What comparing two models gave: words by falling `rank_z`, and the whole."""
+    """The result of a comparison: words by descending `rank_z`, and the agreement of the models."""
 
     words: tuple[Word, ...]
     whole: Agreement
@@ -107,16 +105,20 @@ class Drift:
         return len(self.words)
 
     def to_dict(self, count: int | None = None) -> dict[str, Any]:
-        """Return plain values, of the first `count` words."""
+        """Return a dictionary for JSON, with the first `count` words (by default all)."""
         words = [asdict(word) for word in self.words[:count]]
         yardstick = None if self.yardstick is None else asdict(self.yardstick)
         return {"compared": len(self), "whole": asdict(self.whole), "yardstick": yardstick, "words": words}
 
     def write(self, file: str | Path) -> None:
-        """Write all words, as a table (`.tsv`) or with the whole (`.json`)."""
+        """Write all words to a `.tsv` table or, with the agreement, to a `.json` file."""
         path = Path(file)
         check_ending(path)
-        text = "".join(self._table()) if path.suffix == ".tsv" else json.dumps(self.to_dict(), ensure_ascii=False)
+        if path.suffix == ".tsv":
+            text = "".join(self._table())
+        else:
+            text = json.dumps(self.to_dict(), ensure_ascii=False)
+
         write_file(path, text.encode())
 
     def _table(self) -> Iterator[str]:
@@ -126,16 +128,20 @@ class Drift:
 
 
 def check_ending(path: Path) -> None:
-    """Raise ConfigError for a file that is neither `.tsv` nor `.json`."""
+    """Raise ConfigError if the file name ends in neither `.tsv` nor `.json`."""
     if path.suffix not in (".tsv", ".json"):
-        raise ConfigError(f"{path}: a comparison is written as .tsv or .json, by the ending of its name")
+        raise ConfigError(f"{path}: a comparison is written as .tsv or .json; use one of these suffixes")
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a field of a line: words escaped as in `rows.txt`, several with spaces between them."""
+    """Return a value as a field of the table: words are escaped as in `rows.txt` and joined by spaces."""
     if isinstance(value, tuple):
         return " ".join(escape(word) for word in value)
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else escape(str(value))
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return escape(str(value))
 
 
 def compare(
@@ -145,19 +151,25 @@ def compare(
     yardstick: Vectors | str | Path | None = None,
     **settings: Any,
 ) -> Drift:
-    """Return which words two models share and which of them moved, farthest first.
+    """Return the words that two models share, those that changed most first.
 
     Parameters
     ----------
     before, after
-        Models of two texts, of the same dimensions, or where they are.
+        Models of two texts with the same number of dimensions, or their paths.
     yardstick
-        A second training of the text of `before`, with another seed: what training alone moves.
+        A second training on the text of `before` with another seed, or its path. It shows how much vectors differ
+        between two trainings on the same text.
     settings
         Fields of CompareConfig: top, min_count, neighbours.
 
-    Raises ConfigError where the models share too few words, or not their dimensions.
+    Raises
+    ------
+    ConfigError
+        If the models share too few words or have different numbers of dimensions.
 
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> words, table = [f"w{n}" for n in range(50)], rng.normal(size=(50, 4)).astype(np.float32)
     >>> moved = table.copy()
@@ -167,13 +179,18 @@ def compare(
     'w7'
     """
     config = CompareConfig(**settings)
-    models = [_open(model) for model in (before, after, *([] if yardstick is None else [yardstick]))]
+    models = [_open(before), _open(after)]
+    if yardstick is not None:
+        models.append(_open(yardstick))
+
+    # All models are restricted to the same words in the same order, so that row n is the same word in each.
     words = _choose_words(models, config)
     first, second, *third = [_restrict(model, words) for model in models]
+
     pair = _Pair.of(first, second, config.neighbours)
     same = _Pair.of(third[0], first, config.neighbours) if third else None
-    listed = _rank_words(first.vocabulary, second.vocabulary, pair, same)
-    return Drift(tuple(listed), pair.agreement, None if same is None else same.agreement)
+    ranked = _rank_words(first.vocabulary, second.vocabulary, pair, same)
+    return Drift(tuple(ranked), pair.agreement, None if same is None else same.agreement)
 
 
 def _open(model: Vectors | str | Path) -> Vectors:
@@ -181,12 +198,15 @@ def _open(model: Vectors | str | Path) -> Vectors:
 
 
 def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair | None) -> Iterator[Word]:
-    """Yield the words, those that moved farthest for words as common as they are first."""
+    """Yield the words by descending `rank_z`."""
+    # `angles` are arctanh(cosine), in the order of frequency.
     usual, spread = running_middle(pair.angles)
     rank_z = (usual - pair.angles) / spread
+
     if same is not None:
-        middle, breadth = running_middle(same.angles)
-        moved_z = (middle - pair.angles) / breadth
+        same_usual, same_spread = running_middle(same.angles)
+        moved_z = (same_usual - pair.angles) / same_spread
+
     for n in np.argsort(-rank_z, kind="stable").tolist():
         yield Word(
             word=before.tokens[n],
@@ -195,7 +215,7 @@ def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair 
             cosine=float(pair.cosines[n]),
             usual=float(np.tanh(usual[n])),
             rank_z=float(rank_z[n]),
-            same_text=None if same is None else float(np.tanh(middle[n])),
+            same_text=None if same is None else float(np.tanh(same_usual[n])),
             moved_z=None if same is None else float(moved_z[n]),
             overlap=float(pair.overlaps[n]),
             before=pair.first[n],
@@ -204,11 +224,14 @@ def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair 
 
 
 def _choose_words(models: Sequence[Vectors], config: CompareConfig) -> list[str]:
-    """Return the words to compare, commonest first: in all models, with a vector, and common enough."""
+    """Return the words to compare, most frequent first: in all models, with a vector, and frequent enough."""
     words = shared_words(models[0].vocabulary, models[1].vocabulary)
     words = [word for word in words if all(_is_usable(model, word, config.min_count) for model in models)]
+
     if not words:
-        raise ConfigError("the models share no word that has a vector and occurs often enough; lower --min-count")
+        raise ConfigError(
+            f"the models share no word that has a vector and at least {config.min_count} occurrences: lower min_count"
+        )
     return words[: config.top]
 
 
@@ -216,19 +239,20 @@ def _is_usable(model: Vectors, word: str, min_count: int) -> bool:
     number = model.vocabulary.ids.get(word)
     if number is None or model.is_zero[number]:
         return False
+
     count = int(model.vocabulary.counts[number])
-    return count == 0 or count >= min_count  # 0: not known, as in another tool's file
+    return count == 0 or count >= min_count  # 0: unknown, as in files of other tools
 
 
 def _restrict(model: Vectors, words: Sequence[str]) -> Vectors:
-    """Return the model of these words alone."""
+    """Return the model with only these words, in this order."""
     ids = [model.vocabulary.ids[word] for word in words]
     return Vectors(VectorTable(Vocabulary(words, model.vocabulary.counts[ids]), model.unit_vectors[ids]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two models of the same words in the same order: what they agree on."""
+    """Two models with the same words in the same order: cosines and neighbors of each word."""
 
     cosines: Doubles
     overlaps: Doubles
@@ -239,14 +263,17 @@ class _Pair:
     def of(cls, first: Vectors, second: Vectors, neighbours: int) -> _Pair:
         aligned = first.align(second).unit_vectors
         cosines = np.einsum("ij,ij->i", aligned, second.unit_vectors, dtype=np.float64)
-        found = [_list_neighbours(model, neighbours) for model in (first, second)]
-        most = max(min(neighbours, len(first) - 1), 1)
-        shared = [len({*a} & {*b}) / most for a, b in zip(*found, strict=True)]
-        return cls(np.clip(cosines, -1, 1), np.array(shared), *found)
+
+        first_neighbours = _list_neighbours(first, neighbours)
+        second_neighbours = _list_neighbours(second, neighbours)
+        # A model of few words has fewer neighbors than requested.
+        max_shared = max(min(neighbours, len(first) - 1), 1)
+        overlaps = [len({*a} & {*b}) / max_shared for a, b in zip(first_neighbours, second_neighbours, strict=True)]
+        return cls(np.clip(cosines, -1, 1), np.array(overlaps), first_neighbours, second_neighbours)
 
     @property
     def angles(self) -> Doubles:
-        return np.arctanh(np.clip(self.cosines, -MOST_COSINE, MOST_COSINE))
+        return np.arctanh(np.clip(self.cosines, -MAX_COSINE, MAX_COSINE))
 
     @property
     def agreement(self) -> Agreement:
@@ -254,23 +281,29 @@ class _Pair:
 
 
 def _list_neighbours(model: Vectors, count: int) -> list[tuple[str, ...]]:
-    found = model.nearest_each(model.vocabulary.tokens, count=count)
-    return [tuple(neighbour.token for neighbour in each) for each in found]
+    neighbours_by_word = model.nearest_each(model.vocabulary.tokens, count=count)
+    return [tuple(neighbour.token for neighbour in neighbours) for neighbours in neighbours_by_word]
 
 
 def running_middle(values: Doubles) -> tuple[Doubles, Doubles]:
-    """Return, for each value, the median and the spread of the values around it: of words about as common.
+    """Return for each value the median and the spread of a window of values around it.
+
+    Values are ordered by the frequency of their words, so a window holds words of similar frequency.
 
     >>> middle, spread = running_middle(np.array([1.0, 2.0, 3.0, 9.0]))
     >>> middle.tolist(), spread.round(4).tolist()
     ([2.5, 2.5, 2.5, 2.5], [1.4826, 1.4826, 1.4826, 1.4826])
     """
-    width = min(WORDS_LIKE_IT, len(values))
+    width = min(WINDOW_WORDS, len(values))
     starts = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
     windows = np.lib.stride_tricks.sliding_window_view(values, width)
-    middle, spread = np.empty(len(windows)), np.empty(len(windows))
-    for start in range(0, len(windows), _CHUNK):
-        piece = slice(start, start + _CHUNK)
+    middle = np.empty(len(windows))
+    spread = np.empty(len(windows))
+
+    # In chunks: np.median copies its input, and all windows together are 400 times the size of `values`.
+    for start in range(0, len(windows), _CHUNK_ROWS):
+        piece = slice(start, start + _CHUNK_ROWS)
         middle[piece] = np.median(windows[piece], axis=1)
         spread[piece] = np.median(np.abs(windows[piece] - middle[piece, None]), axis=1)
-    return middle[starts], np.maximum(NORMAL_SPREAD * spread, LEAST_SPREAD)[starts]
+
+    return middle[starts], np.maximum(MAD_TO_STD * spread, MIN_SPREAD)[starts]

@@ -1,4 +1,4 @@
-"""Arithmetic on words, as people write it. Receives text, hands on tokens; it knows no vectors."""
+"""Parser of word arithmetic such as `king - man + woman`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ from swivel.errors import ConfigError
 
 
 class Expression(NamedTuple):
-    """Arithmetic on words: the tokens added, and those taken away."""
+    """Word arithmetic: the tokens to add and the tokens to subtract."""
 
     plus: tuple[str, ...]
     minus: tuple[str, ...]
 
 
 def parse_expression(text: str) -> Expression:
-    """Read `king - man + woman`; signs stand between spaces, so tokens may hold hyphens and spaces of their own.
+    """Parse text such as `king - man + woman`.
+
+    A sign needs spaces around it, so that tokens may contain hyphens and spaces.
 
     >>> parse_expression("vice-president - man + woman")
     Expression(plus=('vice-president', 'woman'), minus=('man',))
     """
-    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())  # In linear time, however long the spaces are.
-    signs, tokens = pieces[::2], [token.strip() for token in pieces[1::2]]
-    if first or not signs:  # An expression may begin with a sign.
-        signs, tokens = ["+", *signs], [first.strip(), *tokens]
+    # The lookarounds keep this linear in the length of the text, even for long runs of spaces.
+    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())
+    signs = pieces[::2]
+    tokens = [token.strip() for token in pieces[1::2]]
+
+    # An expression may begin with a sign; otherwise its first token is added.
+    if first or not signs:
+        signs.insert(0, "+")
+        tokens.insert(0, first.strip())
     if "" in tokens:
-        raise ConfigError(f"{text!r} is no expression: write tokens with + or - between spaces, as king - man + woman")
-    chosen = {sign: tuple(token for mark, token in zip(signs, tokens, strict=True) if mark == sign) for sign in "+-"}
-    return Expression(chosen["+"], chosen["-"])
+        raise ConfigError(
+            f"{text!r} is not an expression: write tokens with + or - between spaces, such as king - man + woman"
+        )
+
+    plus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "+")
+    minus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "-")
+    return Expression(plus, minus)

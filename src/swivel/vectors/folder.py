@@ -1,11 +1,12 @@
-"""The folder of vectors on disk.
+"""The folder format of trained vectors.
 
-Receives the sides of a trained model and hands on a folder's parts, and the other way round, memory-mapped and
-with numpy alone. Parts: `vectors.safetensors` (float32 tensors `rows` (m, d), `columns` (n, d) where there are any,
-`vectors` (m, dim) where they are not the rows themselves), `rows.txt` and `columns.txt` (the vocabularies),
-`row_sums.npy` and `column_sums.npy` (float64, where known). Facts in the manifest: `rows` m, `columns` n (0: none),
-`dim`, `shift`, `columns_per_row` (0: rows and columns are different things) and `tensors` (a checksum for each, and
-for the header: a tensor is compared with its own before it is first used, the others need not be read).
+Files: `vectors.safetensors` with float32 tensors `rows` (m, d), `columns` (n, d) if there are any, and `vectors`
+(m, dim) if they differ from the rows; `rows.txt` and `columns.txt`, the vocabularies; `row_sums.npy` and
+`column_sums.npy`, float64, if known.
+
+Facts in the manifest: `rows` m, `columns` n (0 if none), `dim`, `shift`, `columns_per_row` (0 if rows and columns are
+different things) and `tensors`, the checksums of each tensor and of the safetensors header. Tensors are memory-mapped,
+and each is verified before its first use, so that unused tensors are never read.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from swivel.vectors.search import Floats
 
 STAGE = "vectors"
 TENSORS = "vectors.safetensors"
-HEADER = "header"  # among the tensors' checksums: what comes before them
-_LONGEST_HEADER = 1 << 20  # bytes; three tensors take 200
+HEADER = "header"  # key of the checksum of the safetensors header
+_MAX_HEADER_BYTES = 1 << 20  # the header of three tensors has about 200
 
 
 @dataclass(frozen=True, slots=True)
 class VectorTable:
-    """The rows, or the columns, of a model: labels, one vector each, and their marginals where known."""
+    """The rows or the columns of a model: labels, one vector per label, and the marginal counts if known."""
 
     vocabulary: Vocabulary
     values: Floats
@@ -46,13 +47,14 @@ class VectorTable:
             raise ConfigError(
                 f"a vocabulary of {count:,} tokens needs vectors of shape ({count}, dim), got {np.shape(self.values)}"
             )
+
         if self.sums is not None and np.shape(self.sums) != (count,):
             raise ConfigError(f"a vocabulary of {count:,} tokens needs {count:,} sums, got {np.shape(self.sums)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that a folder of vectors holds; `vectors` is `rows.values` itself where they are the same."""
+    """Everything in a folder of vectors; `vectors` is the same object as `rows.values` if they are equal."""
 
     rows: VectorTable
     columns: VectorTable | None
@@ -70,8 +72,9 @@ class Contents:
         if columns.values.shape[1] != self.rows.values.shape[1]:
             raise ConfigError(
                 f"rows have {self.rows.values.shape[1]} dimensions and columns {columns.values.shape[1]}: "
-                "they come from different models"
+                "use rows and columns of the same model"
             )
+
         expected = len(self.rows.values) * self.columns_per_row
         if self.columns_per_row and len(columns.values) != expected:
             raise ConfigError(
@@ -81,16 +84,20 @@ class Contents:
 
 
 def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
-    """Write all parts; return the facts that the manifest must hold."""
-    rows, columns = contents.rows, contents.columns
+    """Write all files and return the facts for the manifest."""
+    rows = contents.rows
+    columns = contents.columns
     tensors = {"rows": rows.values}
     if contents.vectors is not rows.values:
         tensors["vectors"] = contents.vectors
+
     if columns is not None:
         tensors["columns"] = columns.values
         _write_labels(folder, "column", columns)
+
     _write_labels(folder, "row", rows)
     folder.write_tensors(TENSORS, tensors)
+
     return {
         "rows": len(rows.values),
         "columns": 0 if columns is None else len(columns.values),
@@ -102,7 +109,7 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
 
 
 def _digest_header(file: Path) -> str:
-    """Return the checksum of what comes before the tensors."""
+    """Return the checksum of the safetensors header."""
     return hashlib.sha256(_read_header(file)).hexdigest()
 
 
@@ -113,54 +120,58 @@ def _digest(values: Floats) -> str:
 def _read_header(file: Path) -> bytes:
     with file.open("rb") as opened:
         length = opened.read(8)
-        return length + opened.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER))
+        return length + opened.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
 
 
-def _write_labels(folder: FolderWriter, name: str, side: VectorTable) -> None:
-    folder.write_lines(f"{name}s.txt", side.vocabulary.to_lines())
-    if side.sums is not None:
-        folder.write_array(f"{name}_sums.npy", np.asarray(side.sums, np.float64))
+def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
+    folder.write_lines(f"{name}s.txt", table.vocabulary.to_lines())
+    if table.sums is not None:
+        folder.write_array(f"{name}_sums.npy", np.asarray(table.sums, np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a folder of vectors holds, mapped, and for each tensor what compares its checksum."""
+    """The memory-mapped contents of a folder, and for each tensor a function that verifies its checksum."""
 
     contents: Contents
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
 def read_contents(path: str | Path) -> Opened:
-    """Return what a finished folder of vectors holds, tensors mapped read-only and not read yet."""
+    """Return the contents of a finished folder of vectors, with tensors memory-mapped read-only."""
     folder = open_folder(path, STAGE)
     if TENSORS not in folder.manifest.parts:
-        raise DamagedFolder(f"{folder.path}: no {TENSORS} among its parts; {REMEDY}")
+        raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
+
     checker = _Checker(folder)
     checker.check_header()
+
     tensors = _map_tensors(folder.path / TENSORS)
+
     try:
-        rows = _read_side(folder, "row", tensors["rows"])
-        columns = _read_side(folder, "column", tensors["columns"]) if "columns" in tensors else None
+        rows = _read_table(folder, "row", tensors["rows"])
+        columns = _read_table(folder, "column", tensors["columns"]) if "columns" in tensors else None
         facts = folder.manifest.facts
         vectors = tensors.get("vectors", rows.values)
         contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
-        raise DamagedFolder(f"{folder.path}: its parts do not fit together: {error}; {REMEDY}") from error
+        raise DamagedFolder(f"{folder.path}: its files do not match: {error}; {REMEDY}") from error
+
     return Opened(contents, {name: partial(checker.check, name, values) for name, values in tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """Compares tensors with their checksums; a folder of an older version has one for all."""
+    """Compares tensors with their checksums; folders of older versions have one checksum for the whole file."""
 
     folder: Folder
 
     @property
     def digests(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.folder.manifest.facts.get("tensors", {})
-        return found
+        digests: Mapping[str, str] = self.folder.manifest.facts.get("tensors", {})
+        return digests
 
     def check_header(self) -> None:
         if HEADER in self.digests:
@@ -175,10 +186,10 @@ class _Checker:
     def _compare(self, name: str, digest: str) -> None:
         if digest != self.digests[name]:
             file = self.folder.path / TENSORS
-            raise DamagedFolder(f"{file}: checksum of {name} differs from the manifest's; {REMEDY}")
+            raise DamagedFolder(f"{file}: the checksum of {name} differs from the manifest; {REMEDY}")
 
 
-def _read_side(folder: Folder, name: str, values: Floats) -> VectorTable:
+def _read_table(folder: Folder, name: str, values: Floats) -> VectorTable:
     sums = f"{name}_sums.npy"
     return VectorTable(
         Vocabulary.from_text(folder.text(f"{name}s.txt")),
@@ -190,10 +201,13 @@ def _read_side(folder: Folder, name: str, values: Floats) -> VectorTable:
 def _map_tensors(file: Path) -> Mapping[str, Floats]:
     try:
         with clear_errors(file):
-            found = map_tensors(file)
-        others = [*found.others, *(name for name, values in found.matrices.items() if values.dtype != np.float32)]
-        if others:
-            raise ValueError(f"{one_line(others[0])} is none")
+            tensors = map_tensors(file)
+
+        not_float32 = [name for name, values in tensors.matrices.items() if values.dtype != np.float32]
+        unexpected = [*tensors.others, *not_float32]
+        if unexpected:
+            raise ValueError(f"{one_line(unexpected[0])} is not one")
     except ValueError as error:
         raise DamagedFolder(f"{file}: not a safetensors file of float32 matrices ({error}); {REMEDY}") from error
-    return found.matrices
+
+    return tensors.matrices

@@ -1,7 +1,4 @@
-"""The arithmetic of searching: lengths, cosines, the best of many scores.
-
-Receives arrays, hands on arrays. It knows no tokens and no files.
-"""
+"""Array functions for similarity search: unit vectors, cosines and the highest of many scores."""
 
 from __future__ import annotations
 
@@ -17,29 +14,29 @@ Floats = NDArray[np.float32]
 # Keeps 3CosMul from dividing by zero (Levy and Goldberg, 2014).
 EPSILON = np.float32(0.001)
 _CHUNK_ROWS = 16_384
-_PEAK_WIDTH = 256  # scores of which only the highest is looked at first
-_SCORES_AT_A_TIME = 1 << 21  # when many queries are asked: 8 MiB stay in the last cache (benchmarks/lookup.py)
+_PEAK_WIDTH = 256  # scores per group; only the highest of each group is compared first
+_SCORES_PER_BLOCK = 1 << 21  # for many queries: 8 MiB fit in the last-level cache (benchmarks/lookup.py)
 
 
 def scale_to_unit(array: Floats) -> Floats:
-    """Return the rows with length 1; rows of zeros stay as they are.
+    """Return the rows scaled to length 1; rows of zeros stay zero.
 
     >>> scale_to_unit(np.array([[3, 4], [0, 0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     unit = np.zeros(array.shape, np.float32)
     for start in range(0, len(array), _CHUNK_ROWS):
-        # In float64, the squares of very large and very small float32 values neither overflow nor vanish.
+        # float64: the squares of very large or very small float32 values would overflow or underflow in float32.
         chunk = array[start : start + _CHUNK_ROWS].astype(np.float64)
         lengths = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))[:, None]
-        with np.errstate(invalid="ignore"):  # An infinite value becomes NaN, which callers look for.
+        with np.errstate(invalid="ignore"):  # An infinite value becomes NaN; callers check for it.
             np.divide(chunk, lengths, out=chunk, where=lengths > 0)
         unit[start : start + _CHUNK_ROWS] = chunk
     return unit
 
 
 def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
-    """Return the ids of the highest scores, highest first, equal ones by id; -inf is no candidate.
+    """Return the ids of the `count` highest scores, highest first, ties by id; a score of -inf is never returned.
 
     >>> best_ids(np.array([1, 3, -np.inf, 3], np.float32), 10).tolist()
     [1, 3, 0]
@@ -47,79 +44,90 @@ def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:
     count = min(count, len(scores))
     if count == 0:
         return np.empty(0, np.intp)
-    # argpartition leaves open which of several equal scores it takes: take all of them, then sort.
-    candidates = np.flatnonzero(scores >= _reach(scores, count))
-    found = scores[candidates]
-    is_best = (found >= np.partition(found, len(found) - count)[len(found) - count]) & (found > -np.inf)
-    candidates, found = candidates[is_best], found[is_best]
-    order = np.lexsort((candidates, -found))[:count]
+
+    # argpartition may return any of several equal scores: keep all of them, then sort by score and id.
+    candidates = np.flatnonzero(scores >= _lower_bound(scores, count))
+    values = scores[candidates]
+    threshold = np.partition(values, len(values) - count)[len(values) - count]
+    is_best = (values >= threshold) & (values > -np.inf)
+
+    candidates = candidates[is_best]
+    values = values[is_best]
+    order = np.lexsort((candidates, -values))[:count]
     return np.asarray(candidates[order])
 
 
-def _reach(scores: Floats, count: int) -> np.float32:
-    """Return what at least `count` scores reach, and few others: each of so many peaks is a score of its own."""
-    whole = len(scores) // _PEAK_WIDTH
-    if whole < count:
+def _lower_bound(scores: Floats, count: int) -> np.float32:
+    """Return a value that at least `count` scores reach, and few others.
+
+    The maxima of `count` groups are `count` different scores, so the `count`-th highest maximum is such a value.
+    """
+    groups = len(scores) // _PEAK_WIDTH
+    if groups < count:
         return np.float32(-np.inf)
-    peaks = scores[: whole * _PEAK_WIDTH].reshape(whole, _PEAK_WIDTH).max(axis=1)
-    return np.float32(np.partition(peaks, whole - count)[whole - count])
+    peaks = scores[: groups * _PEAK_WIDTH].reshape(groups, _PEAK_WIDTH).max(axis=1)
+    return np.float32(np.partition(peaks, groups - count)[groups - count])
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Which rows are no answers to which queries."""
+    """Pairs (query, row) in which the row is excluded from the answers of the query."""
 
     queries: NDArray[np.intp]
     rows: NDArray[np.intp]
 
 
 class _Best:
-    """The best rows so far of several queries, best first, equal ones by id; a score of -inf is none."""
+    """The best rows so far of several queries, best first, ties by id; a score of -inf marks an empty place."""
 
     def __init__(self, queries: int, count: int) -> None:
         self.ids = np.zeros((queries, count), np.intp)
         self.scores = np.full((queries, count), -np.inf, np.float32)
 
-    def take(self, scores: Floats, first: int) -> None:
-        """Take in scores (queries, rows) of the rows from `first` on, which come after all that were taken."""
+    def update(self, scores: Floats, first: int) -> None:
+        """Add the scores (queries, rows) of the rows from `first` on, which must come after all rows added before."""
         count = self.scores.shape[1]
-        floor = self.scores[:, -1]
+        floor = self.scores[:, -1]  # the lowest score kept for each query
         if scores.shape[1] > count and np.isneginf(floor).any():
-            # At the beginning everything is better than nothing: only the block's own best need be sorted.
-            place = scores.shape[1] - count
-            lowest = np.nextafter(np.partition(scores, place, axis=1)[:, place], np.float32(-np.inf))
+            # While places are empty every score is an improvement: sort only the best `count` of this block.
+            split = scores.shape[1] - count
+            lowest = np.nextafter(np.partition(scores, split, axis=1)[:, split], np.float32(-np.inf))
             floor = np.maximum(floor, lowest)
-        asked = np.flatnonzero(
-            scores.max(axis=1) > floor
-        )  # later rows of an equal score come after those that are there
+
+        # Strictly greater: of equal scores the earlier row stays.
+        asked = np.flatnonzero(scores.max(axis=1) > floor)
         if len(asked):
             self._merge(asked, *_list_better(scores[asked], floor[asked], first))
 
     def _merge(self, asked: NDArray[np.intp], which: NDArray[np.intp], ids: NDArray[np.intp], scores: Floats) -> None:
-        """Sort new candidates in; `which` says of each whose it is, as a place in `asked`."""
+        """Merge new candidates; `which` is the query of each candidate, as an index into `asked`."""
         count = self.scores.shape[1]
         which = np.concatenate([np.repeat(np.arange(len(asked)), count), which])
         ids = np.concatenate([self.ids[asked].reshape(-1), ids])
         scores = np.concatenate([self.scores[asked].reshape(-1), scores])
+
+        # Sorted by query, then by descending score, then by id; keep the first `count` of each query.
         order = np.lexsort((ids, -scores, which))
         starts = np.searchsorted(which[order], np.arange(len(asked)))
         kept = order[starts[:, None] + np.arange(count)]
-        self.ids[asked], self.scores[asked] = ids[kept], scores[kept]
+
+        self.ids[asked] = ids[kept]
+        self.scores[asked] = scores[kept]
 
 
 def _list_better(scores: Floats, floor: Floats, first: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """Return query, row id and score of all that is above the query's floor."""
-    # Flat: of a matrix, numpy finds what is not zero five times as slowly.
-    found = np.flatnonzero(scores > floor[:, None])
-    which, places = np.divmod(found, scores.shape[1])
-    return which, places + first, scores.reshape(-1)[found]
+    """Return query, row id and score of every score above the query's floor."""
+    # np.nonzero on a matrix is five times as slow as np.flatnonzero.
+    positions = np.flatnonzero(scores > floor[:, None])
+    which, columns = np.divmod(positions, scores.shape[1])
+    return which, columns + first, scores.reshape(-1)[positions]
 
 
 def best_rows(unit: Floats, queries: Floats, count: int, *, excluded: Pairs, is_zero: NDArray[np.bool_]) -> _Best:
-    """Return ids and scores of the rows with the highest dot products with each query, highest first, equal ones by id.
+    """Return ids and scores of the rows with the highest dot product with each query, highest first, ties by id.
 
-    Rows that `is_zero` marks, and those that a query excludes, are no candidates: their score is -inf. Scores are
-    computed for a part of the rows at a time, so that memory does not grow with rows times queries.
+    Rows marked by `is_zero` and pairs in `excluded` get the score -inf. Scores are computed for one block of rows at a
+    time, so memory does not grow with rows x queries.
 
     >>> unit = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
     >>> none = Pairs(np.empty(0, np.intp), np.empty(0, np.intp))
@@ -127,33 +135,40 @@ def best_rows(unit: Floats, queries: Floats, count: int, *, excluded: Pairs, is_
     [[0, 2]]
     """
     best = _Best(len(queries), min(count, len(unit)))
-    width = max(_SCORES_AT_A_TIME // max(len(queries), 1), 1)
+    width = max(_SCORES_PER_BLOCK // max(len(queries), 1), 1)
     buffers = np.empty((2, len(queries) * min(width, len(unit))), np.float32)
+
+    # Sorted by row, so that the excluded pairs of a block are a slice.
     order = np.argsort(excluded.rows, kind="stable")
-    asked, rows = excluded.queries[order], excluded.rows[order]
+    excluded_queries = excluded.queries[order]
+    excluded_rows = excluded.rows[order]
 
     def score(number: int) -> Floats:
-        first, block = number * width, unit[number * width : (number + 1) * width]
+        first = number * width
+        block = unit[first : first + width]
         scores = buffers[number % 2, : len(queries) * len(block)].reshape(len(queries), len(block))
+
         np.matmul(queries, block.T, out=scores)
         scores[:, np.flatnonzero(is_zero[first : first + width])] = -np.inf
-        inside = slice(*np.searchsorted(rows, (first, first + width)))
-        scores[asked[inside], rows[inside] - first] = -np.inf
+        inside = slice(*np.searchsorted(excluded_rows, (first, first + width)))
+        scores[excluded_queries[inside], excluded_rows[inside] - first] = -np.inf
+
         return scores
 
-    # The next product is under way while the best of one are looked for; there are never more than these two.
+    # One thread computes the next block's scores while this one merges a block; two buffers are enough for that.
     blocks = range(-(-len(unit) // width))
     for number, scores in enumerate(map_in_order(score, blocks, threads=1, ahead=2)):
-        best.take(scores, number * width)
+        best.update(scores, number * width)
+
     return best
 
 
 def score_3cosmul(unit: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
-    """Return the 3CosMul score of every row for "a is to b as c is to ?", the four of length 1."""
+    """Return the 3CosMul score of every row for "a is to b as c is to ?"; all vectors have length 1."""
     to_a, to_b, to_c = (shift_cosine(unit @ word) for word in (a, b, c))
     return to_b * to_c / (to_a + EPSILON)
 
 
 def shift_cosine(cosine: Floats) -> Floats:
-    """Return a cosine, which may be negative, moved to 0 .. 1."""
+    """Return cosines mapped from [-1, 1] to [0, 1]."""
     return (cosine + np.float32(1)) * np.float32(0.5)

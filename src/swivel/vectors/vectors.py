@@ -1,7 +1,4 @@
-"""`Vectors`: what users ask questions of.
-
-Receives a trained model's sides, hands on vectors, neighbours, analogies and scores. It trains nothing.
-"""
+"""The class `Vectors`: vectors, nearest neighbors, analogies and scores of a trained model."""
 
 from __future__ import annotations
 
@@ -21,32 +18,32 @@ from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, w
 from swivel.vectors.search import Floats, Pairs, best_ids, best_rows, scale_to_unit, score_3cosmul
 
 METHODS = ("3cosadd", "3cosmul")
-QUERIES_AT_A_TIME = 1_024
+QUERIES_PER_BATCH = 1_024
 Query = str | Sequence[str] | NDArray[Any]
 
 
 class Neighbour(NamedTuple):
-    """An answer: a token, and how near it is (a cosine, unless the question says otherwise)."""
+    """A token and its similarity to the query: a cosine, unless the method says otherwise."""
 
     token: str
     similarity: float
 
 
 class Vectors:
-    """One vector for each row of a table of counts, and the model behind them.
+    """One vector per row of a count matrix, with the trained model.
 
     Parameters
     ----------
     rows
-        The trained rows: vocabulary, w, marginals.
+        The trained rows: vocabulary, vectors w, marginals.
     columns
-        The trained columns, c; without them there are no scores.
-    vectors
-        What users get, from `combine_vectors`; the rows themselves by default.
+        The trained columns: vocabulary, vectors c, marginals. Without them `score` is not available.
+    vectors : ndarray of shape (n_rows, dim), optional
+        The vectors that users get, from `combine_vectors`; by default the row vectors.
     shift
-        The log s that training took off its targets; scores add it again.
+        The constant log s that training subtracted from its targets; `score` adds it again.
     columns_per_row
-        Columns that belong to each row, side by side; 0 where rows and columns are different things.
+        Number of columns of each row, stored next to each other; 0 if rows and columns are different things.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -64,53 +61,56 @@ class Vectors:
         columns_per_row: int = 0,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
-        rows = _freeze_side(rows)
-        columns = None if columns is None else _freeze_side(columns)
+        rows = _freeze_table(rows)
+        columns = None if columns is None else _freeze_table(columns)
         combined = rows.values if vectors is None or is_rows else _freeze(vectors)
+
         self._contents = Contents(rows, columns, combined, float(shift), int(columns_per_row))
-        self._checks: dict[str, Callable[[], None]] = {}  # of tensors that were not read yet
+        self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
+
         self.vocabulary: Vocabulary = rows.vocabulary
         self.column_vocabulary: Vocabulary | None = None if columns is None else columns.vocabulary
         self.row_sums = rows.sums
         self.column_sums = None if columns is None else columns.sums
         self.shift = self._contents.shift
         self.columns_per_row = self._contents.columns_per_row
-        self.path: Path | None = None  # the folder that they were loaded from
+
+        self.path: Path | None = None  # the folder the vectors were loaded from
 
     def _check(self, *tensors: str) -> None:
-        """Compare tensors' checksums before they are first used; raise DamagedFolder where one differs."""
+        """Verify the checksum of each tensor before its first use; raise DamagedFolder if one differs."""
         for name in tensors:
             if name in self._checks:
                 self._checks[name]()
-                self._checks.pop(name, None)  # Another thread may have checked it, too.
+                self._checks.pop(name, None)  # Not `del`: another thread may have verified it too.
 
     @property
     def contents(self) -> Contents:
-        """All that a folder of vectors holds."""
+        """Everything that a folder of vectors contains."""
         self._check("rows", "columns", "vectors")
         return self._contents
 
     @property
     def rows(self) -> Floats:
-        """The trained rows, w."""
+        """The trained row vectors w, of shape (n_rows, d)."""
         self._check("rows")
         return self._contents.rows.values
 
     @property
     def columns(self) -> Floats | None:
-        """The trained columns, c, where there are any."""
+        """The trained column vectors c, of shape (n_columns, d), or None."""
         self._check("columns")
         return None if self._contents.columns is None else self._contents.columns.values
 
     @property
     def vectors(self) -> Floats:
-        """What users get: one vector a token."""
+        """The vectors that users get, of shape (n_rows, dim), one per token."""
         self._check("rows" if self._contents.vectors is self._contents.rows.values else "vectors")
         return self._contents.vectors
 
     @property
     def dim(self) -> int:
-        """Dimensions of a vector."""
+        """Number of dimensions of a vector."""
         return int(self._contents.vectors.shape[1])
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class Vectors:
         return iter(self.vocabulary)
 
     def __getitem__(self, token: str) -> Floats:
-        """Return a token's vector, or raise UnknownToken with close spellings."""
+        """Return the vector of a token; an UnknownToken error suggests similar spellings."""
         return np.asarray(self.vectors[self.vocabulary.id(token)])
 
     def __repr__(self) -> str:
@@ -133,17 +133,18 @@ class Vectors:
 
     @cached_property
     def unit_vectors(self) -> Floats:
-        """The vectors with length 1, computed once; a vector of zeros stays one."""
+        """The vectors scaled to length 1, computed once; vectors of zeros stay zero."""
         unit = scale_to_unit(self.vectors)
-        finite = np.isfinite(unit).all(axis=1)
-        if not finite.all():
-            token = self.vocabulary[int(np.argmin(finite))]
-            raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower rate")
+        is_finite = np.isfinite(unit).all(axis=1)
+        if not is_finite.all():
+            token = self.vocabulary[int(np.argmin(is_finite))]
+            raise ConfigError(f"the vector of {token!r} is not finite: train again with a lower learning rate")
+
         return _freeze(unit)
 
     @cached_property
     def is_zero(self) -> NDArray[np.bool_]:
-        """Whether each vector is all zeros: its token never co-occurred, and is nobody's neighbour."""
+        """Whether each vector is all zeros: its token has no co-occurrences, and searches never return it."""
         return np.logical_not(self.unit_vectors.any(axis=1))
 
     @cached_property
@@ -155,25 +156,48 @@ class Vectors:
         return np.logical_not(self._need_columns().values.any(axis=1))
 
     def vector(self, query: Query, *, minus: str | Sequence[str] = ()) -> Floats:
-        """Return arithmetic on words as a vector: the sum of the words' vectors, each of length 1.
+        """Return the vector of word arithmetic: a sum of unit vectors.
 
-        `query` is a token, several tokens that are added, or a vector, taken as it is; `minus` is taken away.
+        Parameters
+        ----------
+        query
+            A token, several tokens to add, or a vector, which is used without scaling.
+        minus
+            Tokens to subtract.
+
+        Returns
+        -------
+        ndarray of shape (dim,), float32
         """
         plus = _as_tokens(query)
         if plus is None:
             total = self._check_vector(query)
         else:
             total = self.unit_vectors[self._ids(plus)].sum(axis=0)
+
         return np.asarray(total - self.unit_vectors[self._ids(_need_tokens(minus))].sum(axis=0))
 
     def nearest(
         self, query: Query, *, minus: str | Sequence[str] = (), count: int = 10, among: str = "rows"
     ) -> list[Neighbour]:
-        """Return the tokens nearest to a token, to a sum of tokens or to a vector, nearest first.
+        """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
-        The query's own tokens are no answers. A query without direction (all zeros) has no neighbours.
-        With `among="columns"`, `query` is one row token and the answers are the columns it goes with most strongly:
-        their `similarity` is the `score`.
+        Parameters
+        ----------
+        query
+            A token, several tokens to add, or a vector. Tokens of the query are never returned. A vector of
+            zeros has no neighbors.
+        minus
+            Tokens to subtract.
+        count
+            Maximum number of results.
+        among : {"rows", "columns"}
+            With "columns", `query` must be one row token; the results are the columns with the highest `score`,
+            which is returned as their `similarity`.
+
+        Returns
+        -------
+        list of Neighbour
 
         >>> words = Vocabulary(["king", "man", "woman", "queen"])
         >>> table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
@@ -184,15 +208,18 @@ class Vectors:
         if among == "columns":
             return self._nearest_columns(query, minus, count)
         if among != "rows":
-            raise ConfigError(f"among must be rows or columns, got {among!r}")
+            raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
+
         direction = scale_to_unit(self.vector(query, minus=minus)[None])[0]
         own = self._ids([*(_as_tokens(query) or ()), *_need_tokens(minus)])
-        return self._best_rows(self.unit_vectors @ direction, own, count) if direction.any() else []
+        if not direction.any():
+            return []
+        return self._best_rows(self.unit_vectors @ direction, own, count)
 
     def nearest_each(self, queries: Iterable[Query], *, count: int = 10) -> list[list[Neighbour]]:
-        """Return what `nearest` returns for each of many queries, much faster than one by one.
+        """Return the result of `nearest` for each of many queries, much faster than one call per query.
 
-        Each query is a token, several tokens that are added, or a vector; an array (n, dim) is n vectors.
+        Each query is a token, several tokens to add, or a vector; an array of shape (n, dim) is n queries.
 
         >>> words = Vocabulary(["king", "queen", "pear"])
         >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -201,84 +228,118 @@ class Vectors:
         """
         _check_count(count)
         answers: list[list[Neighbour]] = []
-        for asked in _split(list(queries), QUERIES_AT_A_TIME):
+
+        for asked in _split(list(queries), QUERIES_PER_BATCH):
             directions = scale_to_unit(np.stack([self._direction(query) for query in asked]))
-            own = [self._ids(_as_tokens(query) or ()) for query in asked]
-            numbers = np.repeat(np.arange(len(own)), [len(ids) for ids in own])
-            excluded = Pairs(numbers, np.array([row for ids in own for row in ids], np.intp))
+            excluded = self._own_rows(asked)
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
-            answers += [
-                self._name_rows(ids, scores) if direction.any() else []
-                for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True)
-            ]
+
+            for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
+                answers.append(self._name_rows(ids, scores) if direction.any() else [])
+
         return answers
 
-    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbour]:
-        """Answer "a is to b as c is to ?"; a, b and c are no answers.
+    def _own_rows(self, queries: list[Query]) -> Pairs:
+        """Return the tokens of each query, which must not be among its answers."""
+        numbers: list[int] = []
+        rows: list[int] = []
+        for number, query in enumerate(queries):
+            ids = self._ids(_as_tokens(query) or ())
+            numbers += [number] * len(ids)
+            rows += ids
+        return Pairs(np.array(numbers, np.intp), np.array(rows, np.intp))
 
-        `3cosadd` ranks by the cosine with b - a + c; `3cosmul` by cos(b) cos(c) / (cos(a) + 0.001), each cosine
-        moved to 0 .. 1 (Levy and Goldberg, 2014): its `similarity` is that score.
+    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbour]:
+        """Return the answers to "a is to b as c is to ?", best first; a, b and c are never returned.
+
+        Method `3cosadd` ranks by the cosine with b - a + c. Method `3cosmul` ranks by cos(b) cos(c) / (cos(a) + 0.001)
+        with each cosine mapped to [0, 1] (Levy and Goldberg, 2014), and returns that score as `similarity`.
         """
         if method not in METHODS:
             raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         if method == "3cosadd":
             return self.nearest([b, c], minus=[a], count=count)
+
         _check_count(count)
         ids = self._ids([a, b, c])
         return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
 
     def similarity(self, a: Query, b: Query) -> float:
-        """Return the cosine between two tokens (or sums, or vectors); 0 where one is all zeros."""
+        """Return the cosine of two tokens, sums of tokens or vectors; 0 if one is all zeros."""
         first, second = scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
         return float(np.clip(first @ second, -1, 1))
 
     def score(self, row: str, column: str) -> float:
-        """Return the model's own output: the estimated PMI of a row and a column, w . c + shift.
+        """Return the model's estimate of the PMI of a row and a column, w . c + shift.
 
-        Where a word has several columns (left and right, say), `column` may be one of them by its label, or the word:
-        then the estimate is that of its columns counted together.
+        If a word has several columns, such as left and right context, `column` may be the label of one of them or the
+        word itself. For the word, the result is the PMI with all its columns taken together.
         """
-        columns, row_id = self._need_columns(), self.vocabulary.id(row)
+        columns = self._need_columns()
+        row_id = self.vocabulary.id(row)
+
         is_word = self.columns_per_row > 1 and column not in columns.vocabulary and column in self.vocabulary
         if not is_word:
             column_id = columns.vocabulary.id(column)
             return float(self._score_columns(row_id, slice(column_id, column_id + 1))[0])
+
         first = self.vocabulary.id(column) * self.columns_per_row
         parts = slice(first, first + self.columns_per_row)
+
         weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
         return _pool_scores(self._score_columns(row_id, parts), weights)
 
     def align(self, other: Vectors, *, words: Sequence[str] | int | None = None) -> Vectors:
-        """Return these vectors rotated so that the words shared with `other` lie as close to its own as can be.
+        """Return these vectors rotated so that the words shared with `other` are as close as possible to its vectors.
 
-        A rotation changes no length and no cosine between two of these vectors; scores stay, too. `words` are those
-        to lean on: a list, or how many of the commonest; by default all shared ones, each of length 1.
+        The rotation changes no length and no cosine between two of these vectors, and no score.
+
+        Parameters
+        ----------
+        other
+            Vectors with the same number of dimensions.
+        words
+            The words used to fit the rotation: a list, or the number of most frequent shared words. By default all
+            shared words, each scaled to length 1.
         """
         if self.dim != other.dim:
-            raise ConfigError(f"vectors of {self.dim} and of {other.dim} dimensions share no space; train them alike")
+            raise ConfigError(
+                f"cannot align vectors of {self.dim} and {other.dim} dimensions: train both with the same dim"
+            )
+
         anchors = choose_anchors(self.vocabulary, other.vocabulary, words)
         if len(anchors) < self.dim:
-            raise ConfigError(f"{len(anchors):,} words do not fix a rotation in {self.dim} dimensions: take more words")
-        own, its = self.unit_vectors[self._ids(anchors)], other.unit_vectors[other._ids(anchors)]
-        rotated = (self.vectors @ find_rotation(own, its)).astype(np.float32)
+            raise ConfigError(
+                f"{len(anchors):,} words do not determine a rotation in {self.dim} dimensions: use more words"
+            )
+
+        source = self.unit_vectors[self._ids(anchors)]
+        target = other.unit_vectors[other._ids(anchors)]
+        rotated = (self.vectors @ find_rotation(source, target)).astype(np.float32)
         return self._with_vectors(rotated)
 
     def _with_vectors(self, vectors: Floats) -> Vectors:
-        rows, columns = self.contents.rows, self.contents.columns
-        return Vectors(rows, columns, vectors=vectors, shift=self.shift, columns_per_row=self.columns_per_row)
+        contents = self.contents
+        return Vectors(
+            contents.rows, contents.columns, vectors=vectors, shift=self.shift, columns_per_row=self.columns_per_row
+        )
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that `load` reads."""
+        """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
             folder.finish(config={}, inputs={}, facts=write_vectors(folder, self))
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
-        """Open a folder of vectors, memory-mapped."""
+        """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
         opened = read_contents(path)
-        read = opened.contents
-        vectors = None if read.vectors is read.rows.values else read.vectors
-        loaded = cls(read.rows, read.columns, vectors=vectors, shift=read.shift, columns_per_row=read.columns_per_row)
+        stored = opened.contents
+        vectors = None if stored.vectors is stored.rows.values else stored.vectors
+
+        loaded = cls(
+            stored.rows, stored.columns, vectors=vectors, shift=stored.shift, columns_per_row=stored.columns_per_row
+        )
+
         loaded.path = Path(path)
         loaded._checks = dict(opened.checks)
         return loaded
@@ -287,7 +348,7 @@ class Vectors:
         try:
             vector = np.array(query, np.float32)
         except ValueError as error:
-            raise ConfigError(f"a query is a token, several tokens or a vector: {error}") from error
+            raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
         if vector.shape != (self.dim,):
             raise ConfigError(f"a query vector must have shape ({self.dim},), got {vector.shape}")
         if not np.isfinite(vector).all():
@@ -295,10 +356,10 @@ class Vectors:
         return vector
 
     def _direction(self, query: Query) -> Floats:
-        """Return what `vector` returns, faster for one token."""
-        return (
-            np.asarray(self.unit_vectors[self.vocabulary.id(query)]) if isinstance(query, str) else self.vector(query)
-        )
+        """Return the result of `vector`, with a shortcut for one token."""
+        if isinstance(query, str):
+            return np.asarray(self.unit_vectors[self.vocabulary.id(query)])
+        return self.vector(query)
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
         return [self.vocabulary.id(token) for token in tokens]
@@ -311,16 +372,20 @@ class Vectors:
         return self._name_rows(ids, scores[ids])
 
     def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbour]:
-        tokens, pairs = self.vocabulary.tokens, zip(ids.tolist(), scores.tolist(), strict=True)
+        tokens = self.vocabulary.tokens
+        pairs = zip(ids.tolist(), scores.tolist(), strict=True)
         return [Neighbour(tokens[row], score) for row, score in pairs if score > -np.inf]
 
     def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbour]:
-        columns, tokens = self._need_columns(), _as_tokens(query)
+        columns = self._need_columns()
+        tokens = _as_tokens(query)
         if tokens is None or len(tokens) != 1 or len(minus) > 0:
-            raise ConfigError("among=columns takes one token of the rows: a sum of words has no score")
+            raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
+
         row_id = self.vocabulary.id(tokens[0])
         if not self.rows[row_id].any():
             return []
+
         scores = self._score_columns(row_id, slice(None))
         scores[self._zero_columns] = -np.inf
         return [Neighbour(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
@@ -331,37 +396,37 @@ class Vectors:
     def _need_columns(self) -> VectorTable:
         if self._contents.columns is None:
             raise ConfigError(
-                "these vectors have no columns, so no scores: open the folder that training wrote "
-                "(objective glove has none)"
+                "these vectors have no columns and therefore no scores: load a folder written by swivel train "
+                "(objective glove has no columns)"
             )
         self._check("columns")
         return self._contents.columns
 
 
 def load(path: str | Path) -> Vectors:
-    """Open a folder of vectors, memory-mapped; numpy is all it needs."""
+    """Open a folder of vectors; arrays are memory-mapped."""
     return Vectors.load(path)
 
 
 def write_vectors(folder: FolderWriter, vectors: Vectors) -> dict[str, Any]:
-    """Write the parts of `vectors` into a folder; return the facts that its manifest must hold for `load`."""
+    """Write the files of `vectors` into a folder and return the facts for its manifest."""
     return write_contents(folder, vectors.contents)
 
 
 def _freeze(array: NDArray[Any]) -> Floats:
-    """Return a read-only float32 view, a copy only where it must be one."""
+    """Return a read-only float32 array; copies only if the dtype or the memory layout requires it."""
     frozen = np.ascontiguousarray(array, np.float32).view()
     frozen.flags.writeable = False
     return frozen
 
 
-def _freeze_side(side: VectorTable) -> VectorTable:
-    sums = None if side.sums is None else np.asarray(side.sums, np.float64)
-    return VectorTable(side.vocabulary, _freeze(side.values), sums)
+def _freeze_table(table: VectorTable) -> VectorTable:
+    sums = None if table.sums is None else np.asarray(table.sums, np.float64)
+    return VectorTable(table.vocabulary, _freeze(table.values), sums)
 
 
 def _as_tokens(query: Query) -> tuple[str, ...] | None:
-    """Return a query's tokens, or None where it is a vector."""
+    """Return the tokens of a query, or None if it is a vector."""
     if isinstance(query, str):
         return (query,)
     if not isinstance(query, np.ndarray) and all(isinstance(token, str) for token in query):
@@ -377,18 +442,19 @@ def _split(queries: list[Query], size: int) -> Iterator[list[Query]]:
 def _need_tokens(words: str | Sequence[str]) -> tuple[str, ...]:
     tokens = _as_tokens(words)
     if tokens is None:
-        raise ConfigError(f"minus takes tokens, got {words!r}: take a vector away before asking")
+        raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
     return tokens
 
 
 def _pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
-    """Return the PMI with several columns together: log of the mean of exp(PMI), weighted by the columns' sums.
+    """Return the PMI with several columns together: the log of the mean of exp(PMI), weighted by the column sums.
 
-    Each estimates log(x_ip |D| / (x_i* x_*p)); adding up the x_ip and the x_*p gives that.
+    Each column p estimates log(x_ip |D| / (x_i* x_*p)). Summing x_ip and x_*p over p gives this mean.
     """
     if weights.sum() == 0:
         weights = np.ones(len(scores))
-    highest = float(scores.max())
+
+    highest = float(scores.max())  # subtracted before exp to avoid overflow
     return highest + float(np.log(np.average(np.exp(scores.astype(np.float64) - highest), weights=weights)))
 
 

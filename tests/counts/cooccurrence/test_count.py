@@ -1,4 +1,4 @@
-"""Counting against the definition, in every mode; and the same bytes whatever memory and threads."""
+"""Counting against the definition in every mode; the files do not depend on memory and threads."""
 
 from __future__ import annotations
 
@@ -64,26 +64,32 @@ def name_part(config: CountConfig, offset: int) -> str:
 
 
 def count_by_definition(ids: list[int], vocabulary: Vocabulary, config: CountConfig) -> dict[tuple[str, str], Fraction]:
-    """The window as the definition says it, with exact fractions."""
+    """Return the counts by the definition of the window, as exact fractions."""
     counts: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     units: list[list[int]] = [[]]
+
     for number in ids:
-        units[-1].append(number) if number != BREAK else units.append([])
+        if number == BREAK:
+            units.append([])
+        else:
+            units[-1].append(number)
+
     for unit in units:
         for place, word in enumerate(unit):
             for offset in range(-config.window_left, config.window_right + 1):
-                there = place + offset
-                if offset == 0 or not 0 <= there < len(unit) or word == GAP or unit[there] == GAP:
+                other = place + offset
+                if offset == 0 or not 0 <= other < len(unit) or word == GAP or unit[other] == GAP:
                     continue
                 side = config.window_left if offset < 0 else config.window_right
                 name = name_part(config, offset)
-                label = f"{name}:{vocabulary[unit[there]]}" if name else vocabulary[unit[there]]
+                label = f"{name}:{vocabulary[unit[other]]}" if name else vocabulary[unit[other]]
                 counts[vocabulary[word], label] += weigh(config, abs(offset), side)
+
     return counts
 
 
 def read_counts(matrix: Matrix) -> dict[tuple[str, str], Fraction]:
-    """All cells as exact fractions, through the public blocks."""
+    """Return all cells as exact fractions, read through the public blocks."""
     found = {}
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
@@ -93,6 +99,7 @@ def read_counts(matrix: Matrix) -> dict[tuple[str, str], Fraction]:
                 row, column = (position & 0xFFFF, position >> 16) if mirrored else (position >> 16, position & 0xFFFF)
                 label = matrix.columns[column * matrix.column_blocks + j]
                 found[matrix.rows[row * matrix.row_blocks + i], label] = Fraction(amount, matrix.unit)
+
     return found
 
 
@@ -111,7 +118,7 @@ def count(
     block_cells: int = 1,
     words: int = WORDS,
 ) -> Matrix:
-    """Count in chunks of so many places, with little room for cells."""
+    """Count in chunks of `chunk` places, with a small initial capacity for cells."""
     ids = np.array(ids, np.uint32)
     spec = counting.make_spec(make_vocabulary(words), config)
     prepared = counting._prepare(ids, spec.layout(), config, threads=threads, memory_bytes=1 << 26)
@@ -137,7 +144,7 @@ fixture_is_stateless = settings(
 
 @fixture_is_stateless
 @given(ids=corpora(WORDS, 2), config=configs(), chunk=st.integers(1, 70), threads=st.integers(1, 3))
-def test_counts_are_those_of_the_definition(
+def test_counts_equal_those_of_the_definition(
     small_blocks: None,
     tmp_path_factory: pytest.TempPathFactory,
     ids: list[int],
@@ -148,23 +155,26 @@ def test_counts_are_those_of_the_definition(
     expected = count_by_definition(ids, make_vocabulary(), config)
     path = tmp_path_factory.mktemp("counts") / "matrix"
     if not expected:
-        with pytest.raises(CountsError, match="no counts at all"):
+        with pytest.raises(CountsError, match="there are no counts"):
             count(path, ids, config, chunk=chunk, threads=threads)
         return
+
     matrix = count(path, ids, config, chunk=chunk, threads=threads)
     assert read_counts(matrix) == expected
     assert matrix.cell_count == len(expected)
     assert matrix.total == pytest.approx(float(sum(expected.values())), rel=1e-15)
+
     for row, token in enumerate(matrix.rows):
         sums = sum(value for (word, _), value in expected.items() if word == token)
         assert Fraction(int(matrix.row_sums_units[row]), matrix.unit) == sums
+
     for column, token in enumerate(matrix.columns):
         sums = sum(value for (_, label), value in expected.items() if label == token)
         assert Fraction(int(matrix.column_sums_units[column]), matrix.unit) == sums
 
 
 @pytest.mark.parametrize("columns", ["symmetric", "directional"])
-def test_files_are_the_same_whatever_chunks_threads_and_room(tmp_path: Path, small_blocks: None, columns: str) -> None:
+def test_files_do_not_depend_on_chunks_threads_and_capacity(tmp_path: Path, small_blocks: None, columns: str) -> None:
     rng = np.random.default_rng(1)
     ids = rng.integers(0, WORDS, 400).tolist()
     ids[50::60] = [BREAK] * len(ids[50::60])
@@ -188,7 +198,7 @@ def test_counts_past_32_bits_are_exact(tmp_path: Path, chunk: int) -> None:
     assert matrix.row_sums_units.tolist() == [expected, 0]
 
 
-def test_a_word_that_recurs_sees_itself_twice_and_never_at_distance_0(tmp_path: Path) -> None:
+def test_a_repeated_word_counts_with_itself_but_not_at_distance_0(tmp_path: Path) -> None:
     matrix = count(tmp_path / "m", [0, 1, 0, int(BREAK), 2], CountConfig(window=5))
     assert matrix.count("w0", "w0") == 1.0
     assert matrix.count("w0", "w1") == matrix.count("w1", "w0") == 2.0
@@ -196,18 +206,19 @@ def test_a_word_that_recurs_sees_itself_twice_and_never_at_distance_0(tmp_path: 
     assert matrix.row_sums[2] == 0.0
 
 
-def test_a_gap_counts_for_the_distance_and_is_nobody(tmp_path: Path) -> None:
+def test_a_gap_adds_to_the_distance_and_is_not_counted(tmp_path: Path) -> None:
     matrix = count(tmp_path / "m", [0, int(GAP), 1], CountConfig(window=2))
     assert matrix.count("w0", "w1") == 0.5
     assert matrix.total == 1.0
 
 
-def test_whole_job_inside_a_small_budget_gives_the_same_files(tmp_path: Path) -> None:
+def test_a_small_memory_budget_gives_the_same_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     ids = np.minimum(rng.zipf(1.3, 200_000) - 1, 2_999).astype(np.uint32)
     ids[rng.random(ids.size) < 0.02] = BREAK
-    vocabulary, config = make_vocabulary(3_000), CountConfig(window=5)
-    said: list[str] = []
+    vocabulary = make_vocabulary(3_000)
+    config = CountConfig(window=5)
+    messages: list[str] = []
 
     class Listener(SilentProgress):
         done = 0.0
@@ -223,17 +234,17 @@ def test_whole_job_inside_a_small_budget_gives_the_same_files(tmp_path: Path) ->
             assert self.done == int((ids < GAP).sum())
 
         def message(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
-    roomy = count_tokens(ids, vocabulary, config, CountJob(path=tmp_path / "a", memory_bytes=1 << 30, threads=2))
-    little = CountJob(path=tmp_path / "b", memory_bytes=18 << 20, threads=2)
-    tight = count_tokens(ids, vocabulary, config, little, progress=Listener())
-    assert digest(roomy.path) == digest(tight.path)
-    assert roomy.fingerprint == tight.fingerprint
-    assert len(said) == 1 and said[0].startswith("about ")
+    large = count_tokens(ids, vocabulary, config, CountJob(path=tmp_path / "a", memory_bytes=1 << 30, threads=2))
+    small_job = CountJob(path=tmp_path / "b", memory_bytes=18 << 20, threads=2)
+    small = count_tokens(ids, vocabulary, config, small_job, progress=Listener())
+    assert digest(large.path) == digest(small.path)
+    assert large.fingerprint == small.fingerprint
+    assert len(messages) == 1 and messages[0].startswith("about ")
 
 
-def test_the_forecast_is_near_the_truth() -> None:
+def test_the_forecast_is_close() -> None:
     rng = np.random.default_rng(3)
     ids = np.minimum(rng.zipf(1.3, 300_000) - 1, 2_999).astype(np.uint32)
     config = CountConfig(window=3, columns="directional")
@@ -241,15 +252,16 @@ def test_the_forecast_is_near_the_truth() -> None:
     cells = set()
     for distance in (1, 2, 3):
         cells.update((ids[:-distance].astype(np.int64) * 3_000 + ids[distance:]).tolist())
+
     assert expected.cells == pytest.approx(2 * len(cells), rel=0.35)
     assert 0 < expected.memory_bytes < 1 << 30
     assert expected.disk_bytes == 8 * expected.cells
     assert "cells:" in str(expected)
 
 
-def test_too_little_memory_is_refused_with_what_is_needed(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_with_the_amount_needed(tmp_path: Path) -> None:
     ids = np.zeros(10_000, np.uint32)
-    with pytest.raises(MemoryBudgetError, match=r"needs [\d.]+ MiB of memory or more, got 0\.1 MiB"):
+    with pytest.raises(MemoryBudgetError, match=r"needs at least [\d.]+ MiB of memory, got 0\.1 MiB"):
         count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m", memory_bytes=100_000))
     assert not (tmp_path / "m").exists()
 
@@ -260,8 +272,8 @@ def plan_for(places: int, *, memory: int, threads: int = 1) -> planning.CountPla
     return planning.make_plan(layout, CountConfig(), survey, 49, threads=threads, memory=memory)
 
 
-def least_memory(places: int, threads: int) -> int:
-    """Return the fewest KiB in which a plan keeps all threads."""
+def min_memory(places: int, threads: int) -> int:
+    """Return the smallest number of KiB with which a plan keeps all threads."""
 
     def is_enough(kib: int) -> bool:
         try:
@@ -272,29 +284,32 @@ def least_memory(places: int, threads: int) -> int:
     return bisect.bisect_left(range(1 << 20), True, key=is_enough)
 
 
-def test_a_corpus_makes_no_more_runs_than_can_be_merged() -> None:
+def test_a_plan_has_at_most_256_runs() -> None:
     places = 65_000_000
-    least = least_memory(places, 1)
-    assert 254 <= places / plan_for(places, memory=least << 10).chunk_places <= 256
+    needed = min_memory(places, 1)
+    assert 254 <= places / plan_for(places, memory=needed << 10).chunk_places <= 256
     with pytest.raises(MemoryBudgetError) as caught:
-        plan_for(places, memory=(least - 1) << 10)
-    said = re.search(r"needs ([\d.]+) MiB", str(caught.value))
-    assert said and float(said[1]) == pytest.approx(least / 1024, abs=0.1)
-    huge = plan_for(10**13, memory=1 << 40)  # Places have 32 bits: then there are more runs, whatever the memory.
+        plan_for(places, memory=(needed - 1) << 10)
+
+    match = re.search(r"needs at least ([\d.]+) MiB", str(caught.value))
+    assert match and float(match[1]) == pytest.approx(needed / 1024, abs=0.1)
+    huge = plan_for(10**13, memory=1 << 40)  # places are uint32, so even with enough memory there are several runs
     assert huge.chunk_places < 1 << 32
 
 
-def test_threads_are_halved_where_memory_is_short() -> None:
+def test_threads_are_halved_if_memory_is_short() -> None:
     places = 65_000_000
     for threads, fewer in ((16, 8), (8, 4), (3, 1), (2, 1)):
-        memory = (least_memory(places, threads) - 1) << 10
+        memory = (min_memory(places, threads) - 1) << 10
         assert plan_for(places, memory=memory, threads=threads).threads == fewer
 
 
-def test_a_disk_that_is_too_small_is_told_before_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
     ids = np.zeros(10_000, np.uint32)
-    with pytest.raises(StorageError, match=r"counting needs about \d+ B of disk, 1 B are free; choose another disk"):
+    with pytest.raises(
+        StorageError, match=r"counting needs about \d+ B of disk, but 1 B are free; choose another disk"
+    ):
         count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
 
 
@@ -302,16 +317,16 @@ def test_wrong_ids_are_refused(tmp_path: Path) -> None:
     job = CountJob(path=tmp_path / "m", threads=2)
     with pytest.raises(CountsError, match="id 7 at place 3 of the corpus: the vocabulary has 7 words"):
         count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), CountConfig(), job)
-    with pytest.raises(CountsError, match="ids must be a list of uint32, got int64"):
+    with pytest.raises(CountsError, match="ids must be a one-dimensional uint32 array, got int64"):
         count_tokens(np.array([0, 1, 2]), make_vocabulary(), CountConfig(), job)
 
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CountsError, match="no counts at all"):
+    with pytest.raises(CountsError, match="there are no counts"):
         count_tokens(np.empty(0, np.uint32), make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
 
 
-def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
+def test_a_finished_matrix_is_not_overwritten_by_default(tmp_path: Path) -> None:
     ids = np.array([0, 1], np.uint32)
     count_tokens(ids, make_vocabulary(), CountConfig(), CountJob(path=tmp_path / "m"))
     with pytest.raises(FolderExists):
@@ -330,7 +345,7 @@ def test_a_finished_matrix_is_not_overwritten_unasked(tmp_path: Path) -> None:
         (CountConfig(left=0, right=2), 2, []),
     ],
 )
-def test_weights_are_whole_numbers_of_the_unit(config: CountConfig, unit: int, left: list[int]) -> None:
+def test_weights_are_integers_in_the_unit(config: CountConfig, unit: int, left: list[int]) -> None:
     weights = window_weights(config)
     assert (weights.unit, weights.left.tolist()) == (unit, left)
 
@@ -354,6 +369,7 @@ def test_columns_are_named_after_their_parts(columns: str, names: tuple[str, ...
     config = CountConfig(columns=columns)
     assert part_names(config) == names
     labels = column_vocabulary(Vocabulary(["the", "of"], [5, 3]), config)
+
     if names:
         assert labels is not None
         assert labels.tokens[: len(names)] == tuple(f"{name}:the" for name in names)

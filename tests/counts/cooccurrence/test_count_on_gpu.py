@@ -1,4 +1,4 @@
-"""Counting on a GPU: the pairs that Triton writes, and the files of the counting on cores, inside its memory."""
+"""Counting on a GPU: Triton writes the right keys, and the files equal those of the CPU within the memory budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from swivel import storage
 from swivel.config import CountConfig
 
-pytest.importorskip("numba")  # of the counting on cores
+pytest.importorskip("numba")  # needed by counting on the CPU
 from device_counts import compare_writers, count_on_cores, count_on_device, digest, make_corpus
 
 
@@ -22,7 +22,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_triton_writes_the_same_pairs_under_its_interpreter() -> None:
     pytest.importorskip("triton")
     if torch.cuda.is_available():
-        pytest.skip("kernels are compiled here: the next test")
+        pytest.skip("with CUDA the next test runs the compiled kernel")
     assert sum(compare_writers("triton", seed, "cpu") for seed in range(4)) > 5_000
 
 
@@ -35,13 +35,15 @@ def test_triton_writes_the_same_pairs_on_a_gpu(seed: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", ["symmetric", "directional"])
 @pytest.mark.parametrize("writer", ["torch", "triton"])
-def test_files_of_a_gpu_are_those_of_the_cores_inside_its_budget(tmp_path: Path, columns: str, writer: str) -> None:
-    ids, config = make_corpus(7, 1_000_000, words=20_000), CountConfig(columns=columns)
+def test_files_of_a_gpu_equal_those_of_the_cpu_within_the_budget(tmp_path: Path, columns: str, writer: str) -> None:
+    ids = make_corpus(7, 1_000_000, words=20_000)
+    config = CountConfig(columns=columns)
     expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20_000).path)
+
     for memory in (100 << 20, 1 << 30, 8 << 30):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         path = tmp_path / f"{memory}"
-        means = {"device": "cuda", "memory_bytes": memory, "writer": writer, "threads": 2, "piece_cells": 1 << 20}
-        assert digest(count_on_device(path, ids, config, words=20_000, **means).path) == expected
+        options = {"device": "cuda", "memory_bytes": memory, "writer": writer, "threads": 2, "piece_cells": 1 << 20}
+        assert digest(count_on_device(path, ids, config, words=20_000, **options).path) == expected
         assert torch.cuda.max_memory_allocated() - before <= memory

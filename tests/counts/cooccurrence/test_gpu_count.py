@@ -1,4 +1,4 @@
-"""Counting by sorting on a device: the files of the counting on cores, byte for byte, whatever the memory."""
+"""Counting by sorting on a device: the files equal those of the CPU, byte for byte, for any memory budget."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids=corpora(WORDS, 1), config=configs(), memory=st.integers(22_000, 60_000), piece_cells=st.integers(1, 30))
-def test_files_are_those_of_the_cores(
+def test_files_equal_those_of_the_cpu(
     small_blocks: None,
     tmp_path_factory: pytest.TempPathFactory,
     ids: list[int],
@@ -48,52 +48,59 @@ def test_files_are_those_of_the_cores(
     piece_cells: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("counts")
-    means = {"memory_bytes": memory, "piece_cells": piece_cells}
+    options = {"memory_bytes": memory, "piece_cells": piece_cells}
+
     try:
         expected = count_on_cores(folder / "cores", ids, config)
     except CountsError as error:
         with pytest.raises(CountsError, match=str(error)):
-            count_on_device(folder / "device", ids, config, **means)
+            count_on_device(folder / "device", ids, config, **options)
         return
-    found = count_on_device(folder / "device", ids, config, **means)
-    assert digest(found.path) == digest(expected.path)
-    assert found.fingerprint == expected.fingerprint
+
+    matrix = count_on_device(folder / "device", ids, config, **options)
+    assert digest(matrix.path) == digest(expected.path)
+    assert matrix.fingerprint == expected.fingerprint
 
 
 @pytest.mark.parametrize("columns", ["symmetric", "directional-bands"])
-def test_files_are_the_same_whatever_the_memory_of_the_device(tmp_path: Path, small_blocks: None, columns: str) -> None:
-    ids, config = make_corpus(1, 1_000, words=9), CountConfig(window=2, columns=columns)
+def test_files_do_not_depend_on_the_memory_of_the_device(tmp_path: Path, small_blocks: None, columns: str) -> None:
+    ids = make_corpus(1, 1_000, words=9)
+    config = CountConfig(window=2, columns=columns)
     expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=9).path)
     runs = []
+
     for memory in (12_000, 40_000, 1 << 28):
         runs.append(len(make_counter(ids, config, words=9, memory_bytes=memory).chunks()))
         path = tmp_path / f"{memory}"
         assert digest(count_on_device(path, ids, config, words=9, memory_bytes=memory).path) == expected
+
     assert runs[0] == 2 and runs[-1] == 1
 
 
-def test_groups_that_are_fuller_than_was_thought_are_split(
+def test_groups_with_more_pairs_than_estimated_are_split(
     tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids, config = make_corpus(2, 2_000, words=20), CountConfig(window=3)
+    ids = make_corpus(2, 2_000, words=20)
+    config = CountConfig(window=3)
     expected = digest(count_on_cores(tmp_path / "cores", ids, config, words=20).path)
-    found = estimate_pairs(make_counter(ids, config, words=20).rules, np.ones(8, np.int64), places=ids.size)
-    monkeypatch.setattr(device, "estimate_pairs", lambda *args, **named: found / 1_000)
+    estimates = estimate_pairs(make_counter(ids, config, words=20).rules, np.ones(8, np.int64), places=ids.size)
+    monkeypatch.setattr(device, "estimate_pairs", lambda *args, **named: estimates / 1_000)
     monkeypatch.setattr(device, "choose_capacity", lambda *args: 50)
-    looks: list[int] = []
+    sizes: list[int] = []
 
     def sort_pairs(keys: torch.Tensor) -> object:
-        looks.append(keys.numel())
+        sizes.append(keys.numel())
         return torch.unique(keys, return_counts=True)
 
     monkeypatch.setattr(device, "sort_pairs", sort_pairs)
     assert digest(count_on_device(tmp_path / "device", ids, config, words=20).path) == expected
-    assert len(looks) > 100 and max(looks) <= 50
+    assert len(sizes) > 100 and max(sizes) <= 50
 
 
 @pytest.mark.parametrize("memory", [1 << 28, 300_000])
 def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, memory: int) -> None:
-    config, length = CountConfig(window=20), 2_000
+    config = CountConfig(window=20)
+    length = 2_000
     matrix = count_on_device(tmp_path / "m", [0] * length, config, words=2, memory_bytes=memory)
     weights = window_weights(config).left
     expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
@@ -106,29 +113,31 @@ def test_counts_between_31_and_32_bits_and_rows_above_32767_keep_their_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 1 << 16)
-    words, config = 1 << 16, CountConfig(window=1, weight="uniform")
+    words = 1 << 16
+    config = CountConfig(window=1, weight="uniform")
     rng = np.random.default_rng(4)
     ids = rng.integers(32_000, words, 2_000).astype(np.uint32)
-    found = count_on_device(tmp_path / "device", ids, config, words=words)
-    assert digest(found.path) == digest(count_on_cores(tmp_path / "cores", ids, config, words=words).path)
+    matrix = count_on_device(tmp_path / "device", ids, config, words=words)
+    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", ids, config, words=words).path)
     ids = np.zeros(430, np.uint32)
-    found = count_on_device(tmp_path / "large", ids, CountConfig(window=20))
-    assert 1 << 31 < found.units(0, 0)[1].item() < 1 << 32
-    assert digest(found.path) == digest(count_on_cores(tmp_path / "b", ids, CountConfig(window=20)).path)
+    matrix = count_on_device(tmp_path / "large", ids, CountConfig(window=20))
+    assert 1 << 31 < matrix.units(0, 0)[1].item() < 1 << 32
+    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "b", ids, CountConfig(window=20)).path)
 
 
 @pytest.mark.parametrize("ids", [[], [0], [BREAK, GAP], [0, BREAK, 1]])
 def test_a_corpus_without_pairs_is_refused(tmp_path: Path, ids: list[int]) -> None:
-    with pytest.raises(CountsError, match="no counts at all"):
+    with pytest.raises(CountsError, match="there are no counts"):
         count_on_device(tmp_path / "m", ids, CountConfig())
 
 
-def test_a_job_on_a_device_reports_what_it_does_and_writes_the_same_files(tmp_path: Path) -> None:
-    ids, config = make_corpus(3, 50_000, words=2_100), CountConfig(window=3)
-    said: list[str] = []
+def test_a_job_on_a_device_reports_progress_and_writes_the_same_files(tmp_path: Path) -> None:
+    ids = make_corpus(3, 50_000, words=2_100)
+    config = CountConfig(window=3)
+    messages: list[str] = []
     advances: list[float] = []
 
-    class Listener(SilentProgress):
+    class DeviceListener(SilentProgress):
         def begin(self, job: str, total: float | None, unit: str) -> Task:
             assert (job, total, unit) == ("counting", int((ids < GAP).sum()), "tokens")
             return self
@@ -141,49 +150,52 @@ def test_a_job_on_a_device_reports_what_it_does_and_writes_the_same_files(tmp_pa
             assert sum(advances) == int((ids < GAP).sum())
 
         def message(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
     vocabulary = make_vocabulary(2_100)
     job = CountJob(path=tmp_path / "a", device="cpu:0", threads=2, memory_bytes=1 << 20, device_memory=80 << 20)
-    found = count_tokens(ids, vocabulary, config, job, progress=Listener())
-    assert digest(found.path) == digest(count_on_cores(tmp_path / "b", ids, config, words=2_100).path)
-    assert said[0].startswith("about ") and said[1] == "counting on cpu:0, pairs by torch, in 80.0 MiB of its memory"
+    matrix = count_tokens(ids, vocabulary, config, job, progress=DeviceListener())
+    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "b", ids, config, words=2_100).path)
+    assert (
+        messages[0].startswith("about ") and messages[1] == "counting on cpu:0 with torch, using 80.0 MiB of its memory"
+    )
     assert len(advances) > 3
 
 
 def test_wrong_ids_and_no_ids_are_refused_on_a_device_too(tmp_path: Path) -> None:
     job = CountJob(path=tmp_path / "m", device="cpu:0")
-    with pytest.raises(CountsError, match="no counts at all"):
+    with pytest.raises(CountsError, match="there are no counts"):
         count_tokens(np.empty(0, np.uint32), make_vocabulary(), CountConfig(), job)
     with pytest.raises(CountsError, match="id 7 at place 3 of the corpus: the vocabulary has 7 words"):
         count_tokens(np.array([0, 1, 2, 7], np.uint32), make_vocabulary(), CountConfig(), job)
 
 
 @pytest.mark.parametrize("name", ["no-such-device", "cuda:99", "meta:x"])
-def test_a_device_that_cannot_be_used_is_told(tmp_path: Path, name: str) -> None:
+def test_a_device_that_cannot_be_used_is_refused(tmp_path: Path, name: str) -> None:
     job = CountJob(path=tmp_path / "m", device=name)
     with pytest.raises(ConfigError, match=f"device '{name}' cannot be used for counting: .*; choose another, or cpu"):
         count_tokens(np.zeros(9, np.uint32), make_vocabulary(), CountConfig(), job)
 
 
-def test_too_little_memory_of_the_device_is_refused_with_what_is_needed() -> None:
+def test_too_little_memory_of_the_device_is_refused_with_the_bytes_needed() -> None:
     rules = make_rules(Layout(4, 4, 2, 2, True), CountConfig(), longest=100)
-    with pytest.raises(MemoryBudgetError, match=r"needs 10\.\d KiB of its memory or more, got 9\.8 KiB"):
+    with pytest.raises(MemoryBudgetError, match=r"needs at least 10\.\d KiB of its memory, got 9\.8 KiB"):
         share_memory(10_000, 100, rules)
     share = share_memory(11_300, 100, rules)
     assert share.keys >= 2 * rules.reach and share.chunk_places >= 1
 
 
-def test_a_group_has_no_more_shards_than_a_key_can_tell_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = CountConfig(left=5_000, right=0, weight="linear")
     rules = make_rules(Layout(1 << 26, 1 << 26, 1 << 10, 1 << 10, False), config, longest=1 << 20)
-    assert (rules.weight_bits, rules.most_shards) == (13, 1 << (62 - 32 - 13))
+    assert (rules.weight_bits, rules.max_shards) == (13, 1 << (62 - 32 - 13))
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
-    monkeypatch.setattr(device_plan, "_KEY_BITS", 7)  # of which 4 are a position's and 2 a weight's
-    ids, config = make_corpus(8, 500), CountConfig(window=3)
-    assert make_counter(ids, config).rules.most_shards == 2
-    found = count_on_device(tmp_path / "device", ids, config)
-    assert digest(found.path) == digest(count_on_cores(tmp_path / "cores", ids, config).path)
+    monkeypatch.setattr(device_plan, "_KEY_BITS", 7)  # 4 bits for a position and 2 for a weight leave 1 for the shard
+    ids = make_corpus(8, 500)
+    config = CountConfig(window=3)
+    assert make_counter(ids, config).rules.max_shards == 2
+    matrix = count_on_device(tmp_path / "device", ids, config)
+    assert digest(matrix.path) == digest(count_on_cores(tmp_path / "cores", ids, config).path)
 
 
 def test_free_memory_is_the_default_budget() -> None:
@@ -191,15 +203,15 @@ def test_free_memory_is_the_default_budget() -> None:
     assert 1 << 20 < counter.memory_bytes < 1 << 50
 
 
-def test_shards_are_split_into_all_of_them_in_order() -> None:
+def test_ranges_of_shards_cover_all_shards_in_order() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
         estimates = rng.random(rng.integers(1, 40)) * rng.integers(0, 2, 1)
-        ranges = list(split_shards(estimates, most_pairs=int(rng.integers(1, 9)), most_shards=int(rng.integers(1, 9))))
+        ranges = list(split_shards(estimates, max_pairs=int(rng.integers(1, 9)), max_shards=int(rng.integers(1, 9))))
         assert [shard for shards in ranges for shard in shards] == list(range(estimates.size))
 
 
-def test_the_estimate_of_pairs_is_near_the_truth(small_blocks: None) -> None:
+def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     ids = make_corpus(6, 20_000, words=30)
     counter = make_counter(ids, CountConfig(window=5, columns="directional"), words=30)
     rules = counter.rules
@@ -213,14 +225,14 @@ def test_the_estimate_of_pairs_is_near_the_truth(small_blocks: None) -> None:
     assert estimates == pytest.approx(np.array(truth), rel=0.5)
 
 
-def test_a_writer_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_triton_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert device_pairs.choose_writer("auto", torch.device("cuda")) == "torch"
-    with pytest.raises(MissingExtra, match="need triton: pip install triton"):
+    with pytest.raises(MissingExtra, match="needs Triton: pip install triton"):
         device_pairs.choose_writer("triton", torch.device("cpu"))
 
 
-def test_device_is_woken_only_where_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
@@ -233,7 +245,7 @@ def test_device_is_woken_only_where_there_may_be_one(monkeypatch: pytest.MonkeyP
     assert started == ["swivel-wake"]
 
 
-def test_waking_a_device_that_is_not_there_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_initializing_a_missing_device_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
     wake_device("nonsense")

@@ -1,4 +1,4 @@
-"""Counting on a real cluster of two nodes: the folder of one machine, bit for bit, whatever is lost on the way."""
+"""Counting on a real Ray cluster of two nodes: the same files as on one machine, even if a node is lost."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ WORDS = 70
 
 @pytest.fixture(scope="module")
 def address(two_nodes: TwoNodes) -> Iterator[str]:
-    """Address of the cluster; connected to all the time, so that its processes stay."""
+    """Address of the cluster; the connection stays open, so that its worker processes are reused."""
     with connecting.connect(two_nodes.address):
         yield two_nodes.address
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut small corpora into many pieces, and small matrices into many blocks; what runs on nodes is told both."""
-    monkeypatch.setattr(counting, "LEAST_PIECE_BYTES", 3_000)
+    """Cut small corpora into many pieces and small matrices into many blocks; tasks receive both as arguments."""
+    monkeypatch.setattr(counting, "MIN_PIECE_BYTES", 3_000)
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 16)
 
 
@@ -52,10 +52,12 @@ def write_lines(file: Path, lines: int, seed: int) -> Path:
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, WORDS + 1)
     ends = ["\n", "\n", "\n", ". ", "\n\n", "\r\n\r\n"]
+
     with file.open("wb") as out:
         for _ in range(lines):
             words = rng.choice(WORDS, rng.integers(0, 12), p=weights / weights.sum())
             out.write((" ".join(f"wörd{word}" for word in words) + ends[rng.integers(len(ends))]).encode())
+
     return file
 
 
@@ -69,28 +71,32 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    """Compare two folders: names, bytes, and so checksums, settings and fingerprints in the manifest."""
+    """Compare the names and bytes of all files of two folders, and with them the manifests."""
     one, two = read_folder(folder), read_folder(other)
     assert json.loads(one["manifest.json"]) == json.loads(two["manifest.json"])
     assert one == two
 
 
 class Watcher(SilentProgress):
-    """Progress that calls back when the first piece of a job has ended."""
+    """Progress that calls `call` when the first piece of a job has finished."""
 
     def __init__(self, job: str, call: Callable[[], None]) -> None:
-        self.job, self.call, self.said, self.notes = job, call, list[str](), list[str]()
+        self.job = job
+        self.call = call
+        self.messages: list[str] = []
+        self.notes: list[str] = []
 
     def begin(self, job: str, total: float | None, unit: str) -> Any:
         return _Watched(self, job)
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
 
 class _Watched:
     def __init__(self, watcher: Watcher, job: str) -> None:
-        self.watcher, self.job = watcher, job
+        self.watcher = watcher
+        self.job = job
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.watcher.notes.append(f"{self.job}: {note}")
@@ -117,12 +123,12 @@ def test_a_cluster_counts_what_one_machine_counts(
     many = swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher), **settings)
     assert_same(tmp_path / "alone", tmp_path / "many")
     assert many.fingerprint == alone.fingerprint
-    assert re.match(r"counting on \d+ cores of \d+ nodes; .* a task", watcher.said[0])
+    assert re.match(r"counting on \d+ cores of \d+ nodes; .* per task", watcher.messages[0])
     assert sum(note.startswith("counting: ") for note in watcher.notes) > 8
     assert sum(note.startswith("merging: ") for note in watcher.notes) > 1
 
 
-def test_one_s_own_list_of_tokens_is_counted(text: Path, tmp_path: Path, address: str) -> None:
+def test_a_vocabulary_list_is_used(text: Path, tmp_path: Path, address: str) -> None:
     listed = ["wörd5", "nowhere", "wörd3", "wörd60"]
     swivel.count(text, tmp_path / "alone", vocabulary=listed)
     swivel.count(text, tmp_path / "many", vocabulary=listed, options=RunOptions(ray=address))
@@ -134,6 +140,7 @@ def test_many_small_files_and_packed_ones_are_counted(tmp_path: Path, address: s
     folder.mkdir()
     for number in range(60):
         write_lines(folder / f"{number:02}.txt", 10, number)
+
     (folder / "empty.txt").write_bytes(b"")
     (folder / "packed.txt.gz").write_bytes(gzip.compress(write_lines(tmp_path / "more.txt", 300, 7).read_bytes()))
     (folder / "marked.txt").write_bytes(
@@ -143,7 +150,7 @@ def test_many_small_files_and_packed_ones_are_counted(tmp_path: Path, address: s
     watcher = Watcher("", lambda: None)
     swivel.count(folder, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
     assert_same(tmp_path / "alone", tmp_path / "many")
-    assert "63 files" in watcher.said[1]
+    assert "63 files" in watcher.messages[1]
     assert sum(note.startswith("counting: ") for note in watcher.notes) < 30  # small files are counted together
 
 
@@ -163,7 +170,7 @@ def test_another_encoding_is_counted(tmp_path: Path, address: str) -> None:
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
-def test_a_url_of_this_machine_is_a_path(text: Path, tmp_path: Path, address: str) -> None:
+def test_a_file_url_is_a_path(text: Path, tmp_path: Path, address: str) -> None:
     swivel.count(text, tmp_path / "alone")
     swivel.count(f"file://{text}", tmp_path / "many", options=RunOptions(ray=address))
     assert_same(tmp_path / "alone", tmp_path / "many")
@@ -174,6 +181,7 @@ def test_a_url_is_read_by_every_node(text: Path, tmp_path: Path, address: str) -
         archive.write(text, "in/a.txt")
         archive.writestr("in/b.txt", "wörd1 wörd2\n" * 500)
         archive.writestr("in/.hidden", "wörd1 wörd9\n" * 500)
+
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(text.read_bytes())
     (tmp_path / "in" / "b.txt").write_text("wörd1 wörd2\n" * 500)
@@ -183,26 +191,26 @@ def test_a_url_is_read_by_every_node(text: Path, tmp_path: Path, address: str) -
     assert list(many.rows) == list(alone.rows)
     assert np.array_equal(many.row_sums, alone.row_sums)
     assert many.cell_count == alone.cell_count
-    assert swivel.count(url).fingerprint == many.fingerprint  # one machine reads URLs, too
+    assert swivel.count(url).fingerprint == many.fingerprint  # URLs are also read on one machine
 
 
-def test_a_budget_that_cuts_a_piece_into_runs_changes_nothing(
+def test_a_memory_budget_that_needs_several_runs_gives_the_same_files(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "LEAST_PIECE_BYTES", 1 << 30)
+    monkeypatch.setattr(counting, "MIN_PIECE_BYTES", 1 << 30)
     text = write_lines(tmp_path / "a.txt", 5_000, 3)
     swivel.count(text, tmp_path / "alone", min_count=1)
     swivel.count(text, tmp_path / "many", min_count=1, options=RunOptions(ray=address, memory="2.6MiB"))
     assert_same(tmp_path / "alone", tmp_path / "many")
-    with pytest.raises(MemoryBudgetError, match=r"needs 2.* MiB of memory or more, got 1.0 MiB"):
+    with pytest.raises(MemoryBudgetError, match=r"needs at least 2.* MiB of memory, got 1.0 MiB"):
         swivel.count(text, tmp_path / "less", min_count=1, options=RunOptions(ray=address, memory="1MiB"))
 
 
-def test_more_runs_than_are_merged_at_a_time_are_merged(
+def test_more_runs_than_one_merge_takes_are_merged(
     text: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "LEAST_PIECE_BYTES", 400)
-    monkeypatch.setattr(counting, "PIECES_A_CORE", 1_000)
+    monkeypatch.setattr(counting, "MIN_PIECE_BYTES", 400)
+    monkeypatch.setattr(counting, "PIECES_PER_CORE", 1_000)
     watcher = Watcher("", lambda: None)
     swivel.count(text, tmp_path / "alone")
     swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
@@ -211,15 +219,17 @@ def test_more_runs_than_are_merged_at_a_time_are_merged(
 
 
 @pytest.mark.parametrize("job", ["counting", "merging"])
-def test_a_node_lost_on_the_way_changes_nothing(
+def test_a_lost_node_does_not_change_the_files(
     job: str, text: Path, tmp_path: Path, address: str, two_nodes: TwoNodes
 ) -> None:
     swivel.count(text, tmp_path / "alone")
     watcher = Watcher(job, two_nodes.lose_node)
+
     try:
         swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=watcher))
     finally:
         two_nodes.replace_node()
+
     assert watcher.job == ""
     assert_same(tmp_path / "alone", tmp_path / "many")
 
@@ -234,9 +244,11 @@ def test_an_interrupt_ends_the_tasks_and_leaves_nothing(text: Path, tmp_path: Pa
         with pytest.raises(KeyboardInterrupt):
             swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, progress=Watcher(job, interrupt)))
         assert not (tmp_path / "many").exists()
+
     deadline = time.monotonic() + 20
     while ray.available_resources().get("CPU") != 2 and time.monotonic() < deadline:
         time.sleep(0.1)
+
     assert ray.available_resources().get("CPU") == 2
 
 
@@ -247,11 +259,13 @@ def test_the_command_line_counts_on_a_cluster(text: Path, tmp_path: Path, addres
     assert json.loads(ended.stdout)["cells"] == swivel.open_matrix(tmp_path / "alone").cell_count
     assert_same(tmp_path / "alone", tmp_path / "many")
     watcher = Watcher("", lambda: None)
-    swivel.count(text, tmp_path / "many", options=RunOptions(ray="127.0.0.1:1", progress=watcher))  # nobody is asked
-    assert watcher.said == [f"{tmp_path / 'many'}: finished already, nothing to do"]
+    swivel.count(
+        text, tmp_path / "many", options=RunOptions(ray="127.0.0.1:1", progress=watcher)
+    )  # no connection is made
+    assert watcher.messages == [f"{tmp_path / 'many'}: finished already, nothing to do"]
 
 
-def test_errors_are_those_of_one_machine(tmp_path: Path, address: str) -> None:
+def test_errors_equal_those_of_one_machine(tmp_path: Path, address: str) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"all is well\n" * 2_000 + b"here \xff not\n" + b"all is well\n" * 2_000)
     alone = tmp_path / "alone.txt"
@@ -262,32 +276,38 @@ def test_errors_are_those_of_one_machine(tmp_path: Path, address: str) -> None:
         (alone, VocabularyError, {"vocabulary": ["three"]}),
         (alone, CountsError, {}),
     ]
+
     for file, error, settings in cases:
-        with pytest.raises(error) as here:
+        with pytest.raises(error) as local:
             swivel.count(file, **settings)
-        with pytest.raises(error) as there:
+        with pytest.raises(error) as remote:
             swivel.count(file, tmp_path / "many", options=RunOptions(ray=address), **settings)
-        assert str(there.value) == str(here.value)
+        assert str(remote.value) == str(local.value)
+
     assert not (tmp_path / "many").exists()
 
 
-def test_what_cannot_be_counted_on_a_cluster_is_refused(text: Path, tmp_path: Path, address: str) -> None:
+def test_unsupported_counts_on_a_cluster_are_refused(text: Path, tmp_path: Path, address: str) -> None:
     for texts in (["a b", "b a"], "-"):
-        with pytest.raises(ConfigError, match="counting on Ray reads files; text in memory or from a pipe"):
+        with pytest.raises(ConfigError, match="counting on Ray reads files; save text from memory or from a pipe"):
             swivel.count(texts, tmp_path / "many", options=RunOptions(ray=address))
-    with pytest.raises(ConfigError, match="runs on CPU cores, got device meta"):
+
+    with pytest.raises(ConfigError, match="runs on CPU cores, got device='meta'"):
         swivel.count(text, tmp_path / "many", device="meta", options=RunOptions(ray=address))
+
     with pytest.raises(
-        MemoryBudgetError, match=r"a task may take 9.1 TiB, the largest node has .* pass a smaller --memory"
+        MemoryBudgetError, match=r"memory per task is 9.1 TiB, but the largest node has .* pass a smaller memory"
     ):
         swivel.count(text, tmp_path / "many", options=RunOptions(ray=address, memory="10TB"))
 
 
-def test_a_node_that_cannot_take_part_says_why(tmp_path: Path, address: str) -> None:
+def test_a_node_that_cannot_run_tasks_raises_an_error(tmp_path: Path, address: str) -> None:
     with pytest.raises(ClusterError, match=r"node [\d.]+ does not see .*; the output folder must be on storage"):
         tasks.TextReading(config=CorpusConfig(), shared=tmp_path / "nowhere").check()
-    with pytest.raises(ClusterError, match=r"node [\d.]+ has Swivel .*, the command 0.0; install the same"):
+
+    with pytest.raises(ClusterError, match=r"node [\d.]+ has Swivel .*, the driver 0.0; install the same"):
         tasks.TextReading(config=CorpusConfig(), shared=tmp_path, version="0.0").check()
+
     reading = tasks.TextReading(config=CorpusConfig(), shared=tmp_path)
     with pytest.raises(
         CorpusError, match=r"nowhere.txt: No such file .* \(node [\d.]+; every node must see the corpus"
@@ -295,10 +315,10 @@ def test_a_node_that_cannot_take_part_says_why(tmp_path: Path, address: str) -> 
         tasks.read_ranges((FileRange(tmp_path / "nowhere.txt", 0, None, 1),), reading)
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("max_groups", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_groups_are_all_row_blocks_in_order(most: int, symmetric: bool) -> None:
-    groups = cut_groups(Layout(100, 100, 13, 13, symmetric), most)
+def test_groups_are_all_row_blocks_in_order(max_groups: int, symmetric: bool) -> None:
+    groups = cut_groups(Layout(100, 100, 13, 13, symmetric), max_groups)
     assert [block for group in groups for block in group] == list(range(13))
     assert all(groups)
-    assert len(groups) <= most
+    assert len(groups) <= max_groups

@@ -1,4 +1,4 @@
-"""Counts in every format: the same matrix, whatever it came from; what is malformed is refused with its place."""
+"""import_counts: every format and object gives the same matrix."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_object_gives_the_same_matrix(name: str) -> None:
     assert counts_of(swivel.import_counts(OBJECTS[name]())) == EXPECTED
 
 
-def test_labels_are_sorted_by_falling_sum_and_then_by_name(tmp_path: Path) -> None:
+def test_labels_are_sorted_by_descending_sum_and_then_by_name(tmp_path: Path) -> None:
     matrix = swivel.import_counts(TRIPLES)
     assert matrix.rows.tokens == ("tea", "12", "café au lait", "🍵")
     assert matrix.columns.tokens == ("milk", "7", "sugar")
@@ -72,20 +72,22 @@ def test_labels_are_sorted_by_falling_sum_and_then_by_name(tmp_path: Path) -> No
     assert matrix.row_sums.tolist() == [8, 4, 3, 1]
 
 
-def test_order_of_the_lines_changes_nothing(tmp_path: Path) -> None:
+def test_the_order_of_lines_does_not_change_the_matrix(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     digests = set()
+
     for number in range(3):
         lines = TSV.splitlines(keepends=True)
         rng.shuffle(lines)
         file = write_text(tmp_path / f"{number}.tsv", "".join(lines))
         digests.add(swivel.import_counts(file).fingerprint)
+
     assert len(digests) == 1
 
 
 @pytest.mark.parametrize("memory", ["200kB", "1MB", "1GiB"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_memory_and_threads_change_nothing(memory: str, threads: int, tmp_path: Path) -> None:
+def test_memory_and_threads_do_not_change_the_matrix(memory: str, threads: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     counts = rng.poisson(0.4, (300, 200)) * rng.integers(1, 9, (300, 200))
     matrix = swivel.import_counts(
@@ -96,9 +98,10 @@ def test_memory_and_threads_change_nothing(memory: str, threads: int, tmp_path: 
 
 
 @pytest.mark.parametrize("largest", [3, 2**40])
-def test_large_matrices_fall_into_shards_as_the_builder_has_them(largest: int) -> None:
+def test_large_matrices_are_divided_into_shards_correctly(largest: int) -> None:
     rng = np.random.default_rng(6)
-    rows, columns = rng.integers(0, 2_500, 9_000), rng.integers(0, 1_300, 9_000)
+    rows = rng.integers(0, 2_500, 9_000)
+    columns = rng.integers(0, 1_300, 9_000)
     counts = rng.integers(1, largest, 9_000)
     expected = scipy.sparse.coo_array((counts.astype(float), (rows, columns)), shape=(2_500, 1_300))
     matrix = swivel.import_counts(expected, options=swivel.RunOptions(memory="1MB", threads=2))
@@ -106,8 +109,9 @@ def test_large_matrices_fall_into_shards_as_the_builder_has_them(largest: int) -
     matrix.verify()
 
 
-def test_several_files_are_one_table(tmp_path: Path) -> None:
-    one, two = write_text(tmp_path / "1.tsv", "a\tx\t1\n"), write_text(tmp_path / "2.tsv", "a\tx\t2\nb\ty\t1\n")
+def test_several_files_are_read_as_one_table(tmp_path: Path) -> None:
+    one = write_text(tmp_path / "1.tsv", "a\tx\t1\n")
+    two = write_text(tmp_path / "2.tsv", "a\tx\t2\nb\ty\t1\n")
     assert counts_of(swivel.import_counts([one, str(two)])) == {("a", "x"): 3, ("b", "y"): 1}
     assert counts_of(swivel.import_counts(str(tmp_path / "*.tsv"))) == {("a", "x"): 3, ("b", "y"): 1}
 
@@ -117,13 +121,13 @@ def test_without_a_third_field_every_count_is_one(tmp_path: Path) -> None:
     assert counts_of(swivel.import_counts(file)) == {("a", "x"): 2, ("b", "y"): 1}
 
 
-def test_counts_of_zero_are_left_out_with_labels_that_have_no_other() -> None:
+def test_zero_counts_and_labels_without_counts_are_omitted() -> None:
     matrix = swivel.import_counts([("a", "x", 1), ("b", "y", 0), ("a", "y", 2)])
     assert matrix.rows.tokens == ("a",)
     assert matrix.columns.tokens == ("y", "x")
 
 
-def test_fields_are_chosen_by_name_or_place(tmp_path: Path) -> None:
+def test_fields_are_chosen_by_name_or_position(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.csv", "day,page,user,n\n1,x,a,2\n2,x,a,3\n")
     for fields in ("user,page,n", "3,2,4"):
         assert counts_of(swivel.import_counts(file, header=True, fields=fields)) == {("a", "x"): 5}
@@ -138,7 +142,7 @@ def test_quotation_marks_in_csv_hold_commas_and_line_ends(tmp_path: Path) -> Non
     assert counts_of(swivel.import_counts(file)) == expected
 
 
-def test_edges_count_both_ways_and_with_themselves_once(tmp_path: Path) -> None:
+def test_edges_count_in_both_directions_and_loops_once(tmp_path: Path) -> None:
     file = write_text(tmp_path / "graph.txt", "# from to\na b\nb  c\nb a\nc c\n")
     matrix = swivel.import_counts(file, format="edges")
     expected = {("a", "b"): 2, ("b", "a"): 2, ("b", "c"): 1, ("c", "b"): 1, ("c", "c"): 1}
@@ -146,7 +150,7 @@ def test_edges_count_both_ways_and_with_themselves_once(tmp_path: Path) -> None:
     assert matrix.rows.counts.tolist() == matrix.row_sums.tolist() == [3, 2, 2]
 
 
-def test_sides_that_are_the_same_share_a_vocabulary_and_keep_their_direction() -> None:
+def test_sides_same_shares_the_vocabulary_and_keeps_the_direction() -> None:
     matrix = swivel.import_counts([("a", "b", 2), ("b", "c", 1)], sides="same")
     assert (matrix.columns_per_row, matrix.is_symmetric) == (1, False)
     assert counts_of(matrix) == {("a", "b"): 2, ("b", "c"): 1}
@@ -163,9 +167,11 @@ def test_mirrored_counts_are_checked() -> None:
 def test_sparse_matrices_keep_their_shape(kind: str, tmp_path: Path) -> None:
     counts = np.array([[0, 2, 0], [0, 0, 0.5], [0, 0, 0], [1, 0, 0]])
     held = scipy.sparse.coo_array(counts).asformat(kind)
+
     for compressed in (True, False):
         scipy.sparse.save_npz(tmp_path / "a.npz", held, compressed=compressed)
         assert (dense(swivel.import_counts(tmp_path / "a.npz")) == counts).all()
+
     assert (dense(swivel.import_counts(held)) == counts).all()
     assert (dense(swivel.import_counts(counts)) == counts).all()
     assert swivel.import_counts(held, drop_empty=True).rows.tokens == ("0", "3", "1")
@@ -174,7 +180,7 @@ def test_sparse_matrices_keep_their_shape(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["real", "integer", "pattern"])
 def test_matrix_market_files_are_read(field: str, tmp_path: Path) -> None:
     counts = np.array([[0, 2, 0], [4, 0, 1]])
-    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(counts), field=field, comment="of ours")
+    scipy.io.mmwrite(tmp_path / "a.mtx", scipy.sparse.coo_array(counts), field=field, comment="a comment")
     packed = write_text(tmp_path / "b.mtx.gz", gzip.compress((tmp_path / "a.mtx").read_bytes()))
     for file in (tmp_path / "a.mtx", packed):
         assert (dense(swivel.import_counts(file)) == (counts > 0 if field == "pattern" else counts)).all()
@@ -186,11 +192,11 @@ def test_symmetric_matrix_market_files_make_symmetric_matrices(tmp_path: Path) -
     matrix = swivel.import_counts(tmp_path / "a.mtx")
     assert matrix.is_symmetric
     assert (dense(matrix) == counts).all()
-    with pytest.raises(CountsError, match="leave --sides out"):
+    with pytest.raises(CountsError, match="omit sides"):
         swivel.import_counts(tmp_path / "a.mtx", sides="apart")
 
 
-def test_places_are_named_by_lists_or_files(tmp_path: Path) -> None:
+def test_row_and_column_labels_come_from_lists_or_files(tmp_path: Path) -> None:
     genes = write_text(tmp_path / "genes.tsv", "g1\tGene One\ng2\tGene Two\n")
     matrix = swivel.import_counts(np.array([[0, 2], [3, 0]]), row_labels=str(genes), column_labels=["x", "y"])
     assert counts_of(matrix) == {("g1", "y"): 2, ("g2", "x"): 3}
@@ -221,7 +227,7 @@ def test_folder_of_tensorflow_with_one_vocabulary_shares_it(tmp_path: Path) -> N
     assert (matrix.columns_per_row, counts_of(matrix)) == (1, {("a", "b"): 2})
 
 
-def together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:
+def count_together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:
     counts: dict[tuple[str, str], float] = {}
     for basket in baskets:
         for one in set(basket):
@@ -230,7 +236,7 @@ def together(baskets: list[list[str]]) -> dict[tuple[str, str], float]:
     return counts
 
 
-def in_window(baskets: list[list[str]], window: int) -> dict[tuple[str, str], float]:
+def count_in_window(baskets: list[list[str]], window: int) -> dict[tuple[str, str], float]:
     counts: dict[tuple[str, str], float] = {}
     for basket in baskets:
         for place, one in enumerate(basket):
@@ -238,6 +244,7 @@ def in_window(baskets: list[list[str]], window: int) -> dict[tuple[str, str], fl
                 if place + distance < len(basket):
                     other = basket[place + distance]
                     counts[one, other] = counts.get((one, other), 0) + 1 / distance
+
     return counts
 
 
@@ -247,17 +254,17 @@ def make_baskets() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("separator", ["\t", ", ", ";", " "])
-def test_what_is_in_a_basket_together_counts_once(separator: str, tmp_path: Path) -> None:
+def test_items_of_a_basket_count_once_per_pair(separator: str, tmp_path: Path) -> None:
     baskets = make_baskets()
     file = write_text(tmp_path / "a.baskets", "".join(separator.join(basket) + "\n" for basket in baskets))
     for source in (file, baskets):
         matrix = swivel.import_counts(source, format="baskets")
-        assert (counts_of(matrix), matrix.is_symmetric) == (together(baskets), True)
+        assert (counts_of(matrix), matrix.is_symmetric) == (count_together(baskets), True)
 
 
 def test_baskets_in_order_count_within_a_window() -> None:
     baskets = make_baskets()
-    expected = in_window(baskets, 3)
+    expected = count_in_window(baskets, 3)
     ordered = swivel.import_counts(baskets, format="baskets", window=3, sides="same")
     assert counts_of(ordered) == pytest.approx(expected)
     both = {
@@ -268,7 +275,7 @@ def test_baskets_in_order_count_within_a_window() -> None:
     assert counts_of(uniform) == {("a", "b"): 1, ("a", "c"): 1, ("b", "c"): 1}
 
 
-def test_header_and_comments_of_baskets_are_left_out(tmp_path: Path) -> None:
+def test_header_and_comments_of_baskets_are_skipped(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.txt", "items\n# remark\na,b,,\n1,2\n")
     matrix = swivel.import_counts(file, format="baskets", header=True, comment="#", separator="comma")
     assert counts_of(matrix) == {("a", "b"): 1, ("b", "a"): 1, ("1", "2"): 1, ("2", "1"): 1}
@@ -287,13 +294,13 @@ def test_counts_share_the_smallest_unit_that_fits(counts: list[float], unit: int
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, np.pi, 1e6 * np.pi])
-def test_weights_without_a_unit_are_kept_to_six_digits(scale: float) -> None:
+def test_weights_without_a_common_unit_keep_five_digits(scale: float) -> None:
     rng = np.random.default_rng(4)
     weights = rng.random((20, 10)) * scale + scale / 100
     assert np.allclose(dense(swivel.import_counts(weights)), weights, rtol=1e-5, atol=0)
 
 
-def test_weights_that_no_unit_holds_are_refused() -> None:
+def test_weights_too_far_apart_for_any_unit_are_refused() -> None:
     with pytest.raises(CountsError, match="counts from 1e-15 to 1e\\+15 are too far apart"):
         swivel.import_counts([("a", "b", 1e-15), ("a", "c", 1e15)])
 
@@ -301,7 +308,7 @@ def test_weights_that_no_unit_holds_are_refused() -> None:
 @pytest.mark.parametrize("count", ["1e20", "18446744073709551615", "1e308"])
 def test_counts_beyond_the_largest_sum_are_refused_with_their_file(count: str, tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", f"a\tb\t{count}\na\tc\t{count}\n")
-    with pytest.raises(CountsError, match=r"a\.tsv: counts up to 1\S+ add up to \S+, above the most"):
+    with pytest.raises(CountsError, match=r"a\.tsv: counts up to 1\S+ add up to \S+, more than the largest exact sum"):
         swivel.import_counts(file)
 
 
@@ -311,15 +318,17 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
     manifest = (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns
     assert swivel.import_counts(file, tmp_path / "matrix").fingerprint == first.fingerprint
     assert (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns == manifest
-    with pytest.raises(FolderExists, match="from other counts or with other settings"):
+    with pytest.raises(FolderExists, match="from other counts or settings"):
         swivel.import_counts(file, tmp_path / "matrix", sides="same")
+
     with pytest.raises(FolderExists):
         swivel.import_counts(TRIPLES, tmp_path / "matrix")
+
     again = swivel.import_counts(TRIPLES, tmp_path / "matrix", options=swivel.RunOptions(overwrite=True))
     assert counts_of(again) == EXPECTED
 
 
-def test_temporary_folders_go_with_their_matrix() -> None:
+def test_temporary_folders_are_deleted_with_their_matrix() -> None:
     matrix = swivel.import_counts(TRIPLES)
     path = matrix.path
     assert path.exists()
@@ -327,8 +336,9 @@ def test_temporary_folders_go_with_their_matrix() -> None:
     assert not path.exists()
 
 
-def test_command_line_imports_and_tells_what_it_made(tmp_path: Path) -> None:
-    file, out = write_text(tmp_path / "a.csv", "u,p,n\na,x,2\na,x,3\n"), tmp_path / "matrix"
+def test_command_line_imports_and_prints_the_result(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "a.csv", "u,p,n\na,x,2\na,x,3\n")
+    out = tmp_path / "matrix"
     arguments = ["import", str(file), "-o", str(out), "--header", "--fields", "u,p,n", "--json", "--quiet"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     expected = {"matrix": str(out), "rows": 1, "columns": 1, "cells": 1, "total": 5.0}
@@ -349,7 +359,7 @@ def test_a_dictionary_of_pairs_keeps_its_counts() -> None:
             swivel.import_counts(wrong)
 
 
-def test_a_matrix_as_pandas_keeps_it_is_not_taken_for_triples() -> None:
+def test_a_pandas_matrix_is_not_read_as_triples() -> None:
     frame = pandas.DataFrame([[1, 2, 3], [4, 5, 6]], index=["r1", "r2"], columns=list("xyz"))
     with pytest.raises(ConfigError, match="labels in its index and numbers in all columns"):
         swivel.import_counts(frame)
@@ -359,14 +369,14 @@ def test_a_matrix_as_pandas_keeps_it_is_not_taken_for_triples() -> None:
     assert swivel.import_counts(triples, fields="u,p").count("2", "4") == 1
 
 
-def test_tables_that_are_not_there_yet_and_endless_integers_are_refused() -> None:
+def test_lazy_frames_and_huge_integers_are_refused() -> None:
     with pytest.raises(ConfigError, match="a LazyFrame has no rows yet"):
         swivel.import_counts(polars.LazyFrame({"u": ["a"], "p": ["b"]}))
     with pytest.raises(CountsError, match="item 1: the count inf is not finite"):
         swivel.import_counts([("a", "b", 10**400)])
 
 
-def test_another_vocabulary_beside_gloves_counts_is_another_source(tmp_path: Path) -> None:
+def test_another_glove_vocabulary_is_another_source(tmp_path: Path) -> None:
     file = write_text(tmp_path / "cooccurrence.bin", glove_records((1, 2, 1.5), (2, 1, 1.5)))
     write_text(tmp_path / "vocab.txt", "the 3\nof 2\n")
     swivel.import_counts(file, tmp_path / "matrix")

@@ -1,4 +1,4 @@
-"""Readers against rubbish: whatever the bytes, cells come out, or one clear error that names the file."""
+"""Random and damaged input: readers return cells or raise one clear error that names the file."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from import_sources import (
     write_tensorflow,
     write_text,
 )
-from import_sources import example as serialised
+from import_sources import example as serialize_example
 from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.errors import SwivelError
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent))  # `fuzz` is beside the package, not in it
+sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent))  # `fuzz` is next to the package, not in it
 from fuzz.of_importers import drain
 
 FUZZ = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def check(file: Path, **given: str | bool | int) -> None:
-    """Read a file; an error is one of ours, names the file, and is one line."""
+    """Read a file; an error must be a SwivelError of one line that names the file."""
     try:
         drain(file, **given)
     except SwivelError as error:
@@ -47,7 +47,7 @@ def check(file: Path, **given: str | bool | int) -> None:
 
 @st.composite
 def damages(draw: st.DrawFn) -> list[tuple[float, str, bytes]]:
-    """Changes of a file: where (as a share of it), how, and to what."""
+    """Changes of a file: position (as a fraction of its length), kind, new bytes."""
     kinds = st.sampled_from(["replace", "insert", "delete", "truncate"])
     return draw(st.lists(st.tuples(st.floats(0, 1), kinds, st.binary(min_size=1, max_size=9)), min_size=1, max_size=4))
 
@@ -60,11 +60,12 @@ def damage(data: bytes, changes: list[tuple[float, str, bytes]]) -> bytes:
         else:
             skipped = {"replace": len(new), "insert": 0, "delete": len(new)}[kind]
             data = data[:place] + (b"" if kind == "delete" else new) + data[place + skipped :]
+
     return data
 
 
 def make_good(folder: Path, name: str) -> Path:
-    """Write a good file of each format."""
+    """Write a valid file in the format of its name."""
     counts = scipy.sparse.coo_array(np.arange(12.0).reshape(3, 4))
     if name.endswith(".npz"):
         scipy.sparse.save_npz(folder / name, counts.asformat(name[:3]), compressed="raw" not in name)
@@ -79,6 +80,7 @@ def make_good(folder: Path, name: str) -> Path:
         write_text(folder / name, "# graph\na b\nb c 2\n".replace(" 2", ""))
     else:
         FILES[name](folder / name)
+
     return folder / name
 
 
@@ -101,7 +103,7 @@ def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_rubbish_is_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_random_bytes_are_read_or_refused(name: str, tmp_path: Path) -> None:
     file = make_good(tmp_path, name)
 
     @FUZZ
@@ -145,7 +147,7 @@ SHARD = shard([0, 2], [1, 0], [(0, 0, 1.5), (1, 1, 2.0)])
 @example(shard([0, -1], [5], [(1, 0, 1.0)]))
 @example(shard([0], [1], [(0, 9, 1.0)]))
 @example(shard([0], [1], [(0, 0, math.nan)]))
-@example(serialised({"global_row": float_list([1.0])}))
+@example(serialize_example({"global_row": float_list([1.0])}))
 def test_damaged_shards_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = write_tensorflow(tmp_path_factory.getbasetemp() / "shards", {"000-000": data})
     check(folder)
@@ -155,20 +157,23 @@ def test_damaged_shards_are_read_or_refused(tmp_path_factory: pytest.TempPathFac
     ("data", "message"),
     [
         (SHARD[:-1], "byte 0: a field of"),
-        (b"\x00", "a field of number 0"),
+        (b"\x00", "field number 0"),
         (b"\x0b", "wire type 3"),
         (b"\x80" * 10, "a number of more than 64 bits"),
-        (b"\x80", "a number that does not end"),
+        (b"\x80", "a number without an end"),
         (b"\x10\x01", "field 2 of type 0, expected a message in field 1"),
         (message(1, message(1, message(2, b""))), "a feature without a name"),
         (message(1, message(1, message(1, b"\xff"))), "the name of a feature is not UTF-8"),
-        (message(1, message(1, message(3, b""))), "field 3 of type 2 in a feature's entry"),
-        (serialised({"a": message(4, b"")}), "field 4 of type 2 in a feature"),
-        (serialised({"a": message(3, message(2, b""))}), "field 2 of type 2 in a list"),
-        (serialised({"a": message(2, message(1, b"abc"))}), "3 bytes are no whole floats"),
-        (serialised({"a": message(3, message(1, b"\x80"))}), "packed numbers that do not end"),
-        (serialised({"a": message(3, message(1, b"\x80" * 10 + b"\1"))}), "a packed number of more than 64 bits"),
-        (serialised({"a": int_list([1])}) * 2, "the feature 'a' a second time"),
+        (message(1, message(1, message(3, b""))), "field 3 of type 2 in the entry of a feature"),
+        (serialize_example({"a": message(4, b"")}), "field 4 of type 2 in a feature"),
+        (serialize_example({"a": message(3, message(2, b""))}), "field 2 of type 2 in a list"),
+        (serialize_example({"a": message(2, message(1, b"abc"))}), "3 bytes are not a whole number of floats"),
+        (serialize_example({"a": message(3, message(1, b"\x80"))}), "packed numbers without an end"),
+        (
+            serialize_example({"a": message(3, message(1, b"\x80" * 10 + b"\1"))}),
+            "a packed number of more than 64 bits",
+        ),
+        (serialize_example({"a": int_list([1])}) * 2, "the feature 'a' occurs twice"),
     ],
 )
 def test_malformed_messages_are_refused_with_their_byte(data: bytes, message: str) -> None:
@@ -178,13 +183,13 @@ def test_malformed_messages_are_refused_with_their_byte(data: bytes, message: st
 
 @FUZZ
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.floats(width=32, allow_nan=False)))
-def test_messages_come_back(numbers: list[int], floats: list[float]) -> None:
+def test_messages_survive_a_round_trip(numbers: list[int], floats: list[float]) -> None:
     unpacked = message(3, b"".join(b"\x08" + varint(number % (1 << 64)) for number in numbers))
-    data = serialised({"i": int_list(numbers), "f": float_list(floats), "u": unpacked, "b": message(1, b"")})
-    found = parse_example(data)
-    assert found["i"].tolist() == found["u"].tolist() == numbers
-    assert found["f"].tolist() == floats
-    assert "b" not in found
+    data = serialize_example({"i": int_list(numbers), "f": float_list(floats), "u": unpacked, "b": message(1, b"")})
+    features = parse_example(data)
+    assert features["i"].tolist() == features["u"].tolist() == numbers
+    assert features["f"].tolist() == floats
+    assert "b" not in features
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,7 @@ def test_messages_come_back(numbers: list[int], floats: list[float]) -> None:
     ],
 )
 def test_shards_without_their_features_are_refused(features: dict[str, bytes], reason: str, tmp_path: Path) -> None:
-    folder = write_tensorflow(tmp_path / "swivel", {"000-000": serialised(features)})
+    folder = write_tensorflow(tmp_path / "swivel", {"000-000": serialize_example(features)})
     with pytest.raises(swivel.SwivelError, match=reason):
         swivel.import_counts(folder, tmp_path / "matrix")
     assert not (tmp_path / "matrix").exists()
@@ -204,8 +209,8 @@ def test_shards_without_their_features_are_refused(features: dict[str, bytes], r
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (shard([0], [0], [(1, 0, 1.0)]), "cell 1: row 1 of a shard of 1 rows"),
-        (shard([7], [0], [(0, 0, 1.0)]), "cell 1: row 7 of a vocabulary of 3"),
+        (shard([0], [0], [(1, 0, 1.0)]), "cell 1: row 1 in a shard of 1 rows"),
+        (shard([7], [0], [(0, 0, 1.0)]), "cell 1: row 7 in a vocabulary of 3"),
         (shard([0], [0], [(0, 0, -1.0)]), "cell 1: the count -1 is negative"),
     ],
 )
@@ -214,14 +219,19 @@ def test_shards_beyond_their_ranges_are_refused(data: bytes, reason: str, tmp_pa
         swivel.import_counts(write_tensorflow(tmp_path / "swivel", {"000-000": data}))
 
 
-def test_folders_of_tensorflow_that_lack_something_are_refused(tmp_path: Path) -> None:
+def test_incomplete_tensorflow_folders_are_refused(tmp_path: Path) -> None:
     for shards, reason, settings_given in [
-        ({}, "no shard", {}),
-        ({"000-000": SHARD}, "its two vocabularies differ", {"sides": "same"}),
-        ({"000-000": bytes(1 << 20)}, "a shard of 1.0 MiB needs 16.0 MiB", {"means": swivel.RunOptions(memory="4MB")}),
+        ({}, "no files shard", {}),
+        ({"000-000": SHARD}, "the two vocabularies differ", {"sides": "same"}),
+        (
+            {"000-000": bytes(1 << 20)},
+            "a shard of 1.0 MiB needs 16.0 MiB",
+            {"options": swivel.RunOptions(memory="4MB")},
+        ),
     ]:
         with pytest.raises(swivel.SwivelError, match=reason):
             swivel.import_counts(write_tensorflow(tmp_path / "swivel", shards), **settings_given)  # type: ignore[arg-type]
+
     folder = write_tensorflow(tmp_path / "swivel", {"000-000": SHARD})
     write_text(folder / "row_vocab.txt", b"a\n\xff\nc\n")
     with pytest.raises(swivel.SwivelError, match=r"row_vocab.txt, line 2: a word is not valid UTF-8"):
@@ -233,7 +243,7 @@ LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(LABELS, LABELS, st.integers(1, 2**40)), min_size=1, max_size=30))
-def test_any_label_comes_through_and_equal_cells_are_summed(triples: list[tuple[str, str, int]]) -> None:
+def test_any_label_is_kept_and_equal_cells_are_summed(triples: list[tuple[str, str, int]]) -> None:
     expected: dict[tuple[str, str], int] = {}
     for row, column, count in triples:
         expected[row, column] = expected.get((row, column), 0) + count

@@ -1,4 +1,4 @@
-"""What importing refuses: each malformed source with its file and place, and nothing half-written left."""
+"""import_counts: malformed sources are refused with file and place, and leave no partial result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REFUSED_TEXT = {
     "a\tx\t-1\n": "a.tsv, line 1: the count -1 is negative",
     "a\tx\t1\nb\tx\tnan\n": "a.tsv, line 2: the count nan is not finite",
     "a\tx\t1\n\nb\tx\tinf\n": "a.tsv, line 3: the count inf is not finite",
-    "a\tx\tcount\n": "line 1: the count 'count' is not a number; a header is taken with --header",
+    "a\tx\tcount\n": "line 1: the count 'count' is not a number; pass header if the first line is a header",
     "a\tx\t1\na\tx\t1_0\n": "line 2: the count '1_0' is not a number",
-    "a\tx\t1\na\tx\n": "line 2: 2 fields, the first line has 3",
-    "a\tx\t1\n\tx\t1\n": "line 2: an empty label",
-    "a\n": "1 field; a row and a column are two",
+    "a\tx\t1\na\tx\n": "line 2: 2 fields, but the first line has 3",
+    "a\tx\t1\n\tx\t1\n": "line 2: the label is empty",
+    "a\n": "1 field, but a row and a column are needed",
     b"a\tx\t1\n\xff\tx\t1\n": "line 2: a label is not valid UTF-8 .byte 0xff",
-    "": "a.tsv: there are no counts at all",
-    "a\tx\t0\n": "there are no counts at all",
+    "": "a.tsv: there are no counts",
+    "a\tx\t0\n": "there are no counts",
 }
 
 
@@ -44,7 +44,7 @@ def test_bad_text_is_refused_with_its_line(text: str | bytes, tmp_path: Path) ->
     ("text", "message"),
     [
         ('"a,x,1\n', "line 1: not CSV"),
-        ('"a",x,1\n"b",x\n', "line 2: 2 fields, the first line has 3"),
+        ('"a",x,1\n"b",x\n', "line 2: 2 fields, but the first line has 3"),
         (b'"a",x,1\n"\xff",x,1\n', "line 2: not valid UTF-8 .byte 0xff at column 2"),
     ],
 )
@@ -53,8 +53,8 @@ def test_bad_csv_is_refused_with_its_line(text: str | bytes, message: str, tmp_p
         swivel.import_counts(write_text(tmp_path / "a.csv", text))
 
 
-def test_endless_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.counts.importers.lines.LONGEST_LINE", 1 << 20)
+def test_very_long_lines_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.counts.importers.lines.MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(CountsError, match="line 1: longer than 1,048,576 bytes"):
         swivel.import_counts(write_text(tmp_path / "a.tsv", b"x" * (3 << 20)))
 
@@ -67,10 +67,10 @@ BAD_TABLES = {
     "row 2: the count -1 is negative": bad_table(count=[1, -1]),
     "row 2: the count nan is not finite": bad_table(count=[1, float("nan")]),
     "row 2: the count is missing": bad_table(count=[1, None]),
-    "row 2: a label is missing": bad_table(row=["a", None]),
-    "row 1: labels are strings or integers, got double": bad_table(row=[1.5, 2]),
-    "row 1: counts are numbers, got string": bad_table(count=["1", "2"]),
-    "row 2: an empty label": bad_table(row=["a", ""]),
+    "row 2: the label is missing": bad_table(row=["a", None]),
+    "row 1: labels must be strings or integers, got double": bad_table(row=[1.5, 2]),
+    "row 1: counts must be numbers, got string": bad_table(count=["1", "2"]),
+    "row 2: the label is empty": bad_table(row=["a", ""]),
     "row 2: a label is not valid UTF-8": bad_table(row=pa.array([b"a", b"\xff"])),
 }
 
@@ -85,7 +85,7 @@ def test_bad_rows_of_tables_are_refused(message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "matrix").exists()
 
 
-def test_text_columns_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_text_columns_with_invalid_utf8_are_refused(tmp_path: Path) -> None:
     rows = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
     pa.parquet.write_table(bad_table(row=rows), tmp_path / "a.parquet")
     with pytest.raises(CountsError, match=r"a.parquet, row 2: a label is not valid UTF-8 \(byte 0xff"):
@@ -98,6 +98,7 @@ def test_truncated_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
         scipy.sparse.save_npz(tmp_path / name, scipy.sparse.coo_array(np.eye(50)))
     else:
         FILES[name](tmp_path / name)
+
     whole = (tmp_path / name).read_bytes()
     for share in (0.1, 0.5, 0.9, 0.99):
         write_text(tmp_path / name, whole[: int(len(whole) * share)])
@@ -109,7 +110,7 @@ def test_truncated_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     names = ["a", "a", "n"]
     pa.parquet.write_table(pa.table([["r"], ["c"], [1]], names=names), tmp_path / "a.parquet")
-    with pytest.raises(CountsError, match="several columns are called 'a'"):
+    with pytest.raises(CountsError, match="several columns are named 'a'"):
         swivel.import_counts(tmp_path / "a.parquet")
 
 
@@ -120,8 +121,8 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         ([("a", "x", 1), 7], "item 2: expected a row, a column and a count, got 7"),
         ([("a", "x", "1")], "item 1: the count '1' is not a number"),
         ([("a", "x", True)], "item 1: the count True is not a number"),
-        ([("a", 1.5, 1)], "item 1: labels are strings or integers, got float 1.5"),
-        ([("a", "x", 1), ("a", None, 1)], "item 2: labels are strings or integers, got NoneType None"),
+        ([("a", 1.5, 1)], "item 1: labels must be strings or integers, got float 1.5"),
+        ([("a", "x", 1), ("a", None, 1)], "item 2: labels must be strings or integers, got NoneType None"),
         ([("a", "\ud800", 1)], "has a lone surrogate"),
         (7, "expected a path, a table, a matrix or triples to iterate over, got int"),
     ],
@@ -136,12 +137,12 @@ def test_bad_objects_are_refused(triples: Any, message: str) -> None:
     [
         (np.array([[1, -1]]), "the matrix, row 0, column 1: the count -1 is negative"),
         (np.array([[1, np.inf]]), "row 0, column 1: the count inf is not finite"),
-        (np.array([1, 2]), "two dimensions, got 1"),
-        (np.array([["a"]]), "counts are numbers"),
-        (scipy.sparse.csr_array((2**20, 10**9)) + 0, "no counts at all"),
+        (np.array([1, 2]), "expected two dimensions, got 1"),
+        (np.array([["a"]]), "counts must be numbers"),
+        (scipy.sparse.csr_array((2**20, 10**9)) + 0, "there are no counts"),
         (
             scipy.sparse.coo_array(([1], ([0], [0])), shape=(1, 10**9)),
-            "its columns are 1,000,000,000, its counts only 1",
+            "1,000,000,000 columns for only 1 counts",
         ),
     ],
 )
@@ -153,20 +154,22 @@ def test_bad_matrices_are_refused(matrix: Any, message: str) -> None:
 def test_indices_out_of_range_are_refused() -> None:
     held = scipy.sparse.csr_array(np.eye(3))
     held.indices[1] = 7
-    with pytest.raises(CountsError, match="stored value 1: column 7 of a matrix of 3 columns"):
+    with pytest.raises(CountsError, match="stored value 1: column 7 in a matrix of 3 columns"):
         swivel.import_counts(held)
 
 
-def test_labels_that_do_not_fit_are_refused() -> None:
+def test_labels_that_do_not_match_are_refused() -> None:
     for labels, message in [
-        (["a"], "its rows are 2, the labels given for them 1"),
-        (["a", "a"], "label 2: 'a' is there twice"),
-        (["a", ""], "label 2: an empty label"),
+        (["a"], "2 rows, but 1 labels for them"),
+        (["a", "a"], "label 2: 'a' occurs twice"),
+        (["a", ""], "label 2: the label is empty"),
     ]:
         with pytest.raises(CountsError, match=message):
             swivel.import_counts(np.eye(2), row_labels=labels)
-    with pytest.raises(ConfigError, match="row_labels and column_labels name the places of a matrix"):
+
+    with pytest.raises(ConfigError, match="row_labels and column_labels are for matrices"):
         swivel.import_counts(TRIPLES, row_labels=["a"])
+
     with pytest.raises(CountsError, match="2 rows and 3 columns cannot be the same things"):
         swivel.import_counts(np.ones((2, 3)), sides="same")
 
@@ -179,21 +182,21 @@ def save_npz(path: Path, **arrays: Any) -> Path:
 
 
 BAD_NPZ: dict[str, dict[str, Any]] = {
-    "a matrix of kind 'dia'; save it as csr": {"format": np.array(b"dia")},
-    "array 'format' is no short text": {"format": np.array(3)},
-    "holds Python objects": {"data": np.array([None, {}], object)},
-    "array 'data' is <U1 of 1 dimensions": {"data": ["a", "b"]},
+    "unsupported matrix format 'dia'; save it as csr": {"format": np.array(b"dia")},
+    "array 'format' is not a short text": {"format": np.array(3)},
+    "contains Python objects": {"data": np.array([None, {}], object)},
+    "array 'data' is <U1 with 1 dimensions": {"data": ["a", "b"]},
     "no array 'indptr'": {"indptr": None},
-    "pointers do not rise": {"indptr": [0, 2, 1]},
+    "pointers do not increase": {"indptr": [0, 2, 1]},
     "4 pointers and 2 indices for 2 values": {"indptr": [0, 1, 1, 2]},
-    "stored value 1: column 5 of a matrix of 2": {"indices": [0, 5]},
-    "stored value 0: column -1 of a matrix of 2": {"indices": [-1, 1]},
+    "stored value 1: column 5 in a matrix of 2": {"indices": [0, 5]},
+    "stored value 0: column -1 in a matrix of 2": {"indices": [-1, 1]},
     "index 18446744073709551615": {"indices": np.array([2**64 - 1, 0], np.uint64)},
-    "a shape of 3 dimensions": {"shape": [1, 2, 3]},
-    "a shape of -1 x 2": {"shape": [-1, 2]},
+    "shape has 3 dimensions": {"shape": [1, 2, 3]},
+    "shape is -1 x 2": {"shape": [-1, 2]},
     "the count -2 is negative": {"data": [1.0, -2]},
     "2 rows, 3 columns and 2 values": {"format": np.array("coo"), "row": [0, 1], "col": [0, 1, 1]},
-    "its rows are 1,000,000,000,000, its counts only 2": {
+    "1,000,000,000,000 rows for only 2 counts": {
         "format": np.array("coo"),
         "row": [0, 1],
         "col": [0, 1],
@@ -210,12 +213,13 @@ def test_bad_npz_files_are_refused_by_name(message: str, tmp_path: Path) -> None
     assert not (tmp_path / "matrix").exists()
 
 
-def test_npz_arrays_that_claim_too_much_are_refused(tmp_path: Path) -> None:
+def test_npz_arrays_with_implausible_sizes_are_refused(tmp_path: Path) -> None:
     file = save_npz(tmp_path / "a.npz")
     data = file.read_bytes()
     write_text(file, data.replace(b"'shape': (2,)", b"'shape': (9,)"))
     with pytest.raises(CountsError, match=r"a.npz: .*(claims|CRC)"):
         swivel.import_counts(file)
+
     rows = np.zeros(200_001, np.int64)
     rows[-1] = 1
     np.savez_compressed(file, format="csr", shape=[200_000, 1], data=[1.0], indices=[0], indptr=rows)
@@ -228,16 +232,16 @@ BAD_MARKET = {
     "hello\n": "line 1: expected '%%MatrixMarket matrix coordinate'",
     "%%MatrixMarket matrix array real general\n": "line 1: expected",
     "%%MatrixMarket matrix coordinate complex general\n": "got complex general",
-    HEAD: "ends before its first entry",
+    HEAD: "ends before the first entry",
     HEAD + "%\n2 two 1\n": "line 3: expected rows, columns and entries",
     HEAD + "2 2 1\n1 1\n": "line 3: 2 numbers, expected 3",
     HEAD + "2 2 1\n1 x 1\n": "line 3: 'x' is not a number",
-    HEAD + "2 2 1\n1 3 1\n": "line 3: index 3 is not one of 1 to 2",
-    HEAD + "2 2 1\n0 1 1\n": "line 3: index 0 is not one of 1 to 2",
+    HEAD + "2 2 1\n1 3 1\n": "line 3: index 3 is not in 1 to 2",
+    HEAD + "2 2 1\n0 1 1\n": "line 3: index 0 is not in 1 to 2",
     HEAD + "2 2 1\n1.5 1 1\n": "line 3: index 1.5",
     HEAD + "2 2 1\n1 1 -2\n": "line 3: the count -2 is negative",
-    HEAD + "2 2 9\n1 1 1\n": "promises 9 entries, there are 1",
-    HEAD + "999999999999 2 1\n1 1 1\n": "its rows are 999,999,999,999, its counts only 1",
+    HEAD + "2 2 9\n1 1 1\n": "announces 9 entries, but there are 1",
+    HEAD + "999999999999 2 1\n1 1 1\n": "999,999,999,999 rows for only 1 counts",
 }
 
 
@@ -250,12 +254,12 @@ def test_bad_matrix_market_files_are_refused_with_their_line(text: str, tmp_path
 @pytest.mark.parametrize(
     ("records", "vocabulary", "message"),
     [
-        (glove_records((1, 3, 1.0)), "a 1\nb 2\n", "record 1: word 3 of a vocabulary of 2"),
-        (glove_records((0, 1, 1.0)), "a 1\nb 2\n", "record 1: word 0 of a vocabulary of 2"),
+        (glove_records((1, 3, 1.0)), "a 1\nb 2\n", "record 1: word 3 in a vocabulary of 2"),
+        (glove_records((0, 1, 1.0)), "a 1\nb 2\n", "record 1: word 0 in a vocabulary of 2"),
         (glove_records((1, 1, -1.0)), "a 1\n", "record 1: the count -1 is negative"),
-        (glove_records((1, 1, 1.0))[:-1], "a 1\n", "15 bytes are not whole records of 16"),
+        (glove_records((1, 1, 1.0))[:-1], "a 1\n", "15 bytes are not a multiple of 16"),
         (glove_records((1, 1, 1.0)), b"\xff 1\n", "vocab.txt, line 1: a label is not valid UTF-8"),
-        (glove_records((1, 1, 1.0)), None, "vocab.txt, which is not there"),
+        (glove_records((1, 1, 1.0)), None, "vocab.txt does not exist"),
     ],
 )
 def test_bad_glove_files_are_refused(records: bytes, vocabulary: Any, message: str, tmp_path: Path) -> None:
@@ -269,44 +273,52 @@ def test_bad_baskets_are_refused(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.baskets", b"a,b\na,\xff\n")
     with pytest.raises(CountsError, match="line 2: a label is not valid UTF-8"):
         swivel.import_counts(file)
+
     with pytest.raises(CountsError, match="basket 2: a basket of 4 items makes 6 pairs"):
         swivel.import_counts([["a"], list("abcd")], format="baskets", largest_basket=3)
+
     with pytest.raises(CountsError, match="basket 1: expected a list of items, got str"):
         swivel.import_counts(["ab", ["a"]], format="baskets")
-    with pytest.raises(CountsError, match="the source: there are no baskets at all"):
+
+    with pytest.raises(CountsError, match="the source: there are no baskets"):
         swivel.import_counts([[]], format="baskets")
+
     with pytest.raises(ConfigError, match="sides must be mirrored or same for baskets"):
         swivel.import_counts([["a"]], format="baskets", sides="apart")
 
 
-def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", TSV)
     for settings, message in [
         ({"sides": "both"}, "sides must be one of apart"),
         ({"fields": "a"}, "fields must be two or three names"),
         ({"fields": "a,,b"}, "fields must be two or three names"),
         ({"fields": "user,page"}, "no field 'user'; it has 3 fields without names"),
-        ({"memory": "1GiB"}, "memory is given as means"),
-        ({"colour": 1}, "'colour' is not a setting of importing"),
+        ({"memory": "1GiB"}, "memory does not change the result; pass options=RunOptions"),
+        ({"colour": 1}, "'colour' is not a setting of import_counts"),
     ]:
         with pytest.raises(ConfigError, match=message):
             swivel.import_counts(file, **settings)  # type: ignore[arg-type]
+
     with pytest.raises(ConfigError, match="no field 'user'; it has row, column, count"):
         swivel.import_counts(table(), fields="user,page")
-    with pytest.raises(ConfigError, match="format npz is one of files"):
+
+    with pytest.raises(ConfigError, match="format npz is for files"):
         swivel.import_counts(TRIPLES, format="npz")
 
 
-def test_settings_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
-    text, baskets = write_text(tmp_path / "a.tsv", TSV), write_text(tmp_path / "a.baskets", "a b\n")
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "a.tsv", TSV)
+    baskets = write_text(tmp_path / "a.baskets", "a b\n")
+
     for source, settings, message in [
-        (text, {"window": 3}, "window is for baskets; .*a.tsv is read as triples"),
-        (text, {"weight": "uniform"}, "weight is for baskets"),
-        (text, {"largest_basket": 3}, "largest_basket is for baskets"),
-        (baskets, {"fields": "1,2"}, "fields is for triples, edges, parquet, arrow; .* is read as baskets"),
-        (baskets, {"weight": "uniform"}, "it needs a window"),
-        (table(), {"header": True}, "header is for triples, edges, baskets; the source is read as memory"),
-        (np.eye(2), {"separator": "tab"}, "separator is for"),
+        (text, {"window": 3}, "window applies to baskets, but .*a.tsv is read as triples"),
+        (text, {"weight": "uniform"}, "weight applies to baskets"),
+        (text, {"largest_basket": 3}, "largest_basket applies to baskets"),
+        (baskets, {"fields": "1,2"}, "fields applies to triples, edges, parquet, arrow, but .* is read as baskets"),
+        (baskets, {"weight": "uniform"}, "pass window"),
+        (table(), {"header": True}, "header applies to triples, edges, baskets, but the source is read as memory"),
+        (np.eye(2), {"separator": "tab"}, "separator applies to"),
     ]:
         with pytest.raises(ConfigError, match=message):
             swivel.import_counts(source, **settings)  # type: ignore[arg-type]
@@ -314,43 +326,51 @@ def test_settings_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_counts_that_are_not_mirrored_are_refused_with_their_file(tmp_path: Path) -> None:
     one_way = write_text(tmp_path / "a.tsv", "a\tb\t1\nb\ta\t1\na\tc\t1\n")
-    with pytest.raises(CountsError, match=r"a.tsv: 'c' is a column, of 'a', and never a row: .* not mirrored"):
+    with pytest.raises(
+        CountsError, match=r"a.tsv: the counts are not mirrored: 'c' is a column of 'a' but never a row"
+    ):
         swivel.import_counts(one_way, sides="mirrored")
     differing = write_text(tmp_path / "b.tsv", "a\tb\t1\nb\ta\t2\n")
     with pytest.raises(CountsError, match=r"b.tsv: the counts are not symmetric"):
         swivel.import_counts(differing, sides="mirrored")
 
 
-def test_sources_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
+def test_unknown_sources_are_refused(tmp_path: Path) -> None:
     other, good, matrix = (write_text(tmp_path / name, TSV) for name in ("a.xyz", "a.tsv", "a.npz"))
     for source, message in [
-        (other, "what is it"),
-        ([good, matrix], "sources of several formats .npz, triples."),
-        ([matrix, matrix], "a second source; of format npz only one"),
+        (other, "unknown format"),
+        ([good, matrix], "sources have several formats .npz, triples."),
+        ([matrix, matrix], "second source, but format npz allows only one"),
         ([], "no source"),
     ]:
         with pytest.raises(ConfigError, match=message):
             swivel.import_counts(source)
+
     with pytest.raises(CountsError, match=r"no such file or folder$"):
         swivel.import_counts(tmp_path / "none.tsv")
+
     with pytest.raises(CountsError, match="not a folder of the 2017 Swivel"):
         swivel.import_counts(tmp_path, format="tensorflow")
-    with pytest.raises(CountsError, match="npz is read from files as they are"):
+
+    with pytest.raises(CountsError, match="npz must be an uncompressed file"):
         swivel.import_counts(write_text(tmp_path / "a.npz.gz", b""))
-    with pytest.raises(CountsError, match="standard input: npz is read from files"):
+
+    with pytest.raises(CountsError, match="standard input: npz must be an uncompressed file"):
         swivel.import_counts("-", format="npz")
-    with pytest.raises(StorageError, match=r"labels.txt: no such file of labels"):
+
+    with pytest.raises(StorageError, match=r"labels.txt: no such label file"):
         swivel.import_counts(np.eye(2), row_labels=tmp_path / "labels.txt")
 
 
-def test_too_many_labels_for_the_memory_are_told(tmp_path: Path) -> None:
+def test_too_many_labels_for_the_memory_are_refused(tmp_path: Path) -> None:
     file = write_text(tmp_path / "a.tsv", "".join(f"row{n}\tx\t1\n" for n in range(5_000)))
     with pytest.raises(MemoryBudgetError, match=r"labels take .* more than half of the memory"):
         swivel.import_counts(file, options=swivel.RunOptions(memory="1MB"))
 
 
 def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
-    rows, columns = np.array([0, 2**32]), np.array([0, 1])
+    rows = np.array([0, 2**32])
+    columns = np.array([0, 1])
     spill = CellSpill(tmp_path)
     with pytest.raises(CountsError, match="cell 1: more than 4,294,967,296 rows or columns"):
         spill.add(ImportChunk(rows, columns, None, lambda index: f"cell {index}"))
@@ -367,7 +387,7 @@ def test_errors_of_the_system_are_one_line_with_the_file(tmp_path: Path, monkeyp
         swivel.import_counts(write_text(tmp_path / "cooccurrence.bin", glove_records((1, 1, 1.0))))
 
 
-def test_without_pyarrow_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_parquet(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"Parquet files need pyarrow: pip install 'swivel-embeddings\[import\]'"):

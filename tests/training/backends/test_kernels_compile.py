@@ -1,6 +1,6 @@
-"""The kernels compile for real GPUs, which needs none: registers and shared memory are within what the device has.
+"""The kernels compile for real GPUs (no GPU is needed), and their shared memory is within the limits of the devices.
 
-In a process of its own: where Triton interprets, it does not compile.
+They are compiled in a separate process, because Triton does not compile when its interpreter is on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from swivel.training.backends.triton import hopper, kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-WHOLE = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()
-WHOLE += "apart0 apart1 apart2 others common second D".split()
+INTEGERS = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()
+INTEGERS += "apart0 apart1 apart2 others common second D".split()
 TYPES = {"table": "*i64", "starts": "*i64", "positions": "*i16", "places": "*i32", "counter": "*i32"}
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions")}
-TYPES |= {name: "i32" for name in WHOLE}
-TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power", "decay", "rate")}
+TYPES |= {name: "i32" for name in INTEGERS}
+TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power", "weight_decay", "learning_rate")}
 
 
 SWIVEL, GLOVE = {"CAP": None, "PUSH": True}, {"CAP": 1.0, "PUSH": False}
@@ -39,9 +39,9 @@ def compile_kernel(source, kernel, types, constants, capability, **options):
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
     attributes = {(names.index(n),): [["tt.divisibility", 16]] for n, t in signature.items() if t.startswith("*")}
     constexprs = {(names.index(name),): value for name, value in constants.items()}
-    made = source(kernel, signature, constexprs=constexprs, attrs=attributes)
-    found = triton.compile(made, target=GPUTarget("cuda", capability, 32), options=options)
-    return {"shared": found.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in found.asm["ptx"]]}
+    kernel_source = source(kernel, signature, constexprs=constexprs, attrs=attributes)
+    compiled = triton.compile(kernel_source, target=GPUTarget("cuda", capability, 32), options=options)
+    return {"shared": compiled.metadata.shared, "uses": [u for u in ("wgmma", "mma.sync") if u in compiled.asm["ptx"]]}
 
 
 def compile_hopper(weighted, **rules):
@@ -77,7 +77,7 @@ print(json.dumps({
     "update_sampled, glove": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
 }))
 """
-MOST_SHARED = {"gradient on Ampere": 163 << 10}
+MAX_SHARED_BYTES = {"gradient on Ampere": 163 << 10}
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +87,17 @@ def compiled() -> dict[str, dict[str, object]]:
         [sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+
+    results: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def test_kernels_fit_the_shared_memory_of_their_devices(compiled: dict[str, dict[str, object]]) -> None:
-    for name, found in compiled.items():
-        assert int(str(found["shared"])) <= MOST_SHARED.get(name, 227 << 10), name
+    for name, result in compiled.items():
+        assert int(str(result["shared"])) <= MAX_SHARED_BYTES.get(name, 227 << 10), name
 
 
-def test_products_are_those_of_the_matrix_units(compiled: dict[str, dict[str, object]]) -> None:
+def test_products_use_the_tensor_cores(compiled: dict[str, dict[str, object]]) -> None:
     assert compiled["hopper"]["uses"] == compiled["gradient"]["uses"] == ["wgmma"]
     assert compiled["hopper, glove"]["uses"] == compiled["gradient, glove"]["uses"] == ["wgmma"]
     assert compiled["gradient on Ampere"]["uses"] == ["mma.sync"]

@@ -1,4 +1,4 @@
-"""Larger than the device: the order of blocks, what fits, and whole runs under a cap."""
+"""Data larger than the device: the order of blocks, memory estimates, and whole runs with a memory limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from swivel.training.schedule import block_starts, group_starts, rounds_in_group
 pytest.importorskip("triton")
 from streaming_runs import DIM, ZEROS, PlainLauncher, each_kind, each_zeros, make_needs
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton.backend import measure_needs
+from swivel.training.backends.triton.backend import estimate_device_memory
 from swivel.training.backends.triton.layout import KernelTile
 from swivel.training.backends.triton.memory_plan import Banks, DeviceMemoryEstimate, arrange, choose_order
 
@@ -51,7 +51,7 @@ def test_every_block_comes_once_and_no_two_of_a_round_share_parameters(
 
 @given(blocks, blocks, blocks, blocks, seeds)
 @settings(deadline=None)
-def test_as_few_groups_are_loaded_as_can_be(
+def test_the_number_of_loaded_groups_is_minimal(
     rows: int, columns: int, row_group: int, column_group: int, seed: tuple[int, int]
 ) -> None:
     sides = group_starts(rows, row_group), group_starts(columns, column_group)
@@ -61,13 +61,14 @@ def test_as_few_groups_are_loaded_as_can_be(
             group = int(np.searchsorted(sides[side], block[side], side="right"))
             loads += group != held[side]
             held[side] = group
-    # Two for the first pair of groups; every further pair differs from the one before in one at least.
+
+    # Two loads for the first pair of groups; every further pair differs from the previous one in at least one group.
     pairs = (len(sides[0]) - 1) * (len(sides[1]) - 1)
     assert loads == pairs + 1
 
 
 @given(blocks, blocks)
-def test_groups_are_at_most_as_large_as_asked_and_as_few_as_can_be(count: int, group: int) -> None:
+def test_groups_have_at_most_the_requested_size_and_are_as_few_as_possible(count: int, group: int) -> None:
     sizes = np.diff(group_starts(count, group))
     assert sizes.sum() == count
     assert len(sizes) == -(-count // group)
@@ -75,7 +76,7 @@ def test_groups_are_at_most_as_large_as_asked_and_as_few_as_can_be(count: int, g
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_passes_differ_in_their_order_of_groups() -> None:
+def test_epochs_differ_in_their_order_of_groups() -> None:
     orders = {str(rounds_in_groups(8, 8, 4, 2, (1, 1, number))) for number in range(20)}
     assert len(orders) == 20
     assert rounds_in_groups(8, 8, 4, 2, (1, 1)) == rounds_in_groups(8, 8, 4, 2, (1, 1))
@@ -90,15 +91,15 @@ def test_fewer_blocks_move_with_the_smaller_number_of_groups_outside() -> None:
 # Estimates and choices.
 
 
-def least(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
+def min_bytes(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
     needs = make_needs(kind, zeros)
-    return needs.least(needs.banks(groups, banks), needs.most(groups))
+    return needs.min_bytes(needs.banks(groups, banks), needs.max_blocks(groups))
 
 
 @each_kind
 @each_zeros
-def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: ZeroSampling) -> None:
-    needs, enough = make_needs(kind, zeros), least(kind, zeros, None)
+def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: ZeroSampling) -> None:
+    needs, enough = make_needs(kind, zeros), min_bytes(kind, zeros, None)
     assert choose_order(needs, None) is None
     assert choose_order(needs, enough) is None
     groups = choose_order(needs, enough - 1)
@@ -108,18 +109,18 @@ def test_order_is_in_groups_only_where_not_all_parameters_fit(kind: str, zeros: 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0.02, 1.2), st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_what_is_chosen_fits(rows: int, columns: int, share: float, sampled: bool) -> None:
+def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
     needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
-    memory = int(share * needs.least(needs.banks(None, (1, 1)), needs.most(None)))
-    smallest = needs.least(needs.banks((1, 1), (1, 1)), 1)
+    memory = int(share * needs.min_bytes(needs.banks(None, (1, 1)), needs.max_blocks(None)))
+    smallest = needs.min_bytes(needs.banks((1, 1), (1, 1)), 1)
     if memory < smallest:
-        with pytest.raises(TrainingError, match=r"one block of rows and one of columns need .*; raise --device-memory"):
+        with pytest.raises(TrainingError, match=r"one row block and one column block need .*; raise device_memory"):
             choose_order(needs, memory)
     else:
         groups = choose_order(needs, memory)
         assert (groups is None) == (share >= 1)
-        assert needs.least(arrange(needs, groups, memory), needs.most(groups)) <= memory
+        assert needs.min_bytes(arrange(needs, groups, memory), needs.max_blocks(groups)) <= memory
 
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
@@ -127,32 +128,32 @@ def test_more_memory_never_makes_groups_that_move_more() -> None:
     needs = DeviceMemoryEstimate(
         DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
     )
-    whole = needs.least(needs.banks(None, (1, 1)), needs.most(None))
+    whole = needs.min_bytes(needs.banks(None, (1, 1)), needs.max_blocks(None))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None
     loads = [-(-97 // g[0]) * -(-97 // g[1]) for g in chosen if g is not None]
     assert loads == sorted(loads, reverse=True)
-    assert all(min(g) >= 4 for g in chosen if g is not None)  # launches that fill a device
+    assert all(min(g) >= 4 for g in chosen if g is not None)  # large enough for launches that fill a device
 
 
-def test_a_run_never_changes_its_order_for_want_of_memory() -> None:
+def test_a_run_never_changes_its_order_to_save_memory() -> None:
     needs = make_needs("symmetric", ZeroSampling())
     for groups, what in ((None, "all blocks"), ((2, 2), "groups of 2 x 2 blocks")):
-        too_little = least("symmetric", ZeroSampling(), groups) - 1
+        too_little = min_bytes("symmetric", ZeroSampling(), groups) - 1
         with pytest.raises(TrainingError, match=rf"this run trains {what} together, which needs .*; free some"):
             arrange(needs, groups, too_little)
 
 
 def test_groups_get_a_bank_each_or_two_or_one() -> None:
     needs = make_needs("symmetric", ZeroSampling())
-    found = [
-        [side.banks for side in arrange(needs, (1, 2), least("symmetric", ZeroSampling(), (1, 2), banks))]
+    banks_of_sides = [
+        [side.banks for side in arrange(needs, (1, 2), min_bytes("symmetric", ZeroSampling(), (1, 2), banks))]
         for banks in ((4, 2), (3, 2), (2, 2), (1, 1))
     ]
-    assert found == [[4, 2], [2, 2], [2, 2], [1, 1]]
+    assert banks_of_sides == [[4, 2], [2, 2], [2, 2], [1, 1]]
 
 
-def test_banks_lie_one_after_the_other() -> None:
+def test_banks_are_consecutive() -> None:
     needs = make_needs("rectangular", ZeroSampling())
     rows, columns = needs.banks((2, 2), (2, 1))
     slots = [rows.slot(block, bank) for bank in (0, 1) for block in rows.blocks(0)]
@@ -169,7 +170,7 @@ CONFIG = TrainConfig(dim=DIM, block_size=21, epochs=3, backend="triton", device=
 
 
 class Stopping(SilentProgress):
-    """Interrupts after so many rounds, and keeps what is said."""
+    """Sends SIGINT after `after` rounds, and records messages."""
 
     def __init__(self, after: int = -1) -> None:
         self.left = after
@@ -189,7 +190,7 @@ class Stopping(SilentProgress):
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the backend be chosen without a device, with steps that need no kernels."""
+    """Let the triton backend be chosen on a CPU, with steps that use no kernels."""
     monkeypatch.setattr(planning, "choose_backend", lambda config: ("triton", "cpu"))
     monkeypatch.setattr(planning, "choose_dtype", lambda *_, **__: "float32")
     monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
@@ -208,40 +209,41 @@ def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
 
 def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
     load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
-    needs = measure_needs(load, torch.device("cpu"), torch.float32)
-    return needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
+    needs = estimate_device_memory(load, torch.device("cpu"), torch.float32)
+    return needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups))
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_training_under_a_cap_is_planned_once_and_resumed_exactly(planted: Matrix, tmp_path: Path) -> None:
+def test_training_with_a_memory_limit_is_planned_once_and_resumed_exactly(planted: Matrix, tmp_path: Path) -> None:
     memory = memory_of(planted, (1, 1))
-    heard = Stopping()
-    whole = train(planted, tmp_path / "whole", memory, heard)
+    progress = Stopping()
+    whole = train(planted, tmp_path / "whole", memory, progress)
     assert whole.plan.groups is not None
-    assert "parameters taking turns on the device" in heard.lines[-1]
+    assert "parameters swapped between device and host memory" in progress.lines[-1]
+
     for number, later in enumerate((memory, None)):
         with pytest.raises(KeyboardInterrupt):
             train(planted, tmp_path / str(number), memory, Stopping(4))
         again = Stopping()
         assert bits_of(train(planted, tmp_path / str(number), later, again)) == bits_of(whole)
-        assert any(line.startswith("going on after") for line in again.lines)
-        assert ("parameters taking turns" in again.lines[-1]) is (later is not None)
+        assert any(line.startswith("resuming after") for line in again.lines)
+        assert ("parameters swapped" in again.lines[-1]) is (later is not None)
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_training_without_a_cap_keeps_everything_on_the_device(planted: Matrix, tmp_path: Path) -> None:
-    heard = Stopping()
-    assert train(planted, tmp_path, None, heard).plan.groups is None
-    assert heard.lines[-1].endswith("float32 products, float32 parameters")
+def test_training_without_a_memory_limit_keeps_everything_on_the_device(planted: Matrix, tmp_path: Path) -> None:
+    progress = Stopping()
+    assert train(planted, tmp_path, None, progress).plan.groups is None
+    assert progress.lines[-1].endswith("float32 products, float32 parameters")
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_too_little_memory_is_refused_before_anything_is_trained(planted: Matrix, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="one block of rows and one of columns need"):
+    with pytest.raises(TrainingError, match="one row block and one column block need"):
         train(planted, tmp_path, memory_of(planted, (1, 1)) - 1)
 
 
-def test_plan_with_groups_that_are_none_is_damaged(tmp_path: Path) -> None:
+def test_plan_with_invalid_groups_is_damaged(tmp_path: Path) -> None:
     saved = {"row_blocks": 2, "column_blocks": 3, "epochs": 1, "backend": "triton", "device": "cpu", "dtype": "float32"}
     assert planning.read_plan({**saved, "groups": [1, 2]}, tmp_path).groups == (1, 2)
     assert planning.read_plan(saved, tmp_path).groups is None

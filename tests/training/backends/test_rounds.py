@@ -1,4 +1,4 @@
-"""Rounds of steps: threads, stopping, and which backend and dtype are chosen."""
+"""Rounds of steps: threads, stopping, and the choice of backend and dtype."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from swivel.training.backends import (
     choose_backend,
     choose_dtype,
     create_backend,
+    select,
 )
-from swivel.training.backends import select as choice
 from swivel.training.objective import Loss, Objective
 from tolerances import assert_equal_but_for_rounding
 
@@ -48,7 +48,7 @@ def make_cells(number: int) -> Cells:
 
 
 def make_round(backend: Backend) -> list[Step]:
-    """Blocks on a diagonal, of two large sides."""
+    """Return the steps of a diagonal of blocks, whose parameters the backend gets."""
     rng = np.random.default_rng(8)
     shape = BLOCKS * SIZE, DIM
     sides = [
@@ -88,13 +88,13 @@ def run_rounds_to_arrays(name: str, threads: int, rounds: int) -> tuple[list[NDA
     steps, losses = make_round(backend), []
     for _ in range(rounds):
         losses += backend.run(steps, lambda: False).losses()
-    found = arrays_of(backend)
+    arrays = arrays_of(backend)
     backend.close()
-    return found, losses
+    return arrays, losses
 
 
 def check_other_threads(name: str, found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> None:
-    """Compare results of different numbers of threads: bits, but for the torch backend, whose products they share."""
+    """Compare results of different numbers of threads: bit by bit, except for torch, whose threads share a product."""
     if name != "torch":
         assert bits(found) == bits(expected)
         return
@@ -111,20 +111,20 @@ def test_threads_do_not_change_a_bit() -> None:
     assert one == three
 
 
-def test_threads_of_torch_change_the_rounding_alone() -> None:
+def test_threads_of_torch_change_only_the_rounding() -> None:
     (one, losses), (three, other_losses) = (run_rounds_to_arrays("torch", threads, 1) for threads in (1, 3))
     check_other_threads("torch", three, one)
     np.testing.assert_allclose(losses_of(other_losses), losses_of(losses), rtol=SIZE * float(np.finfo(np.float32).eps))
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
-def test_the_same_steps_give_the_same_bits_again(name: str) -> None:
+def test_repeated_steps_give_the_same_bits(name: str) -> None:
     assert run_rounds(name, 2, 2) == run_rounds(name, 2, 2)
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
-def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None:
-    """Every block of a backend that has run a round goes to another, which runs the next one."""
+def test_blocks_copied_to_another_backend_train_to_the_same_bits(name: str) -> None:
+    """Copy all blocks to a second backend after one round; it runs the next round."""
     first, second = (create_backend(name, SAMPLED, BackendConfig(threads=1)) for _ in range(2))
     steps = make_round(first)
     make_round(second)
@@ -135,11 +135,11 @@ def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(name: str) -> None
     assert state(second) == state(first)
     second.run(steps, lambda: False).losses()
     assert state(second) == run_rounds(name, 1, 2)[0]
-    assert state(first) == run_rounds(name, 1, 1)[0], "what was lent is not shared"
+    assert state(first) == run_rounds(name, 1, 1)[0], "set_block must copy"
 
 
 def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> int:
-    """Return how many steps were run, having checked that they are the first ones, and run whole."""
+    """Return how many steps were run, after checking that they are the first ones and are complete."""
     backend = create_backend(name, SAMPLED, BackendConfig(threads=threads))
     steps = make_round(backend)
     before = arrays_of(backend)
@@ -150,20 +150,22 @@ def run_until(name: str, should_stop: Callable[[], bool], threads: int = 3) -> i
     done = 4 * len(losses)
     check_other_threads(name, after[:done], whole[:done])
     assert bits(after[done:]) == bits(before[done:])
-    found, expected = losses_of(losses), losses_of(all_losses[: len(losses)])
-    np.testing.assert_allclose(found, expected, rtol=SIZE * float(np.finfo(np.float32).eps) if name == "torch" else 0)
+
+    expected = losses_of(all_losses[: len(losses)])
+    tolerance = SIZE * float(np.finfo(np.float32).eps) if name == "torch" else 0
+    np.testing.assert_allclose(losses_of(losses), expected, rtol=tolerance)
     return len(losses)
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("calls", [0, 1, 4, 100])
-def test_asked_to_stop_a_backend_leaves_a_prefix(name: str, calls: int) -> None:
+def test_stopped_backend_has_run_the_first_steps(name: str, calls: int) -> None:
     asked = itertools.count()
     ran = run_until(name, lambda: next(asked) >= calls)
     assert ran == min(calls, BLOCKS)
 
 
-def test_hole_left_by_a_thread_that_saw_the_request_first_is_filled() -> None:
+def test_step_skipped_before_a_finished_one_is_run_after_all() -> None:
     answers = iter([False, True, True, False, *[True] * BLOCKS])
     assert run_until("cpu", lambda: next(answers), threads=1) == 4
 
@@ -181,7 +183,7 @@ def test_error_while_loading_a_block_is_not_swallowed() -> None:
     backend.close()
 
 
-def test_cpu_backend_gives_torch_its_threads_back() -> None:
+def test_cpu_backend_restores_the_threads_of_torch() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     backend = create_backend("cpu", SAMPLED, BackendConfig(threads=2))
@@ -192,7 +194,7 @@ def test_cpu_backend_gives_torch_its_threads_back() -> None:
 
 
 def forbid(*_: object) -> float:
-    raise AssertionError("nothing is to be measured")
+    raise AssertionError("the speed must not be measured")
 
 
 @pytest.mark.parametrize(
@@ -209,16 +211,14 @@ def test_backend_and_device_follow_the_configuration(backend: str, device: str, 
 
 
 @pytest.mark.parametrize(("best", "expected"), [("cpu", ("cpu", "cpu")), ("meta", ("torch", "meta"))])
-def test_auto_takes_the_best_device_there_is(
-    monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]
-) -> None:
-    monkeypatch.setattr(choice, "_best_device", lambda: best)
+def test_auto_uses_the_best_device(monkeypatch: pytest.MonkeyPatch, best: str, expected: tuple[str, str]) -> None:
+    monkeypatch.setattr(select, "_best_device", lambda: best)
     assert choose_backend(TrainConfig()) == expected
 
 
 @pytest.fixture
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a CUDA device, as far as choosing goes."""
+    """Make torch report a CUDA device of compute capability 8.0."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
@@ -238,34 +238,33 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("reference", "auto", True, ("reference", "cpu")),
     ],
 )
-def test_gpu_is_taken_with_triton_where_that_is_installed(
+def test_gpu_uses_triton_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, backend: str, device: str, has_triton: bool, expected: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
+    monkeypatch.setattr(select, "find_spec", lambda name: object() if name == "triton" and has_triton else None)
     assert choose_backend(TrainConfig(backend=backend, device=device)) == expected
-
-
-NEEDS = "the triton backend needs an NVIDIA GPU of compute capability 8 or more and Triton 3.3 or newer, and "
 
 
 @pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
-    with pytest.raises(TrainingError, match=f"^{NEEDS}'cuda' lacks the second; use --backend auto$"):
+    monkeypatch.setattr(select, "find_spec", lambda name: None)
+    with pytest.raises(TrainingError, match=r"needs Triton 3.3 or newer, which is not installed; pass backend='auto'$"):
         choose_backend(TrainConfig(backend="triton"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_triton_backend_without_a_cuda_device_is_refused(device: str) -> None:
-    with pytest.raises(TrainingError, match=f"^{NEEDS}'{device}' is none; use --backend auto$"):
+    with pytest.raises(
+        TrainingError, match=rf"compute capability 8.0 or higher, and '{device}' is not one; pass backend='auto'$"
+    ):
         choose_backend(TrainConfig(backend="triton", device=device))
 
 
 @pytest.mark.usefixtures("pretended_gpu")
-def test_cards_our_kernels_are_not_made_for_are_left_to_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "version", lambda name: "3.2.0")
+def test_gpus_that_triton_does_not_support_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "version", lambda name: "3.2.0")
     assert choose_backend(TrainConfig()) == ("torch", "cuda")
-    monkeypatch.setattr(choice, "version", lambda name: "3.10.1")
+    monkeypatch.setattr(select, "version", lambda name: "3.10.1")
     assert choose_backend(TrainConfig()) == ("triton", "cuda")
     monkeypatch.setattr(torch.version, "hip", "6.2", raising=False)
     assert choose_backend(TrainConfig()) == ("torch", "cuda")
@@ -279,37 +278,37 @@ def test_cards_our_kernels_are_not_made_for_are_left_to_plain_torch(monkeypatch:
 def test_accelerator_is_described_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 30, 8 << 30))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
-    assert choice.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
+    assert select.describe_accelerator() == "A card, 3.0 GiB of 8.0 GiB free"
 
 
 @pytest.mark.parametrize(("has_mps", "words"), [(True, "mps"), (False, "no CUDA device")])
-def test_absent_accelerator_is_said(monkeypatch: pytest.MonkeyPatch, has_mps: bool, words: str) -> None:
+def test_missing_accelerator_is_reported(monkeypatch: pytest.MonkeyPatch, has_mps: bool, words: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
-    assert words in choice.describe_accelerator()
+    assert words in select.describe_accelerator()
 
 
 @pytest.mark.parametrize("text", ["lots", "0"])
-def test_memory_that_is_no_size_is_refused(text: str) -> None:
+def test_invalid_memory_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="memory must be"):
         create_backend("triton", SAMPLED, BackendConfig(memory=text))
 
 
 @pytest.mark.parametrize(("has_cuda", "has_mps"), [(True, False), (False, True), (False, False)])
-def test_best_device_is_asked_of_torch(monkeypatch: pytest.MonkeyPatch, has_cuda: bool, has_mps: bool) -> None:
+def test_best_device_is_the_one_torch_reports(monkeypatch: pytest.MonkeyPatch, has_cuda: bool, has_mps: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_mps)
-    assert choice._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
+    assert select._best_device() == ("cuda" if has_cuda else "mps" if has_mps else "cpu")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_absent_device_is_one_line_that_says_what_to_do() -> None:
-    with pytest.raises(TrainingError, match=r"device 'cuda' cannot be used: .*; use --device auto or cpu") as caught:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_missing_device_raises_one_line_with_advice() -> None:
+    with pytest.raises(TrainingError, match=r"device 'cuda' cannot be used: .*; pass device='auto'") as caught:
         choose_backend(TrainConfig(device="cuda"))
     assert "\n" not in str(caught.value)
 
 
-def test_device_that_torch_does_not_know_is_one_line() -> None:
+def test_unknown_device_raises_one_line() -> None:
     with pytest.raises(TrainingError, match="device 'abacus' cannot be used") as caught:
         choose_backend(TrainConfig(device="abacus"))
     assert "\n" not in str(caught.value)
@@ -334,33 +333,35 @@ def test_cpu_backends_refuse_another_device(backend: str) -> None:
         ("bfloat16", "torch", "cuda", 1e6, "bfloat16"),
     ],
 )
-def test_dtype_is_chosen_without_measuring_where_that_is_no_use(
+def test_dtype_is_chosen_without_measuring_if_nothing_depends_on_it(
     monkeypatch: pytest.MonkeyPatch, asked: str, backend: str, device: str, cells: float, expected: str
 ) -> None:
-    monkeypatch.setattr(choice, "measure_products", forbid)
-    monkeypatch.setattr(choice, "suits_triton", lambda device: device.startswith("cuda"))
+    monkeypatch.setattr(select, "measure_products", forbid)
+    monkeypatch.setattr(select, "suits_triton", lambda device: device.startswith("cuda"))
     assert choose_dtype(TrainConfig(dtype=asked), backend, device, cells) == expected
 
 
 @pytest.mark.parametrize(
     ("bfloat16", "expected"), [(2.0, "bfloat16"), (1.1, "float32"), (0.5, "float32"), (None, "float32")]
 )
-def test_long_runs_on_a_cpu_take_bfloat16_where_it_is_clearly_faster(
+def test_long_runs_on_a_cpu_use_bfloat16_if_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
 ) -> None:
     speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
-    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: speeds)
+    monkeypatch.setattr(select, "measure_products", lambda *dtypes: speeds)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
 
 
-def test_dtype_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: {})
-    with pytest.raises(TrainingError, match="bfloat16 matrix products do not run on this machine; use --dtype float32"):
+def test_dtype_that_does_not_run_on_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "measure_products", lambda *dtypes: {})
+    with pytest.raises(
+        TrainingError, match="bfloat16 matrix products do not run on this machine; pass dtype='float32'"
+    ):
         choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e12)
 
 
-def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
+def test_requested_dtype_is_used_if_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "measure_products", lambda *dtypes: dict.fromkeys(dtypes, 1.0))
     assert choose_dtype(TrainConfig(dtype="bfloat16"), "cpu", "cpu", 1e6) == "bfloat16"
 
 
@@ -370,20 +371,20 @@ def test_dtype_that_was_asked_for_and_runs_is_taken(monkeypatch: pytest.MonkeyPa
     ids=["illegal instruction", "exit status", "exception"],
 )
 def test_probe_that_dies_measures_nothing(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
-    monkeypatch.setattr(choice, "_PROBE", probe)
-    assert choice.measure_products("bfloat16") == {}
+    monkeypatch.setattr(select, "_PROBE", probe)
+    assert select.measure_products("bfloat16") == {}
 
 
 def test_probe_that_hangs_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_PROBE", "import time; time.sleep(60)")
-    monkeypatch.setattr(choice, "_PROBE_SECONDS", 0.2)
-    assert choice.measure_products("bfloat16") == {}
+    monkeypatch.setattr(select, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(select, "_PROBE_SECONDS", 0.2)
+    assert select.measure_products("bfloat16") == {}
 
 
 def test_probe_measures_float32() -> None:
-    assert choice.measure_products("float32")["float32"] > 1e5
+    assert select.measure_products("float32")["float32"] > 1e5
 
 
 def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
-    assert choice.measure_products("float32", "bfloat16") == {"float32": 5.0}
+    monkeypatch.setattr(select, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
+    assert select.measure_products("float32", "bfloat16") == {"float32": 5.0}

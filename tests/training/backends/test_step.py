@@ -1,7 +1,7 @@
-"""One contract for every backend: a step is the reference's, to within the rounding of its dtype.
+"""One contract for every backend: a step equals that of the reference, up to the rounding of its dtype.
 
-Host backends with blocks of many shapes, and what must hold of all of them; Triton's own cases are in
-`test_backends_triton.py`, those that need a GPU in `test_backends_gpu.py`.
+This file tests the host backends with blocks of many shapes, and properties of all backends. `test_triton.py` has the
+cases of Triton, and `test_step_on_gpu.py` those that need a GPU.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.objective import Objective
 
 SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300)]
-# Every shape with every dimension and both kinds of zeros; other ways to sample at one dimension.
+# Every shape with every dimension, with all zeros and with sampled ones; the other samplings at one dimension.
 CASES = [
     *((shape, dim, zeros) for shape in SHAPES for dim in (1, 50, 300) for zeros in ("all", "sampled")),
-    *((shape, 50, zeros) for shape in SHAPES for zeros in ("two levels", "nothing common")),
+    *((shape, 50, zeros) for shape in SHAPES for zeros in ("two tiers", "nothing common")),
 ]
 HOST = ["cpu float32", "cpu bfloat16", "torch float32", "torch bfloat16"]
 on_the_host = pytest.mark.parametrize("kind", HOST)
@@ -38,11 +38,11 @@ everywhere = pytest.mark.parametrize("kind", [*HOST, "triton float32"])
 
 @on_the_host
 @pytest.mark.parametrize(("shape", "dim", "zeros"), CASES, ids=str)
-def test_step_is_the_references(make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str) -> None:
+def test_step_matches_the_reference(make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str) -> None:
     if dim == 1 and kind.endswith("bfloat16"):
-        # Measured over six blocks of 41 x 401: the row whose gradient happens to cancel is then the whole error, of the
-        # yardstick as of the backend, and either may be several times the other's.
-        pytest.skip("one number says nothing about bfloat16")
+        # Measured over six blocks of 41 x 401: a single row whose gradient cancels dominates the error of the
+        # baseline and of the backend, and either can be several times the other.
+        pytest.skip("one dimension is too few to compare errors in bfloat16")
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, dim, settings.objective), settings)
 
@@ -51,7 +51,7 @@ def test_step_is_the_references(make: Maker, kind: str, shape: tuple[int, int], 
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_step_is_the_references_for_every_objective_and_either_way_round(
+def test_step_matches_the_reference_for_every_objective_and_orientation(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
     settings = StepSettings(objective, zeros, weight_decay=0.0)
@@ -60,14 +60,14 @@ def test_step_is_the_references_for_every_objective_and_either_way_round(
 
 @on_the_host
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
-def test_blocks_taller_than_one_product_are_done_in_pieces(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_tall_blocks_are_computed_in_pieces(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block((2100, 37), 20, settings.objective), settings)
 
 
 @on_the_host
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
-def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tuple[int, int]) -> None:
+def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int]) -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 2, settings.objective), settings)
 
@@ -75,24 +75,26 @@ def test_positions_may_use_all_of_their_bits(make: Maker, kind: str, shape: tupl
 @everywhere
 @pytest.mark.parametrize("density", [0.0, 50.0], ids=["last cells alone", "every cell"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
-def test_blocks_of_one_kind_of_cell_only(make: Maker, kind: str, zeros: ZeroSampling, density: float) -> None:
+def test_blocks_with_all_or_almost_no_cells_observed(
+    make: Maker, kind: str, zeros: ZeroSampling, density: float
+) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=0.0)
     check_contract(make, kind, make_block((8, 9), 5, settings.objective, density=density), settings)
 
 
 @everywhere
-def test_mirrored_block_is_the_same_step(make: Maker) -> None:
+def test_mirrored_block_gives_the_same_step(make: Maker) -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     backend = make(settings)
-    there, loss = run_step(backend, make_block((41, 60), 10, settings.objective))
-    back, mirrored_loss = run_step(backend, make_block((41, 60), 10, settings.objective, mirrored=True))
+    stored, loss = run_step(backend, make_block((41, 60), 10, settings.objective))
+    mirrored, mirrored_loss = run_step(backend, make_block((41, 60), 10, settings.objective, mirrored=True))
     for name in ARRAYS:
-        np.testing.assert_allclose(back[name], there[name], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(mirrored[name], stored[name], rtol=1e-3, atol=1e-4)
     check_loss(mirrored_loss, loss, 1e-2)
 
 
 @everywhere
-def test_rows_and_columns_without_counts_stay_where_they_are(make: Maker) -> None:
+def test_rows_and_columns_without_counts_do_not_change(make: Maker) -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     block = make_block((41, 60), 10, settings.objective)
     after, loss = run_step(make(settings), block)
@@ -104,10 +106,10 @@ def test_rows_and_columns_without_counts_stay_where_they_are(make: Maker) -> Non
 @everywhere
 @pytest.mark.parametrize("cell", [(0, 0), (0, -1), (-1, 0), (-1, -1), (5, -2)])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
-def test_every_observed_cell_counts_once_whatever_is_sampled(
+def test_every_observed_cell_has_weight_one_for_any_sample(
     make: Maker, kind: str, zeros: ZeroSampling, cell: tuple[int, int]
 ) -> None:
-    """The one observed cell pulls far more than all zeros: every seed must see it with its own weight."""
+    """The gradient of the only observed cell is far larger than that of all zeros, so a wrong weight shows."""
     settings = StepSettings(Objective(), zeros, weight_decay=0.0)
     x = np.zeros((9, 14) if "triton" in kind else (41, 60))
     x[cell] = 1e6
@@ -115,7 +117,9 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
     sides = [ParameterBlock(rng.normal(0, 0.3, (n, 4)), np.ones((n, 4)), np.zeros(n)) for n in x.shape]
     block = Block(x, (sides[0], sides[1]))
     w, c = sides[0].vectors[cell[0]], sides[1].vectors[cell[1]]
-    confidence, distance = 0.1 + 0.25 * 1e3, w @ c - np.log(1e6)
+    confidence = 0.1 + 0.25 * 1e3
+    distance = w @ c - np.log(1e6)
+
     backend = make(settings)
     for seed in range(2 if "triton" in kind else 5):
         block.hand_over(backend)
@@ -128,7 +132,7 @@ def test_every_observed_cell_counts_once_whatever_is_sampled(
 
 
 @everywhere
-def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
+def test_fetch_returns_the_parameters_that_hold_copied(make: Maker) -> None:
     backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     rng = np.random.default_rng(4)
     sides = [
@@ -139,6 +143,7 @@ def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
         )
         for n in (9, 5)
     ]
+
     truth = [(side.vectors.copy(), side.accumulators.copy()) for side in sides]
     backend.hold(sides[0], sides[1], ([0, 3, 6, 9], [0, 3, 5]))
     for side in sides:
@@ -149,29 +154,30 @@ def test_holding_copies_and_fetching_gives_it_back(make: Maker) -> None:
 
 
 @everywhere
-def test_backends_say_what_they_are(make: Maker, kind: str) -> None:
+def test_description_has_the_name_and_the_dtype(make: Maker, kind: str) -> None:
     backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     assert backend.name in backend.describe()
     assert kind.split()[1] in backend.describe()
 
 
-def test_kernels_own_exp_and_log_are_as_exact_as_they_say() -> None:
+def test_exp_and_log_of_the_kernels_have_the_documented_accuracy() -> None:
     exponents = np.linspace(-125, 126, 4001, dtype=np.float32)
     powers = np.array([kernels._exp2(y) for y in exponents], float)
     assert np.abs(powers / np.exp2(exponents.astype(float)) - 1).max() < 2e-7
+
     numbers = np.exp2(np.linspace(-2, 2, 4001)).astype(np.float32)
     logs = np.array([kernels._log(x) for x in numbers], float)
     assert np.abs(logs - np.log(numbers.astype(float))).max() < 2e-7
+
     wide = np.exp2(np.linspace(-120, 120, 4001)).astype(np.float32)
     truth = np.log(wide.astype(float))
-    assert (
-        np.abs((np.array([kernels._log(x) for x in wide], float) - truth) / np.maximum(1, np.abs(truth))).max() < 2e-7
-    )
+    logs = np.array([kernels._log(x) for x in wide], float)
+    assert np.abs((logs - truth) / np.maximum(1, np.abs(truth))).max() < 2e-7
 
 
 @everywhere
 def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -> None:
-    """A count to a power may be smaller than any float32: f is then its base, not what its bits happen to mean."""
+    """x^a can be smaller than any float32; f(x) must then be its base, not the value of an invalid exponent."""
     objective = Objective(confidence_power=12.0)
     settings = StepSettings(objective, ZeroSampling(), weight_decay=0.0)
     sides = [ParameterBlock(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1)) for _ in range(2)]
@@ -181,12 +187,13 @@ def test_confidence_of_a_tiny_count_with_a_high_power_is_its_base(make: Maker) -
 
 @everywhere
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
-def test_zeros_of_glove_leave_everything_as_it_is(make: Maker, zeros: ZeroSampling) -> None:
+def test_zeros_of_glove_have_no_gradient(make: Maker, zeros: ZeroSampling) -> None:
     settings = StepSettings(OBJECTIVES["glove"], zeros, weight_decay=0.0)
     rng = np.random.default_rng(6)
     sides = [
         ParameterBlock(rng.normal(0, 9, (n, 3)).astype(np.float32), np.full((n, 3), 1e-6), np.zeros(n)) for n in (5, 8)
     ]
+
     after, loss = run_step(make(settings), Block(np.zeros((5, 8)), (sides[0], sides[1])))
     np.testing.assert_array_equal(after["rows"], sides[0].vectors)
     np.testing.assert_array_equal(after["columns"], sides[1].vectors)
@@ -207,7 +214,7 @@ def test_confidence_of_glove_stops_at_one(make: Maker, count: float, confidence:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
 @pytest.mark.parametrize("side", [0, 1])
-def test_one_value_that_is_not_finite_is_noticed(make: Maker, value: float, array: str, side: int) -> None:
+def test_one_value_that_is_not_finite_is_detected(make: Maker, value: float, array: str, side: int) -> None:
     backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     ones = np.ones((5, 4), np.float32)
     rows = ParameterBlock(ones, ones, ones[:, 0])

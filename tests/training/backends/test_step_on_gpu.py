@@ -1,4 +1,4 @@
-"""The contract of a step on a GPU: every shape, dimension and dtype, three blocks of each."""
+"""The contract of a training step on a GPU: every shape, dimension and dtype, three blocks of each."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ if not HAS_GPU:
 
 ALL_OR_SAMPLED = ("all", "sampled")
 SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300), (300, 1271), (64, 128), (128, 129)]
-BOTH_WAYS = (False, True)
-# Every shape either way round at the usual dimensions; other ways to sample, and other dimensions, once.
+# Every shape in both orientations at the usual dimensions; other samplings and other dimensions in one.
 CASES = [
     *(
-        (shape, dim, zeros, way)
+        (shape, dim, zeros, mirrored)
         for shape in SHAPES
         for dim in (50, 300)
         for zeros in ALL_OR_SAMPLED
-        for way in BOTH_WAYS
+        for mirrored in (False, True)
     ),
-    *((shape, 50, zeros, False) for shape in SHAPES for zeros in ("two levels", "nothing common")),
+    *((shape, 50, zeros, False) for shape in SHAPES for zeros in ("two tiers", "nothing common")),
     *(((41, 401), dim, zeros, False) for dim in (64, 100, 1000, 1024) for zeros in ZEROS),
     *(((1271, 300), dim, zeros, True) for dim in (64, 100, 1000, 1024) for zeros in ALL_OR_SAMPLED),
 ]
 TRITON = ["triton-on-cuda float32", "triton-on-cuda float16", "triton-on-cuda bfloat16"]
-# The topmost mark varies fastest: blocks and their references are made once for all dtypes.
+# The topmost mark varies fastest, so that a block and its reference are computed once for all dtypes.
 on_triton = pytest.mark.parametrize("kind", TRITON)
 on_both = pytest.mark.parametrize("kind", ["torch-on-cuda float32", "torch-on-cuda bfloat16", *TRITON])
 
 
 def make_blocks(shape: tuple[int, int], dim: int, objective: Objective, *, mirrored: bool = False) -> list[Block]:
-    """Three of them; of a few rows more, where the error of one row, and the yardstick's, is a matter of luck."""
+    """Return three blocks, or twelve if they have few rows: the error of a single row varies too much."""
     keys = range(3 if min(shape) > 8 else 12)
     return [make_block(shape, dim, objective, mirrored=mirrored, key=key) for key in keys]
 
 
 @on_triton
 @pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
-def test_step_is_the_references(
+def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
@@ -52,7 +51,7 @@ def test_step_is_the_references(
 @pytest.mark.parametrize("kind", ["triton-on-cuda float32"])
 @pytest.mark.parametrize("zeros", ZEROS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_step_of_vectors_of_one_number_is_the_references(
+def test_step_matches_the_reference_in_one_dimension(
     make: Maker, kind: str, shape: tuple[int, int], zeros: str
 ) -> None:
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
@@ -63,7 +62,7 @@ def test_step_of_vectors_of_one_number_is_the_references(
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_step_is_the_references_for_every_objective_and_either_way_round(
+def test_step_matches_the_reference_for_every_objective_and_orientation(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling, mirrored: bool
 ) -> None:
     settings = StepSettings(objective, zeros, weight_decay=0.0)
@@ -73,9 +72,7 @@ def test_step_is_the_references_for_every_objective_and_either_way_round(
 @on_both
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
-def test_positions_may_use_all_of_their_bits(
-    make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling
-) -> None:
+def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int], zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
 

@@ -1,4 +1,4 @@
-"""Larger than the device: cells streamed, parameters taking turns, the same bits as with everything at hand."""
+"""Data larger than the device: streamed cells and swapped parameters give the same bits as resident ones."""
 
 from __future__ import annotations
 
@@ -37,27 +37,25 @@ from streaming_runs import (
     with_plain_steps,
 )
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import cell_stream as streaming
-from swivel.training.backends.triton import cuda_streams as lanes
-from swivel.training.backends.triton import parameter_swap as swapping
+from swivel.training.backends.triton import cell_stream, cuda_streams, parameter_swap
 from swivel.training.backends.triton.backend import DeviceOptions
 from swivel.training.backends.triton.cell_stream import plan_copies
-from swivel.training.backends.triton.cells import CellRoom, DeviceCells, ShardCells
+from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import ENTRY_BYTES
 
-UNEVEN = 100  # bytes: the largest block of so small a matrix has a few entries more than is reckoned with
+UNEVEN = 100  # bytes: the largest block of such a small matrix has a few entries more than estimated
 
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps without kernels, whose interpreter takes its time: what is where is all that matters here."""
+    """Replace the kernels, which are slow in the interpreter, by simple steps: only the data movement is tested."""
     if DEVICE == "cpu":
         monkeypatch.setattr(triton_backend, "StepLauncher", PlainLauncher)
 
 
 def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
-    """Return the bytes of the cells of a matrix, laid out."""
+    """Return the bytes of the entries of a matrix on the device."""
     backend = make_backend(kind, zeros)
     hand_over(backend, kind, zeros)
     assert backend._cells is not None
@@ -69,10 +67,12 @@ def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
 @each_zeros
 def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> None:
     needs = make_needs(kind, zeros)
-    most, whole = needs.most(None), needs.banks(None, (1, 1))
-    lasting = needs.parameters(sum(side.slots for side in whole), most) + needs.work(most) + needs.index
-    backend = make_backend(kind, zeros, DeviceOptions(lasting + cells_bytes(kind, zeros) - 1))
+    max_blocks = needs.max_blocks(None)
+    slots = sum(side.slots for side in needs.banks(None, (1, 1)))
+    resident = needs.parameters(slots, max_blocks) + needs.work(max_blocks) + needs.index
+    backend = make_backend(kind, zeros, DeviceOptions(resident + cells_bytes(kind, zeros) - 1))
     hand_over(backend, kind, zeros)
+
     assert backend.is_streaming
     assert not backend.is_swapping
     assert "cells streamed from host memory" in backend.describe()
@@ -85,26 +85,27 @@ def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> No
 @each_zeros
 @pytest.mark.parametrize("banks", [1, 2], ids=["one group at a time", "one ahead"])
 @pytest.mark.parametrize("groups", [(2, 2), (1, 1), (1, 9), (9, 1)], ids=str)
-def test_parameters_that_take_turns_give_the_same_bits(
+def test_swapped_parameters_give_the_same_bits(
     kind: str, zeros: ZeroSampling, banks: int, groups: tuple[int, int]
 ) -> None:
     count = make_matrix(kind)[1]
     groups = min(groups[0], count[0]), min(groups[1], count[1])
     needs = make_needs(kind, zeros)
-    least = needs.least(needs.banks(groups, (banks, banks)), needs.most(groups))
-    backend = make_backend(kind, zeros, DeviceOptions(least + UNEVEN, groups))
+    memory = needs.min_bytes(needs.banks(groups, (banks, banks)), needs.max_blocks(groups))
+    backend = make_backend(kind, zeros, DeviceOptions(memory + UNEVEN, groups))
     hand_over(backend, kind, zeros)
+
     assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
-    assert ("parameters taking turns on the device" in backend.describe()) is backend.is_swapping
+    assert ("parameters swapped between device and host memory" in backend.describe()) is backend.is_swapping
     assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)
 
 
 @each_zeros
-def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: ZeroSampling) -> None:
+def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling) -> None:
     kind, groups = "tiny", (1, 1)
     needs = make_needs(kind, zeros)
     runs = []
-    for memory in (None, needs.least(needs.banks(groups, (1, 1)), 1)):
+    for memory in (None, needs.min_bytes(needs.banks(groups, (1, 1)), 1)):
         backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping is (memory is not None)
@@ -115,11 +116,11 @@ def test_kernels_give_the_same_bits_whatever_is_on_the_device(zeros: ZeroSamplin
 @with_plain_steps
 @each_kind
 @pytest.mark.parametrize("array", ["vectors", "accumulators"])
-def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(kind: str, array: str) -> None:
+def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(kind: str, array: str) -> None:
     groups, zeros = (1, 1), ZeroSampling()
     needs = make_needs(kind, zeros)
-    least = needs.least(needs.banks(groups, (1, 1)), needs.most(groups))
-    backend = make_backend(kind, zeros, DeviceOptions(least + UNEVEN, groups))
+    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups))
+    backend = make_backend(kind, zeros, DeviceOptions(memory + UNEVEN, groups))
     rows, columns = make_sides(kind)
     getattr(rows, array)[0, 0] = np.inf
 
@@ -134,7 +135,7 @@ def test_a_value_that_is_not_finite_is_noticed_after_its_block_was_swapped_out(k
 @with_plain_steps
 @each_kind
 @each_zeros
-def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: ZeroSampling) -> None:
+def test_nothing_is_swapped_if_all_groups_fit(kind: str, zeros: ZeroSampling) -> None:
     backend = make_backend(kind, zeros, DeviceOptions(groups=(2, 2)))
     hand_over(backend, kind, zeros)
     assert not backend.is_swapping
@@ -142,23 +143,24 @@ def test_order_in_groups_with_room_for_all_swaps_nothing(kind: str, zeros: ZeroS
 
 
 @with_plain_steps
-def test_rounds_that_nobody_announced_are_run_all_the_same() -> None:
-    """An order across groups is slow, not wrong."""
+def test_rounds_that_were_not_announced_give_the_same_bits() -> None:
+    """An order across groups is slow, but correct."""
     kind, zeros, groups = "symmetric", ZeroSampling(), (2, 2)
     count = make_matrix(kind)[1]
     needs = make_needs(kind, zeros)
-    small = make_backend(kind, zeros, DeviceOptions(needs.least(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
-    found = []
+    small = make_backend(kind, zeros, DeviceOptions(needs.min_bytes(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
+
+    results = []
     for backend in (small, make_backend(kind, zeros, DeviceOptions(groups=groups))):
         hand_over(backend, kind, zeros)
         for round in rounds_without_conflict(*count, (2,)):
             backend.run([Step(block, lambda: None, 0.1, block) for block in round], lambda: False)  # type: ignore[arg-type, return-value]
-        found.append(bits(backend))
-    assert found[0] == found[1]
+        results.append(bits(backend))
+    assert results[0] == results[1]
 
 
-class LateLane(lanes.Lane):
-    """Puts every copy off until someone waits for it, or for a later one of the same lane."""
+class LateQueue(cuda_streams.CopyQueue):
+    """Delays every copy until its mark, or that of a later copy in the same queue, is waited for."""
 
     def __init__(self, device: torch.device) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -185,17 +187,18 @@ class LateLane(lanes.Lane):
 
 @with_plain_steps
 @each_zeros
-def test_nothing_is_used_before_its_copy_was_waited_for(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
     expected = run_resident(kind, zeros, groups)
-    for module in (swapping, streaming):
-        monkeypatch.setattr(module, "Lane", LateLane)
-        monkeypatch.setattr(module, "wait_here", lambda device, mark: mark() if mark else None)
-        monkeypatch.setattr(module, "mark_here", lambda device: None)
-    monkeypatch.setattr(swapping, "wait_for", lambda mark: mark() if mark else None)
+    for module in (parameter_swap, cell_stream):
+        monkeypatch.setattr(module, "CopyQueue", LateQueue)
+        monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
+        monkeypatch.setattr(module, "record_mark", lambda device: None)
+    monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: mark() if mark else None)
+
     needs = make_needs(kind, zeros)
     for banks in ((1, 1), (2, 2)):
-        memory = needs.least(needs.banks(groups, banks), needs.most(groups)) + UNEVEN
+        memory = needs.min_bytes(needs.banks(groups, banks), needs.max_blocks(groups)) + UNEVEN
         backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
@@ -203,38 +206,39 @@ def test_nothing_is_used_before_its_copy_was_waited_for(zeros: ZeroSampling, mon
 
 
 @with_plain_steps
-def test_with_two_banks_the_next_group_is_there_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_two_banks_the_next_group_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "symmetric", (1, 1)
     needs = make_needs(kind, ZeroSampling())
     backend = make_backend(
         kind,
         ZeroSampling(),
-        DeviceOptions(needs.least(needs.banks(groups, (2, 2)), needs.most(groups)) + UNEVEN, groups),
+        DeviceOptions(needs.min_bytes(needs.banks(groups, (2, 2)), needs.max_blocks(groups)) + UNEVEN, groups),
     )
     hand_over(backend, kind, ZeroSampling())
     late: list[tuple[int, int]] = []
-    load, bring = swapping.ParameterStore._load, swapping.ParameterStore.bring
-    is_bringing = False
+    load = parameter_swap.ParameterStore._load
+    ensure_loaded = parameter_swap.ParameterStore.ensure_loaded
+    is_waiting = False
 
     def note(self: Any, side: int, group: int, number: int) -> None:
-        if is_bringing:
+        if is_waiting:
             late.append((side, group))
         load(self, side, group, number)
 
     def watched(self: Any, pair: tuple[int, int]) -> None:
-        nonlocal is_bringing
-        is_bringing = True
-        bring(self, pair)
-        is_bringing = False
+        nonlocal is_waiting
+        is_waiting = True
+        ensure_loaded(self, pair)
+        is_waiting = False
 
-    monkeypatch.setattr(swapping.ParameterStore, "_load", note)
-    monkeypatch.setattr(swapping.ParameterStore, "bring", watched)
+    monkeypatch.setattr(parameter_swap.ParameterStore, "_load", note)
+    monkeypatch.setattr(parameter_swap.ParameterStore, "ensure_loaded", watched)
     run_epochs(backend, kind, groups)
-    assert len(late) == 2  # those of the very first pair
+    assert len(late) == 2  # those of the first pair
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of all tensors that live at a time, those of host memory apart."""
+    """Tracks the bytes of all live tensors, except those in host memory."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -246,12 +250,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         given = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
-        for tensor in found if isinstance(found, tuple | list) else [found]:
+        for tensor in result if isinstance(result, tuple | list) else [result]:
             if isinstance(tensor, torch.Tensor):
                 self._note(tensor.untyped_storage(), given)
-        return found
+        return result
 
     def _note(self, storage: Any, given: set[int]) -> None:
         key = storage._cdata
@@ -270,14 +274,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.mark.skipif(DEVICE != "cpu", reason="counts tensors on the CPU")
 @each_zeros
 @pytest.mark.parametrize("groups", [None, (1, 1)], ids=["all", "in groups"])
-def test_no_more_is_allocated_than_was_allowed(
+def test_training_stays_within_the_memory_limit(
     zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs("tiny", zeros)
-    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
+    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups)) + UNEVEN
     with Watch() as watch:
-        empty = lanes.HostMemory.empty
-        monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
+        empty = cuda_streams.HostMemory.empty
+        monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
         backend = make_backend("tiny", zeros, DeviceOptions(memory, groups))
         hand_over(backend, "tiny", zeros)
         assert backend.is_swapping is (groups is not None)
@@ -291,14 +295,14 @@ def test_no_more_is_allocated_than_was_allowed(
 @each_kind
 @each_zeros
 @pytest.mark.parametrize("groups", [None, (2, 1)], ids=["all", "in groups"])
-def test_no_more_is_allocated_for_laying_out_than_was_allowed(
+def test_laying_out_cells_stays_within_the_memory_limit(
     kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs(kind, zeros)
-    memory = needs.least(needs.banks(groups, (1, 1)), needs.most(groups)) + UNEVEN
+    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups)) + UNEVEN
     with Watch() as watch:
-        empty = lanes.HostMemory.empty
-        monkeypatch.setattr(lanes.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
+        empty = cuda_streams.HostMemory.empty
+        monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
         backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
         hand_over(backend, kind, zeros)
     assert 0.3 * memory < watch.peak <= memory
@@ -307,7 +311,7 @@ def test_no_more_is_allocated_for_laying_out_than_was_allowed(
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
-def test_copies_bring_every_entry_to_its_place(spans: list[tuple[int, int]]) -> None:
+def test_planned_copies_cover_every_entry(spans: list[tuple[int, int]]) -> None:
     source = np.arange(60)
     shards = [ShardCells(0, begin, begin + size, size) for begin, size in spans]
     base, copies = plan_copies(shards)
@@ -318,20 +322,22 @@ def test_copies_bring_every_entry_to_its_place(spans: list[tuple[int, int]]) -> 
         np.testing.assert_array_equal(buffer[shard.begin + add : shard.end + add], source[shard.begin : shard.end])
 
 
-@pytest.mark.parametrize("room", [CellRoom(0, 10**9), CellRoom(10**9, 0)], ids=["lasting", "passing"])
-def test_blocks_too_large_for_the_device_are_refused(room: CellRoom) -> None:
+@pytest.mark.parametrize(
+    "limits", [CellMemoryLimits(0, 10**9), CellMemoryLimits(10**9, 0)], ids=["resident", "temporary"]
+)
+def test_blocks_too_large_for_the_device_are_refused(limits: CellMemoryLimits) -> None:
     load = make_load("symmetric", ZeroSampling())
     cells = DeviceCells(
-        SlotLayout(load.starts, DIM), Shapes(ZeroSampling(), KernelTile()), torch.device(DEVICE), room=room
+        SlotLayout(load.starts, DIM), Shapes(ZeroSampling(), KernelTile()), torch.device(DEVICE), limits=limits
     )
-    with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .* short; raise"):
+    with pytest.raises(TrainingError, match=r"the largest block has \d+ entries, for which .*; raise device_memory"):
         cells.take(make_matrix("symmetric")[0])
 
 
 def test_host_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_lock", lambda array: 2)
+    monkeypatch.setattr(cuda_streams, "_lock", lambda array: 2)
     with pytest.raises(TrainingError, match=r"64.0 KiB of host memory cannot be locked .*ulimit"):
-        lanes.HostMemory(torch.device("cuda")).empty((1 << 14,), np.float32)
+        cuda_streams.HostMemory(torch.device("cuda")).empty((1 << 14,), np.float32)
 
 
 def test_host_memory_is_unlocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,9 +351,9 @@ def test_host_memory_is_unlocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         locked.append(array.ctypes.data)
         return 0
 
-    monkeypatch.setattr(lanes, "_lock", lock)
-    monkeypatch.setattr(lanes, "_runtime", Runtime)
-    memory = lanes.HostMemory(torch.device("cuda"))
+    monkeypatch.setattr(cuda_streams, "_lock", lock)
+    monkeypatch.setattr(cuda_streams, "_runtime", Runtime)
+    memory = cuda_streams.HostMemory(torch.device("cuda"))
     tensors = [memory.empty((size,), np.float32) for size in (0, 3, 5)]
     assert [len(tensor) for tensor in tensors] == [0, 3, 5]
     assert len(locked) == 2

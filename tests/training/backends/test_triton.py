@@ -1,7 +1,7 @@
-"""The step in Triton: the contract, what lies behind a block's end, several blocks in one launch.
+"""The training step in Triton: the contract, memory behind the end of a block, several blocks in one launch.
 
-Kernels run on the GPU where there is one. Elsewhere Triton's interpreter runs them, one program in about 20 ms, so that
-blocks are tiny here and `test_backends_gpu.py` has the others.
+The kernels run on a GPU if there is one, else in Triton's interpreter, which needs about 20 ms per program. The blocks
+here are therefore tiny; `test_step_on_gpu.py` has larger ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import memory_plan as residence
+from swivel.training.backends.triton import memory_plan
 from swivel.training.backends.triton.launch import StepLauncher
 from swivel.training.backends.triton.layout import KernelTile
 
@@ -56,11 +56,11 @@ ALL_AND_SAMPLED = {"all": ZeroSampling(), "sampled": SAMPLED}
 every_zeros = pytest.mark.parametrize("zeros", ALL_AND_SAMPLED.values(), ids=ALL_AND_SAMPLED)
 
 
-def test_kernels_run_in_the_interpreter_where_there_is_no_gpu() -> None:
+def test_kernels_run_in_the_interpreter_without_a_gpu() -> None:
     assert HAS_GPU or os.environ["TRITON_INTERPRET"] == "1"
 
 
-# Every dimension at one shape, either way round at another, where some are common; tiny ones besides.
+# Every dimension at one shape; both orientations at another one, which has common features; and tiny shapes.
 CASES = [
     *(((6, 9), dim, zeros, False) for dim in (1, 50, 300) for zeros in ZEROS),
     *(((11, 12), 20, zeros, way) for zeros in ZEROS for way in (False, True)),
@@ -70,7 +70,7 @@ CASES = [
 
 @float32
 @pytest.mark.parametrize(("shape", "dim", "zeros", "mirrored"), CASES, ids=str)
-def test_step_is_the_references(
+def test_step_matches_the_reference(
     make: Maker, kind: str, shape: tuple[int, int], dim: int, zeros: str, mirrored: bool
 ) -> None:
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
@@ -80,15 +80,15 @@ def test_step_is_the_references(
 @pytest.mark.parametrize("kind", ["triton float16"])
 @either_way_round
 @pytest.mark.parametrize("zeros", ZEROS)
-def test_step_is_the_references_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
+def test_step_matches_the_reference_in_half_precision(make: Maker, kind: str, zeros: str, mirrored: bool) -> None:
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     check_contract(make, kind, make_block((9, 14), 50, settings.objective, mirrored=mirrored), settings)
 
 
 @pytest.mark.parametrize("kind", ["triton float16"])
 @pytest.mark.parametrize("zeros", ["sampled", "nothing common"])
-def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros: str) -> None:
-    """Of an observed cell whose zero was taken, that zero's gradient, rounded to half precision, leaves no trace."""
+def test_zeros_are_subtracted_with_the_rounding_they_were_added_with(make: Maker, kind: str, zeros: str) -> None:
+    """An observed cell in a sampled column was added as a zero in half precision; the same value is subtracted."""
     settings = StepSettings(Objective(), ZEROS[zeros], weight_decay=1e-4)
     blocks = [make_block((1, 7), 50, settings.objective, key=key) for key in range(6)]
     check_contract(make, kind, blocks, settings)
@@ -97,7 +97,7 @@ def test_zeros_are_taken_back_as_they_were_rounded(make: Maker, kind: str, zeros
 @float32
 @every_zeros
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_step_is_the_references_for_every_objective(
+def test_step_matches_the_reference_for_every_objective(
     make: Maker, kind: str, objective: Objective, zeros: ZeroSampling
 ) -> None:
     settings = StepSettings(objective, zeros, weight_decay=0.0)
@@ -123,7 +123,7 @@ def test_bands_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypa
 
 @both
 @pytest.mark.parametrize("density", [0.02, 1.0], ids=["few cells", "many cells"])
-def test_cells_of_a_tile_are_brought_in_a_chunk_after_the_other(make: Maker, kind: str, density: float) -> None:
+def test_cells_of_a_tile_are_processed_in_chunks(make: Maker, kind: str, density: float) -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     check_contract(make, kind, make_block((64, 64), 5, settings.objective, density=density), settings)
 
@@ -168,26 +168,28 @@ def run_blocks(backend: Backend, rounds: list[list[tuple[int, int]]], dim: int =
     ]
 
 
-A_PASS = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))]
+ONE_EPOCH = [[(n % 3, n % 2) for n in turn] for turn in ((0, 1), (2, 3), (4, 5))]
 
 
 @float32
 @every_zeros
-def test_uneven_blocks_of_a_rectangle_are_the_references(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_uneven_blocks_of_a_rectangle_match_the_reference(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     backend, reference = make(settings), create_backend("reference", settings, BackendConfig(dtype="float64"))
-    losses, truths = run_blocks(backend, A_PASS), run_blocks(reference, A_PASS)
-    assert sorted(block for blocks in A_PASS for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
+    losses, truths = run_blocks(backend, ONE_EPOCH), run_blocks(reference, ONE_EPOCH)
+    assert sorted(block for blocks in ONE_EPOCH for block in blocks) == [(i, j) for i in range(3) for j in range(2)]
     for loss, truth in zip(losses, truths, strict=True):
         check_loss(loss, truth, 1e-4)
-    found, expected = parameters_of(backend), parameters_of(reference)
+
+    actual = parameters_of(backend)
+    expected = parameters_of(reference)
     for name in ARRAYS:
-        assert distance(found[name], expected[name]) < 1e-5
+        assert distance(actual[name], expected[name]) < 1e-5
 
 
 @both
 @every_zeros
-def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
     run_blocks(backend, [[(1, 1)]])
     for side, before, changed in zip(backend.fetch(), make_sides(5), (slice(5, 10), slice(5, 9)), strict=True):
@@ -199,24 +201,25 @@ def test_steps_leave_other_blocks_alone(make: Maker, kind: str, zeros: ZeroSampl
 
 @both
 @every_zeros
-def test_blocks_that_change_hands_go_on_as_if_they_had_stayed(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     first, second, whole = make(settings), make(settings), make(settings)
-    run_blocks(first, A_PASS)
+    run_blocks(first, ONE_EPOCH)
     rows, columns = (ParameterBlock(side.vectors * 0, side.accumulators + 1, side.offsets) for side in make_sides(5))
     second.hold(rows, columns, STARTS)
     for side, starts in enumerate(STARTS):
         for block in range(len(starts) - 1):
             second.set_block(side, block, first.get_block(side, block))
     assert bits(second) == bits(first)
+
     second.run([make_step(*block) for block in DIAGONAL], lambda: False).losses()
-    run_blocks(whole, [*A_PASS, DIAGONAL])
+    run_blocks(whole, [*ONE_EPOCH, DIAGONAL])
     assert bits(second) == bits(whole)
 
 
 @float32
 @every_zeros
-def test_what_lies_between_blocks_and_behind_vectors_never_leaks(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_memory_between_blocks_and_behind_vectors_has_no_effect(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     plain, disturbed = make(settings), make(settings)
     losses = run_blocks(plain, [[(0, 0)]], dim=50)
@@ -224,14 +227,15 @@ def test_what_lies_between_blocks_and_behind_vectors_never_leaks(make: Maker, ki
     inside = fill_between_blocks(disturbed, 7.0)
     assert disturbed.run([make_step(0, 0)], lambda: False).losses() == losses
     assert bits(disturbed) == bits(plain)
-    # Behind the last number of a vector there are zeros, or products would be wrong: they stay.
+
+    # The padding of a vector must stay zero, or the products would be wrong.
     mirror = disturbed._parameters.mirror  # type: ignore[attr-defined]
     assert mirror.shape[1] == 64
     assert torch.all(mirror[inside, 50:] == 0)
 
 
 def fill_between_blocks(backend: Any, value: float) -> torch.Tensor:
-    """Fill the rows that belong to no vector; return which do."""
+    """Fill the rows of the mirror and the offsets that are not in a block; return a mask of those that are."""
     parameters = backend._parameters
     inside = torch.zeros(len(parameters.mirror), dtype=torch.bool, device=parameters.mirror.device)
     for side, starts in enumerate(STARTS):
@@ -248,10 +252,11 @@ def bits(backend: Backend) -> list[bytes]:
 
 
 def check_same(one: Backend, other: Backend) -> None:
-    """Equal but for rounding: torch may multiply one block in another way than several."""
-    found, expected = parameters_of(one), parameters_of(other)
+    """Compare up to rounding: torch may multiply one block with another algorithm than several."""
+    actual = parameters_of(one)
+    expected = parameters_of(other)
     for name in ARRAYS:
-        assert distance(found[name], expected[name]) < 1e-5
+        assert distance(actual[name], expected[name]) < 1e-5
 
 
 def poison(tensor: torch.Tensor) -> torch.Tensor:
@@ -267,16 +272,18 @@ def test_every_buffer_is_written_before_it_is_read(
 ) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     clean, poisoned = make(settings), make(settings)
-    losses = run_blocks(clean, [DIAGONAL, [(2, 0)]])
+    expected = run_blocks(clean, [DIAGONAL, [(2, 0)]])
+
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, poisoning(getattr(torch, name)))
-    found = run_blocks(poisoned, [DIAGONAL])
+    losses = run_blocks(poisoned, [DIAGONAL])
     buffers = poisoned._launcher._buffers  # type: ignore[attr-defined]
     assert buffers
     for buffer in buffers.values():
         poison(buffer)
-    found += poisoned.run([make_step(2, 0)], lambda: False).losses()
-    assert found == losses
+    losses += poisoned.run([make_step(2, 0)], lambda: False).losses()
+
+    assert losses == expected
     assert bits(poisoned) == bits(clean)
 
 
@@ -290,7 +297,7 @@ def poisoning(make_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 
 @float32
 @every_zeros
-def test_a_round_gives_what_its_blocks_give_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_a_round_equals_its_blocks_one_by_one(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     together, alone = make(settings), make(settings)
     losses = run_blocks(together, [DIAGONAL])
@@ -301,7 +308,7 @@ def test_a_round_gives_what_its_blocks_give_one_by_one(make: Maker, kind: str, z
 
 
 def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets how many blocks each launch has."""
+    """Return a list to which the number of blocks of each launch is appended."""
     launches: list[int] = []
     run = StepLauncher.run
 
@@ -319,7 +326,7 @@ TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 
 @float32
 @every_zeros
-def test_blocks_of_one_shape_go_in_one_launch_and_give_what_they_give_alone(
+def test_blocks_of_one_shape_share_a_launch_and_equal_single_launches(
     make: Maker, kind: str, zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
@@ -329,16 +336,17 @@ def test_blocks_of_one_shape_go_in_one_launch_and_give_what_they_give_alone(
         which.hold(*make_sides(5, (6, 6)), EVEN)
         for blocks in rounds:
             which.run([make_step(*block, EVEN) for block in blocks], lambda: False).losses()
-    # Also where the diagonal leaves the matrix and comes in again: two runs of neighbours.
+
+    # The second diagonal wraps around: its blocks are two runs of neighbors, but still one launch.
     assert launches == [3, 3, *[1] * 6]
     check_same(alone, together)
 
 
 @float32
-def test_no_more_blocks_go_in_one_launch_than_there_is_room_for(
+def test_launches_have_at_most_the_allowed_number_of_blocks(
     make: Maker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residence, "MOST_SHARDS", 2)
+    monkeypatch.setattr(memory_plan, "MAX_SHARDS_PER_LAUNCH", 2)
     launches = count_launches(monkeypatch)
     backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4))
     backend.hold(*make_sides(5, (6, 6)), EVEN)
@@ -348,7 +356,7 @@ def test_no_more_blocks_go_in_one_launch_than_there_is_room_for(
 
 @float32
 @every_zeros
-def test_asked_to_stop_before_a_round_it_runs_none_of_it(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+def test_stop_request_before_a_round_runs_no_step(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     backend = make(StepSettings(Objective(), zeros, weight_decay=1e-4))
     backend.hold(*make_sides(5), STARTS)
     before = bits(backend)
@@ -358,24 +366,26 @@ def test_asked_to_stop_before_a_round_it_runs_none_of_it(make: Maker, kind: str,
 
 
 @float32
-def test_losses_may_be_asked_for_after_later_steps(make: Maker, kind: str) -> None:
+def test_losses_can_be_requested_after_later_steps(make: Maker, kind: str) -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=1e-4)
     backend, again = make(settings), make(settings)
     backend.hold(*make_sides(5), STARTS)
     first = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
     second = backend.run([make_step(*block) for block in DIAGONAL], lambda: False)
     assert (first.steps, second.steps) == (2, 2)
+
     late = [*second.losses(), *first.losses()]
     assert [*late[2:], *late[:2]] == run_blocks(again, [DIAGONAL, DIAGONAL])
 
 
 @float32
-def test_steps_of_the_same_seed_take_the_hosts_columns(make: Maker, kind: str) -> None:
-    """Which zeros are taken shows in their number and in the loss; every seed takes others."""
+def test_device_samples_the_same_columns_as_the_host(make: Maker, kind: str) -> None:
+    """The sampled zeros determine their number and their loss; every seed samples others."""
     settings = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0.05), weight_decay=0.0)
     backend, reference = make(settings), create("reference float64", settings)
     block = make_block((4, 15), 4, settings.objective)
     seen: set[float] = set()
+
     for seed in range(3):
         losses = []
         for which in (backend, reference):
@@ -387,7 +397,7 @@ def test_steps_of_the_same_seed_take_the_hosts_columns(make: Maker, kind: str) -
 
 
 @float32
-def test_a_backend_may_be_closed_and_says_what_it_is(make: Maker, kind: str) -> None:
+def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str) -> None:
     backend = make(StepSettings(Objective(), ZeroSampling(), weight_decay=0.0))
     run_step(backend, make_block((1, 7), 2, Objective()))
     assert backend.builds_layout
@@ -396,15 +406,15 @@ def test_a_backend_may_be_closed_and_says_what_it_is(make: Maker, kind: str) -> 
     backend.close()
 
 
-def test_memory_of_a_device_is_a_size_that_people_write() -> None:
+def test_device_memory_is_given_with_units() -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
     sizes: list[Any] = [create_backend("triton", settings, BackendConfig(memory=text)) for text in ("2MiB", "4096")]
-    assert [backend.means.memory for backend in sizes] == [2 << 20, 4096]
+    assert [backend.options.memory for backend in sizes] == [2 << 20, 4096]
     unset: Any = create_backend("triton", settings, BackendConfig())
-    assert unset.means.memory is None
+    assert unset.options.memory is None
 
 
-def test_memory_that_runs_out_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = triton_backend.TritonBackend(
         StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), device="cpu", dtype="float32"
     )
@@ -413,5 +423,5 @@ def test_memory_that_runs_out_is_told_with_what_to_do(monkeypatch: pytest.Monkey
         raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")
 
     monkeypatch.setattr(backend, "_hold", run_out)
-    with pytest.raises(TrainingError, match=r"its memory ran out .CUDA out of memory.*--device-memory"):
+    with pytest.raises(TrainingError, match=r"cpu: out of memory .CUDA out of memory.*set device_memory"):
         backend.hold(*make_sides(5, (6, 6)), EVEN)

@@ -1,4 +1,4 @@
-"""Cells on the device: whatever blocks a matrix is stored in, exactly those of the matrix laid out anew on disk."""
+"""Cells on the device equal those of the matrix re-blocked on disk, for any stored blocks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from swivel.training.backends.base import ObservedCells
 from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
-pytest.importorskip("numba")  # that builds the matrix
+pytest.importorskip("numba")  # builds the matrix
 from swivel.training.backends.triton import cells as cells_module
 from swivel.training.backends.triton.cells import DeviceCells, ShardCells
 from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
-SIZES = {True: (23, 23), False: (23, 31)}  # of a symmetric matrix, and of one that is not
+SIZES = {True: (23, 23), False: (23, 31)}  # shape of the symmetric matrix and of the other one
 STORED = 6  # rows and columns of a stored block
 TILE = KernelTile(4, 8, 16)
 
@@ -34,12 +34,13 @@ every_zeros = pytest.mark.parametrize("zeros", ZEROS.values(), ids=ZEROS)
 
 
 def make_counts(symmetric: bool) -> NDArray[np.int64]:
-    """Counts of which some are more than 32 bits, and a row and a column that are empty."""
+    """Return counts with some above 32 bits, and an empty row and column."""
     rng = np.random.default_rng(6)
     shape = SIZES[symmetric]
     counts = rng.integers(1, 50, shape) * (rng.random(shape) < 0.4)
     counts[0, 1] = counts[7, 20] = 5 << 40
-    counts[9], counts[:, 8] = 0, 0
+    counts[9] = 0
+    counts[:, 8] = 0
     if symmetric:
         counts = np.triu(counts) + np.triu(counts, 1).T
     return counts
@@ -47,7 +48,7 @@ def make_counts(symmetric: bool) -> NDArray[np.int64]:
 
 @pytest.fixture(scope="module")
 def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
-    found = {}
+    built = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrix_layout, "BLOCK_SIZE", STORED)
         patch.setattr(storage, "flush", lambda path: None)
@@ -59,8 +60,8 @@ def matrices(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Matrix]:
             with MatrixBuilder(path, spec, memory_bytes=1 << 20) as builder:
                 filled = np.nonzero(counts)
                 builder.add(filled[0], filled[1], counts[filled])
-                found[symmetric] = builder.finish()
-    return found
+                built[symmetric] = builder.finish()
+    return built
 
 
 def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: ZeroSampling) -> DeviceCells:
@@ -78,12 +79,13 @@ def entries_of(cells: DeviceCells, shard: ShardCells, slot: int) -> tuple[NDArra
 
 
 def read_tiles(cells: DeviceCells, shard: ShardCells, shape: BlockShape) -> NDArray[np.float32]:
-    """Return the counts of the cells in tiles, at their places."""
+    """Return the counts of the cells in tiles as a dense block."""
     x = np.zeros((shape.rows, shape.columns), np.float32)
     for band in shape.bands:
         for tile in range(band.tiles[0] * band.slot_columns):
             places, counts = entries_of(cells, shard, band.slot + tile)
             assert np.all(np.diff(places) > 0)
+
             row, column = places // 8 % TILE.rows, places // (8 * TILE.rows) * 8 + places % 8
             down, across = divmod(tile, band.slot_columns)
             row += band.start + down * TILE.rows
@@ -93,7 +95,7 @@ def read_tiles(cells: DeviceCells, shard: ShardCells, shape: BlockShape) -> NDAr
 
 
 def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: int) -> NDArray[np.float32]:
-    """Return the counts of the cells between features that are not common, from the lists of rows or of columns."""
+    """Return the counts of the cells between features that are not common, from the slots of rows or columns."""
     x = np.zeros((shape.rows, shape.columns), np.float32)
     if shape.is_sampled:
         lists = (shape.column_slots, shape.columns, x.T) if side else (shape.row_slots, shape.rows, x)
@@ -108,11 +110,13 @@ def check_block(cells: DeviceCells, block: tuple[int, int], expected: ObservedCe
     shard = cells.find(block)
     assert shard.mirrored == expected.mirrored
     shape = cells.shape_of(block, mirrored=shard.mirrored)
+
     positions = expected.positions.astype(np.int64)
     truth = np.zeros((shape.rows, shape.columns), np.float32)
     truth[positions >> 16, positions & 0xFFFF] = expected.counts
     rare = np.zeros(truth.shape, bool)
     rare[shape.common[0] :, shape.common[1] :] = shape.is_sampled
+
     np.testing.assert_array_equal(read_tiles(cells, shard, shape), np.where(rare, 0, truth))
     for side in (0, 1):
         np.testing.assert_array_equal(read_rare(cells, shard, shape, side), np.where(rare, truth, 0))
@@ -120,13 +124,14 @@ def check_block(cells: DeviceCells, block: tuple[int, int], expected: ObservedCe
     assert shard.end - shard.begin == len(positions) + np.count_nonzero(truth[rare])
 
 
-NESTED, OTHERS = [(4, 4), (2, 2), (1, 1), (8, 8), (12, 12)], [(3, 3), (5, 5), (23, 23), (4, 2), (3, 7), (1, 5)]
+NESTED = [(4, 4), (2, 2), (1, 1), (8, 8), (12, 12)]
+OTHERS = [(3, 3), (5, 5), (23, 23), (4, 2), (3, 7), (1, 5)]
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])
 @pytest.mark.parametrize("blocks", [*NESTED, *OTHERS], ids=str)
 @every_zeros
-def test_cells_are_those_of_the_matrix_in_these_blocks(
+def test_cells_equal_those_of_the_reblocked_matrix(
     matrices: dict[bool, Matrix], symmetric: bool, blocks: tuple[int, int], zeros: ZeroSampling, tmp_path: Path
 ) -> None:
     matrix = matrices[symmetric]
@@ -154,18 +159,16 @@ def test_pieces_and_groups_do_not_change_a_bit(
     whole = lay_out(matrices[symmetric], (3, 3), zeros)
     monkeypatch.setattr(cells_module, "PIECE", piece)
     monkeypatch.setattr(cells_module, "GROUP", group)
-    found = lay_out(matrices[symmetric], (3, 3), zeros)
+    other = lay_out(matrices[symmetric], (3, 3), zeros)
     for name in ("starts", "positions", "counts"):
-        assert torch.equal(getattr(found, name), getattr(whole, name)), name
-    assert [found.find((i, j)) for i in range(3) for j in range(3)] == [
+        assert torch.equal(getattr(other, name), getattr(whole, name)), name
+    assert [other.find((i, j)) for i in range(3) for j in range(3)] == [
         whole.find((i, j)) for i in range(3) for j in range(3)
     ]
 
 
 @every_zeros
-def test_blocks_of_a_step_alone_are_laid_out_the_way_round_they_are(
-    matrices: dict[bool, Matrix], zeros: ZeroSampling
-) -> None:
+def test_single_blocks_are_laid_out_in_their_orientation(matrices: dict[bool, Matrix], zeros: ZeroSampling) -> None:
     matrix = matrices[True]
     starts = block_starts(23, 4)
     cells = DeviceCells(SlotLayout((starts, starts), 8), Shapes(zeros, TILE), DEVICE)

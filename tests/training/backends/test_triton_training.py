@@ -1,6 +1,6 @@
-"""The loop with Triton's steps: the vectors of the other backends, and resumed = never stopped, bit for bit.
+"""Training with the triton backend equals the other backends, and a resumed run equals an uninterrupted one.
 
-On the GPU where there is one, otherwise in Triton's interpreter: a few tiny epochs.
+The tests run on a GPU if there is one, else a few tiny epochs in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from swivel.training.backends import choose_backend
 from swivel.training.loop import TrainingResult, train_matrix
 
 pytest.importorskip("triton")
-pytest.importorskip("numba")  # that builds the matrix
+pytest.importorskip("numba")  # builds the matrix
 
 from swivel.training.backends.triton.parameter_swap import ParameterStore
 
 CONFIG = TrainConfig(dim=4, block_size=21, epochs=2, backend="triton", dtype="float32", checkpoint_minutes=0)
 SAMPLED = replace(CONFIG, block_size=9, epochs=1, zeros="sampled", common=0.1, middle=0.4, share=0.1, weight_decay=1e-4)
-ROUNDS = 3  # of an epoch over 62 x 62 in blocks of 21
+ROUNDS = 3  # per epoch over 62 x 62 in blocks of 21
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def interpreter_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Notes(SilentProgress):
-    """What training says of its way; after so many notes it sends a signal to this process."""
+    """Records messages and notes of training; sends SIGINT to this process after `after` notes."""
 
     def __init__(self, after: int = -1) -> None:
         self.left = after
@@ -88,7 +88,7 @@ def whole(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Training
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """17 words, the commonest first: sampled steps are a program for every row, slow ones in the interpreter."""
+    """Return a matrix of 17 words: sampled steps run one program per row, which is slow in the interpreter."""
     frequency = 6 / np.sqrt(1 + np.arange(17))
     counts = np.triu(np.random.default_rng(12).poisson(np.outer(frequency, frequency) / 4))
     counts = counts + np.triu(counts, 1).T
@@ -103,6 +103,7 @@ def check_like_cpu(matrix: Matrix, config: TrainConfig, folder: Path) -> None:
     ours = train(matrix, config, folder / "triton")
     theirs = train(matrix, replace(config, backend="cpu", device="cpu"), folder / "cpu")
     assert ours.plan.backend == "triton"
+
     np.testing.assert_allclose(ours.rows, theirs.rows, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(ours.columns, theirs.columns, rtol=1e-3, atol=1e-4)
     for loss, truth in zip(ours.history, theirs.history, strict=True):
@@ -111,36 +112,37 @@ def check_like_cpu(matrix: Matrix, config: TrainConfig, folder: Path) -> None:
         assert loss.unobserved_cells == pytest.approx(truth.unobserved_cells)
 
 
-def test_vectors_are_those_of_the_cpu_backend(planted: Matrix, tmp_path: Path) -> None:
+def test_vectors_equal_those_of_the_cpu_backend(planted: Matrix, tmp_path: Path) -> None:
     check_like_cpu(planted, replace(CONFIG, epochs=1), tmp_path)
 
 
-def test_vectors_of_sampled_zeros_are_those_of_the_cpu_backend(small: Matrix, tmp_path: Path) -> None:
+def test_vectors_with_sampled_zeros_equal_those_of_the_cpu_backend(small: Matrix, tmp_path: Path) -> None:
     check_like_cpu(small, SAMPLED, tmp_path)
 
 
-def test_history_is_whole_and_in_order(planted: Matrix, whole: TrainingResult, tmp_path: Path) -> None:
+def test_history_is_complete_and_in_order(planted: Matrix, whole: TrainingResult, tmp_path: Path) -> None:
     notes = Notes()
     again = train(planted, CONFIG, tmp_path, notes)
     assert bits(again) == bits(whole)
     assert [loss.observed_cells for loss in again.history] == [planted.cell_count] * 2
     assert again.history[1].mean < again.history[0].mean
+
     assert notes.notes == ["epoch 1/2"] * ROUNDS + ["epoch 2/2"] * ROUNDS
     assert notes.lines[-1].startswith("training 62 x 62, 2 epochs over 3 x 3 blocks: triton on ")
     assert not any("re-blocking" in line for line in notes.lines), "blocks are laid out on the device"
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
-def test_interrupted_and_resumed_is_never_interrupted(
+def test_resumed_run_equals_an_uninterrupted_one(
     planted: Matrix, whole: TrainingResult, after: int, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Notes(after))
     again = Notes()
     assert bits(train(planted, CONFIG, tmp_path, again)) == bits(whole)
-    # The round after the one that is heard of has begun, unless that was the last of an epoch.
+    # The round after the reported one has started already, unless the reported one was the last of an epoch.
     done = 3 * (after if after % ROUNDS == 0 else after + 1)
-    assert f"going on after {done} of 18 steps" in again.lines
+    assert f"resuming after {done} of 18 steps" in again.lines
 
 
 def test_parameters_leave_the_device_only_at_the_end(
@@ -160,7 +162,7 @@ def test_parameters_leave_the_device_only_at_the_end(
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-def test_an_epoch_copies_its_losses_from_the_device_and_one_number_more(planted: Matrix, tmp_path: Path) -> None:
+def test_an_epoch_copies_only_losses_and_one_flag_from_the_device(planted: Matrix, tmp_path: Path) -> None:
     def count_copies(epochs: int) -> int:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             train(planted, replace(CONFIG, epochs=epochs), tmp_path / str(epochs))

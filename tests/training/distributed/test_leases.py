@@ -1,4 +1,4 @@
-"""Leases: every block once an epoch, whatever workers and servers do."""
+"""Leases: every block is trained once per epoch, whatever happens to workers and servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.training.distributed.leases import MOST_BLOCKS, Leases, Part, Strip, compose_strips
+from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.executor import Round
 from swivel.training.schedule import rounds_without_conflict
 
@@ -21,13 +21,16 @@ def make_rounds(rows: int, columns: int) -> list[Round]:
 
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
-def test_strips_hold_every_block_once_with_the_rate_of_its_round(rows: int, columns: int, workers: int) -> None:
+def test_strips_contain_every_block_once_with_the_learning_rate_of_its_round(
+    rows: int, columns: int, workers: int
+) -> None:
     rounds = make_rounds(rows, columns)
     strips = compose_strips(rounds, workers)
-    asked = {block: round_.learning_rate for round_ in rounds for block in round_.blocks}
-    found = [pair for strip in strips for pair in zip(strip.blocks, strip.rates, strict=True)]
-    assert len(found) == len(asked)
-    assert dict(found) == asked
+    expected = {block: round_.learning_rate for round_ in rounds for block in round_.blocks}
+    pairs = [pair for strip in strips for pair in zip(strip.blocks, strip.rates, strict=True)]
+
+    assert len(pairs) == len(expected)
+    assert dict(pairs) == expected
     assert [strip.number for strip in strips] == list(range(len(strips)))
     assert {strip.turn for strip in strips} == {3}
 
@@ -36,7 +39,7 @@ def test_strips_hold_every_block_once_with_the_rate_of_its_round(rows: int, colu
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int, columns: int, workers: int) -> None:
     for strip in compose_strips(make_rounds(rows, columns), workers):
-        assert 1 <= len(strip.blocks) <= MOST_BLOCKS
+        assert 1 <= len(strip.blocks) <= MAX_BLOCKS_PER_STRIP
         if strip.shared is None:
             assert len(strip.blocks) == 1
         else:
@@ -44,84 +47,94 @@ def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int,
             assert len({block[1 - strip.shared] for block in strip.blocks}) == len(strip.blocks) > 1
 
 
-def test_strips_grow_shorter_towards_the_end_of_a_pass() -> None:
+def test_strips_get_shorter_towards_the_end_of_an_epoch() -> None:
     lengths = [len(strip.blocks) for strip in compose_strips(make_rounds(32, 32), workers=2)]
-    assert lengths[0] == MOST_BLOCKS
+    assert lengths[0] == MAX_BLOCKS_PER_STRIP
     assert lengths[-1] == 1
     assert all(before >= after for before, after in pairwise(lengths))
 
 
-def test_strips_that_nobody_else_touches_come_first() -> None:
-    table = Leases(compose_strips(make_rounds(4, 4), workers=8))
-    taken = [table.take(worker, 1.0) for worker in range(4)]
+def test_strips_without_conflict_come_first() -> None:
+    leases = Leases(compose_strips(make_rounds(4, 4), workers=8))
+    taken = [leases.take(worker, 1.0) for worker in range(4)]
     blocks = [strip.blocks[0] for strip in taken if strip]
     assert len({row for row, _ in blocks}) == len({column for _, column in blocks}) == 4
-    conflicting = table.take(4, 1.0)
-    assert conflicting is not None  # rather than waiting
+    conflicting = leases.take(4, 1.0)
+    assert conflicting is not None  # a conflict is better than an idle worker
 
 
-def test_a_late_strip_goes_to_another_worker_and_either_answer_counts_once() -> None:
-    table = Leases([Strip(0, 0, ((0, 0),), (0.1,))])
-    assert table.take(0, deadline=10.0) is not None
-    assert table.take(1, deadline=10.0) is None
-    assert table.expire(9.0) == []
-    assert table.expire(11.0) == [0]
-    again = table.take(1, deadline=20.0)
+def test_late_strip_goes_to_another_worker_and_either_result_counts_once() -> None:
+    leases = Leases([Strip(0, 0, ((0, 0),), (0.1,))])
+
+    assert leases.take(0, deadline=10.0) is not None
+    assert leases.take(1, deadline=10.0) is None
+    assert leases.expire(9.0) == []
+    assert leases.expire(11.0) == [0]
+
+    again = leases.take(1, deadline=20.0)
+
     assert again is not None
-    assert table.finish(0, 0) == ((0, 0),)
-    assert table.is_over
-    assert table.finish(1, 0) == ()
-    assert table.in_flight == 0
+    assert leases.finish(0, 0) == ((0, 0),)
+    assert leases.is_over
+    assert leases.finish(1, 0) == ()
+    assert leases.in_flight == 0
 
 
-def test_what_a_lost_worker_had_is_leased_again() -> None:
-    table = Leases(compose_strips(make_rounds(2, 2), workers=8))
-    first = table.take(0, 1.0)
-    assert table.lose(0) == 1
-    assert table.take(1, 1.0) == first
+def test_strips_of_a_lost_worker_are_leased_again() -> None:
+    leases = Leases(compose_strips(make_rounds(2, 2), workers=8))
+    first = leases.take(0, 1.0)
+    assert leases.lose(0) == 1
+    assert leases.take(1, 1.0) == first
 
 
-def test_a_restored_server_makes_strips_undone_that_are_told_only_once() -> None:
-    table = Leases([Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), Strip(1, 0, ((1, 0),), (0.1,))])
+def test_strips_that_a_restored_server_repeats_are_reported_once() -> None:
+    leases = Leases([Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), Strip(1, 0, ((1, 0),), (0.1,))])
     for number in (0, 1):
-        assert table.take(0, 1.0) is not None
-        assert table.finish(0, number)
-    assert (table.is_over, table.undo((1, 0), {0, 1})) == (True, 0)
-    assert table.undo((1, 0), {1}) == 1
-    assert not table.is_over
-    assert table.expected((1, 0)) == {1}
-    again = table.take(0, 1.0)
+        assert leases.take(0, 1.0) is not None
+        assert leases.finish(0, number)
+
+    assert (leases.is_over, leases.undo((1, 0), {0, 1})) == (True, 0)
+    assert leases.undo((1, 0), {1}) == 1
+    assert not leases.is_over
+    assert leases.expected((1, 0)) == {1}
+
+    again = leases.take(0, 1.0)
+
     assert again is not None
     assert again.number == 0
-    assert table.finish(0, 0) == ()
-    assert table.is_over
+    assert leases.finish(0, 0) == ()
+    assert leases.is_over
 
 
-def test_a_pause_leaves_what_was_not_begun_and_finishes_what_was() -> None:
-    table = Leases(compose_strips(make_rounds(3, 3), workers=8))
-    first, second = table.take(0, 1.0), table.take(1, 1.0)
+def test_a_pause_finishes_the_strips_that_were_started_and_no_others() -> None:
+    leases = Leases(compose_strips(make_rounds(3, 3), workers=8))
+    first, second = leases.take(0, 1.0), leases.take(1, 1.0)
     assert first is not None and second is not None
-    table.is_pausing = True
-    assert not table.is_over
-    assert table.take(2, 1.0) is None
-    table.fail(1, second.number, untouched=True)
-    assert table.take(2, 1.0) is None
-    table.fail(0, first.number)
-    assert table.take(2, 1.0) == first
-    table.finish(2, first.number)
-    assert table.is_over
+
+    leases.is_pausing = True
+    assert not leases.is_over
+    assert leases.take(2, 1.0) is None
+
+    leases.fail(1, second.number, untouched=True)
+    assert leases.take(2, 1.0) is None
+
+    leases.fail(0, first.number)
+    assert leases.take(2, 1.0) == first
+
+    leases.finish(2, first.number)
+    assert leases.is_over
 
 
 class Cluster:
-    """Servers and workers that die at random, by the rules of the real ones, for the table alone."""
+    """Simulated servers and workers that die at random, and follow the rules of the real ones."""
 
-    def __init__(self, table: Leases, strips: list[Strip]) -> None:
-        self.table, self.strips = table, strips
+    def __init__(self, leases: Leases, strips: list[Strip]) -> None:
+        self.leases, self.strips = leases, strips
         self.applied: dict[Part, set[int]] = {}
         self.visits: Counter[tuple[Part, int]] = Counter()
         self.kept: dict[Part, set[int]] = {}
         self.held: dict[int, Strip] = {}
-        self.told: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
         self.now = 0.0
 
     def push(self, strip: Strip, upto: int) -> None:
@@ -132,27 +145,28 @@ class Cluster:
 
     def act(self, action: str, worker: int, amount: int) -> None:
         strip = self.held.get(worker)
+
         if strip is None and action != "server":
-            strip = self.table.take(worker, self.now + 5)
+            strip = self.leases.take(worker, self.now + 5)
             if strip is not None:
                 self.held[worker] = strip
         elif action == "finish" and strip is not None:
             self.push(strip, 99)
-            self.told += self.table.finish(worker, self.held.pop(worker).number)
+            self.reported += self.leases.finish(worker, self.held.pop(worker).number)
         elif action == "die" and strip is not None:
             self.push(strip, amount)
-            self.table.lose(worker)
+            self.leases.lose(worker)
             del self.held[worker]
         elif action == "late":
             self.now += 10
-            self.table.expire(self.now)
+            self.leases.expire(self.now)
         elif action == "server":
             side = amount % 2
             for part in [part for part in self.applied if part[0] == side]:
                 for other in self.applied[part]:
-                    self.visits[part, other] -= 1  # What it had applied is lost with it.
+                    self.visits[part, other] -= 1  # The changes are lost with the server.
                 self.applied[part] = set()
-                self.table.undo(part, ())
+                self.leases.undo(part, ())
 
 
 @settings(max_examples=200, deadline=None)
@@ -165,29 +179,31 @@ class Cluster:
     ),
     st.booleans(),
 )
-def test_every_block_is_applied_once_to_both_sides_whatever_dies(
+def test_every_block_is_applied_once_to_both_sides_whatever_fails(
     rows: int, columns: int, actions: list[tuple[str, int, int]], pauses: bool
 ) -> None:
     strips = compose_strips(make_rounds(rows, columns), workers=2)
-    table = Leases(strips)
-    cluster = Cluster(table, strips)
+    leases = Leases(strips)
+    cluster = Cluster(leases, strips)
     for number, action in enumerate(actions):
-        table.is_pausing = table.is_pausing or (pauses and number == 20)
+        leases.is_pausing = leases.is_pausing or (pauses and number == 20)
         cluster.act(*action)
     for _ in range(3 * len(strips) + 9):
-        if table.is_over and not cluster.held:
+        if leases.is_over and not cluster.held:
             break
         cluster.act("finish", 0, 0)
         for worker in (1, 2):
             if worker in cluster.held:
                 cluster.act("finish", worker, 0)
-    assert table.is_over
-    assert len(set(cluster.told)) == len(cluster.told)
-    done = {(row, column) for row, column in cluster.told}
+    assert leases.is_over
+    assert len(set(cluster.reported)) == len(cluster.reported)
+
+    done = {(row, column) for row, column in cluster.reported}
     for row, column in done:
         assert cluster.visits[(0, row), column] == cluster.visits[(1, column), row] == 1
     assert sum(cluster.visits.values()) == 2 * len(done)
-    if not table.is_pausing:
+
+    if not leases.is_pausing:
         assert len(done) == rows * columns
 
 

@@ -1,4 +1,4 @@
-"""Servers and workers without a cluster: their arithmetic, and that every change is applied once."""
+"""Parameter servers and workers without a cluster: arithmetic, and that every change is applied once."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from swivel.training.plan import choose_zeros, make_plan
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=3, backend="cpu", weight_decay=1e-4)
 
 
-def make_order(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
+def make_setup(matrix: Matrix, config: TrainConfig = CONFIG) -> WorkerSetup:
     if config.backend != "triton":
         return WorkerSetup(matrix.path, matrix.fingerprint, config, make_plan(matrix, config), 1, 5.0)
     pytest.importorskip("triton")
-    plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU the kernels run in the interpreter.
+    plan = make_plan(matrix, replace(config, backend="cpu"))  # Without a GPU, kernels run in the interpreter.
     on_device = replace(plan, backend="triton", device="cuda" if HAS_GPU else "cpu", dtype="float32")
     return WorkerSetup(matrix.path, matrix.fingerprint, config, on_device, 1, 5.0)
 
@@ -50,7 +50,7 @@ def start_server(rng: np.random.Generator, part: Part = (0, 0), size: int = 5) -
 
 
 class LocalLinks:
-    """Servers in this process; some of them may be silent."""
+    """Connections to servers in this process; requests of the kinds in `silent` get no response."""
 
     def __init__(self, servers: list[Server]) -> None:
         self.servers, self.count = servers, len(servers)
@@ -70,13 +70,14 @@ class LocalLinks:
     def take(self, asked: Any) -> Any:
         kind, answer = asked
         if kind in self.silent:
-            raise Unanswered("nobody there")
+            raise Unanswered("server lost")
         return answer
 
 
 def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
     rng = np.random.default_rng(3)
     servers = [Server() for _ in range(count)]
+
     for side, size in enumerate(matrix.shape):
         for block in range(3):
             length = len(range(block, size, 3))
@@ -89,21 +90,24 @@ def serve(matrix: Matrix, count: int, dim: int = 12) -> LocalLinks:
 @pytest.fixture
 def worker(planted: Matrix) -> Iterator[Worker]:
     made = Worker(5.0)
-    assert "cpu" in made.begin(make_order(planted))
+    assert "cpu" in made.begin(make_setup(planted))
     yield made
     made.close()
 
 
-def test_a_gradient_is_one_step_of_adagrad_and_applied_once() -> None:
+def test_a_gradient_is_applied_once_as_an_adagrad_step() -> None:
     rng = np.random.default_rng(1)
     server, vectors, accumulators = start_server(rng)
     gradient = draw(rng, 5, 4)
     push = Push(1, (0, 0), (7,), 0, gradient, learning_rate=0.1)
+
     assert server.push(push) == 0
     assert server.push(push) == REFUSED
+
     exact, squares = vectors.astype(np.float64), accumulators.astype(np.float64)
     adagrad(exact, squares, gradient.astype(np.float64), 0.1)
     kept = server.read((0, 0))
+
     np.testing.assert_allclose(kept.vectors, exact, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(kept.accumulators, squares, rtol=1e-6)
     assert kept.applied == {7}
@@ -114,20 +118,25 @@ def test_a_difference_is_added_to_vectors_and_accumulators_and_applied_once() ->
     server, vectors, accumulators = start_server(rng)
     change = draw(rng, 5, 4)
     push = Push(1, (0, 0), (2, 3), 0, change, change**2)
+
     assert [server.push(push), server.push(push)] == [0, REFUSED]
+
     kept = server.read((0, 0))
+
     np.testing.assert_array_equal(kept.vectors, vectors + change)
     np.testing.assert_array_equal(kept.accumulators, accumulators + change**2)
     assert kept.applied == {2, 3}
 
 
-def test_changes_of_another_epoch_are_refused_and_an_epoch_begins_empty() -> None:
+def test_changes_of_another_run_are_refused_and_a_run_starts_without_changes() -> None:
     rng = np.random.default_rng(3)
     server, _, _ = start_server(rng)
     push = Push(1, (0, 0), (7,), 0, draw(rng, 5, 4), learning_rate=0.1)
     assert server.push(push) == 0
+
     server.begin(2)
     assert server.ping() == os.getpid()
+
     before = server.read((0, 0))
     assert before.applied == frozenset()
     assert server.push(push._replace(others=(8,))) == REFUSED
@@ -143,19 +152,19 @@ def test_staleness_is_the_changes_by_others_since_the_fetch() -> None:
     assert server.push(Push(1, (0, 0), (4,), version, draw(rng, 5, 4), learning_rate=0.1)) == 3
 
 
-def test_accumulators_travel_only_where_they_are_asked_for() -> None:
+def test_accumulators_are_sent_on_request_only() -> None:
     server, _, accumulators = start_server(np.random.default_rng(5))
     assert server.fetch((0, 0), False).accumulators is None
     np.testing.assert_array_equal(server.fetch((0, 0), True).accumulators, accumulators)
 
 
-def test_a_block_that_a_server_does_not_have_is_an_error() -> None:
+def test_missing_block_raises_cluster_error() -> None:
     server, _, _ = start_server(np.random.default_rng(6))
     with pytest.raises(ClusterError, match="does not have column block 4"):
         server.fetch((1, 4), False)
 
 
-def test_what_a_server_is_given_is_its_own() -> None:
+def test_server_copies_the_arrays_it_gets() -> None:
     server = Server()
     given = np.ones((2, 2), np.float32)
     server.hold((0, 0), given, given, (5,), run_id=1)
@@ -164,7 +173,7 @@ def test_what_a_server_is_given_is_its_own() -> None:
     assert (given == 1).all()
 
 
-def test_a_gradient_is_recovered_to_the_last_bit() -> None:
+def test_gradient_is_recovered_exactly() -> None:
     rng = np.random.default_rng(7)
     gradient = draw(rng, 40, 30) * np.float32(10.0) ** rng.integers(-12, 4, (40, 30)).astype(np.float32)
     before = draw(rng, 40, 30)
@@ -176,34 +185,40 @@ def test_a_gradient_is_recovered_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference", "triton"])
 @pytest.mark.parametrize("zeros", ["all", "sampled"])
-def test_gradients_are_those_of_the_oracle_with_every_backend(planted: Matrix, backend: str, zeros: str) -> None:
+def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix, backend: str, zeros: str) -> None:
     config = replace(CONFIG, backend=backend, device="cpu", zeros=zeros, common=0.1, middle=0.4, share=0.1)
-    objective, rng, block = Objective.from_config(config), np.random.default_rng(8), (2, 1)
+    objective = Objective.from_config(config)
+    rng = np.random.default_rng(8)
+    block = (2, 1)
     offsets = row_offsets(planted.row_sums, planted.total, objective), column_offsets(planted.column_sums, objective)
     sides = [ParameterBlock(draw(rng, len(own), 12), None, own) for own in (offsets[0][2::3], offsets[1][1::3])]
-    with open_stepper(make_order(planted, config)) as stepper, open_stepper(make_order(planted)) as laid_out:
+    with open_stepper(make_setup(planted, config)) as stepper, open_stepper(make_setup(planted)) as laid_out:
         found = stepper.gradients(block, (sides[0].vectors, sides[1].vectors), 4)
         settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
         cells = laid_out._job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
         loss, *exact = block_gradients(cells, sides[order[0]], sides[order[1]], settings, (config.seed, 2, 4, *block))
+
     assert found.loss.mean == pytest.approx(loss.mean, rel=1e-5)
+
     for side, gradient in enumerate((found.rows, found.columns)):
         other = sides[1 - side].vectors
         expected = exact[order[side]] / len(other) + config.weight_decay * sides[side].vectors
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
-def test_a_strip_changes_what_single_blocks_in_the_same_order_change(planted: Matrix, worker: Worker) -> None:
+def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix, worker: Worker) -> None:
     together, apart = serve(planted, 2), serve(planted, 2)
     blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
     result = worker.train(Strip(0, 2, blocks, rates, 0), 1, together)
     assert not result.failure
+
     losses = [
         worker.train(Strip(n, 2, (block,), (rate,)), 1, apart).losses[0]
         for n, (block, rate) in enumerate(zip(blocks, rates, strict=True))
     ]
     assert [loss.mean for loss in result.losses] == pytest.approx([loss.mean for loss in losses], rel=1e-5)
+
     for part in [(0, 1), (1, 0), (1, 1), (1, 2), (0, 0)]:
         one, other = (links.servers[server_of(part, 2)].read(part) for links in (together, apart))
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-4, atol=1e-6)
@@ -211,10 +226,12 @@ def test_a_strip_changes_what_single_blocks_in_the_same_order_change(planted: Ma
         assert one.applied == other.applied
 
 
-def test_a_worker_with_a_device_changes_what_one_without_changes(planted: Matrix, worker: Worker) -> None:
+def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, worker: Worker) -> None:
     blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
     device, here, there = Worker(5.0), serve(planted, 2), serve(planted, 2)
-    assert "triton" in device.begin(make_order(planted, replace(CONFIG, backend="triton")))
+
+    assert "triton" in device.begin(make_setup(planted, replace(CONFIG, backend="triton")))
+
     for strip in (Strip(0, 2, blocks, rates, 0), Strip(1, 2, ((0, 2),), (0.1,))):
         ours, theirs = worker.train(strip, 1, here), device.train(strip, 1, there)
         assert not ours.failure and not theirs.failure
@@ -226,10 +243,10 @@ def test_a_worker_with_a_device_changes_what_one_without_changes(planted: Matrix
         assert one.applied == other.applied
 
 
-def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
+def test_constant_ones_of_biases_do_not_change(planted: Matrix) -> None:
     config = replace(CONFIG, objective="glove", weight_decay=0.0, backend="cpu")
     worker, links, rng = Worker(5.0), serve(planted, 2), np.random.default_rng(9)
-    worker.begin(make_order(planted, config))
+    worker.begin(make_setup(planted, config))
     for part in [(side, block) for side in (0, 1) for block in range(3)]:
         vectors = draw(rng, len(range(part[1], planted.shape[part[0]], 3)), 12) * np.float32(0.3)
         both = add_biases(vectors, np.full_like(vectors, 1e-3), part[0])
@@ -238,7 +255,9 @@ def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
     strip = worker.train(Strip(0, 0, ((1, 0), (1, 1)), (0.1, 0.1), 0), 1, links)
     single = worker.train(Strip(1, 0, ((0, 2),), (0.1,)), 1, links)
     worker.close()
+
     assert not strip.failure and not single.failure
+
     for part, vectors in before.items():
         moved = (links.servers[server_of(part, 2)].read(part).vectors != vectors).any(axis=0)
         ones = 13 - part[0]  # [w b 1] . [c 1 b']
@@ -246,60 +265,66 @@ def test_the_ones_that_meet_biases_stay_as_they_are(planted: Matrix) -> None:
         assert moved.tolist() == [place != ones for place in range(14)]
 
 
-def test_what_strips_share_travels_once_and_bytes_are_the_least_possible(planted: Matrix, worker: Worker) -> None:
+def test_shared_block_is_moved_once_and_traffic_is_minimal(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
     result = worker.train(Strip(0, 0, ((0, 0), (0, 1), (0, 2)), (0.1,) * 3, 0), 1, links)
     assert links.asked.count(("fetch", (0, 0))) == links.asked.count(("push", (0, 0))) == 1
     rows, columns = planted.shape
     least = 4 * 12 * (4 * len(range(0, rows, 3)) + 2 * columns)
-    assert least < result.moved < least + 8 * 400  # a few hundred bytes a message, whatever the size of the blocks
+    assert least < result.moved < least + 8 * 400  # a few hundred bytes per message, for any block size
     assert result.staleness == (0, 0, 0, 0)
 
 
-def test_the_next_block_is_asked_for_before_one_is_computed(planted: Matrix, worker: Worker) -> None:
+def test_next_block_is_requested_before_the_current_one_is_computed(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
     worker.train(Strip(0, 0, ((0, 0), (0, 1)), (0.1, 0.1), 0), 1, links)
     assert links.asked.index(("fetch", (1, 1))) < links.asked.index(("push", (1, 0)))
 
 
 @pytest.mark.parametrize(("silent", "is_untouched"), [("fetch", True), ("push", False)])
-def test_a_silent_server_is_a_failure_that_says_whether_anything_changed(
+def test_unresponsive_server_gives_a_failure_that_says_whether_parameters_changed(
     planted: Matrix, worker: Worker, silent: str, is_untouched: bool
 ) -> None:
     links = serve(planted, 1)
     links.silent = {silent}
     result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
-    assert (result.failure, result.is_untouched, result.losses) == ("nobody there", is_untouched, ())
+
+    assert (result.failure, result.is_untouched, result.losses) == ("server lost", is_untouched, ())
+
     links.silent = set()
     again = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, links)
+
     assert not again.failure
     assert again.staleness == ((0, 0) if is_untouched else ())
     assert links.servers[0].read((0, 0)).applied == {0}
 
 
-def test_a_resting_worker_leaves_strips_unless_they_must_be_finished(planted: Matrix, worker: Worker) -> None:
+def test_paused_worker_skips_strips_unless_they_must_be_finished(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
-    worker.rest(1)
+    worker.pause(1)
     strip = Strip(0, 0, ((0, 0),), (0.1,))
     left = worker.train(strip, 1, links)
+
     assert left.is_untouched
     assert left.failure
     assert not worker.train(strip, 1, links, is_last=True).failure
+
     links.servers[0].begin(2)
+
     assert not worker.train(strip, 2, links).failure
 
 
-def test_a_strip_waits_for_the_one_before_only_so_long(planted: Matrix) -> None:
+def test_waiting_for_the_previous_strip_has_a_time_limit(planted: Matrix) -> None:
     worker = Worker(0.05)
-    worker.begin(make_order(planted))
+    worker.begin(make_setup(planted))
     with worker._computing:
         result = worker.train(Strip(0, 0, ((0, 0),), (0.1,)), 1, serve(planted, 1))
     worker.close()
-    assert "has not come to its end" in result.failure
+    assert "the previous strip has not finished in time" in result.failure
     assert result.is_untouched
 
 
-def test_two_strips_at_once_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
+def test_concurrent_strips_are_trained_one_after_the_other(planted: Matrix, worker: Worker) -> None:
     links = serve(planted, 1)
     strips = [Strip(n, 0, ((n, 0), (n, 1), (n, 2)), (0.1,) * 3, 0) for n in range(3)]
     results: list[Any] = []
@@ -308,27 +333,28 @@ def test_two_strips_at_once_are_trained_one_after_the_other(planted: Matrix, wor
         thread.start()
     for thread in threads:
         thread.join()
+
     assert sorted(result.number for result in results) == [0, 1, 2]
     assert not any(result.failure for result in results)
     assert links.servers[0].read((1, 1)).applied == {0, 1, 2}
 
 
-def test_a_worker_refuses_another_matrix_and_another_version(planted: Matrix) -> None:
-    order = make_order(planted)
-    with pytest.raises(ClusterError, match="another matrix"), open_stepper(replace(order, fingerprint="x")):
+def test_worker_rejects_another_matrix_and_another_version(planted: Matrix) -> None:
+    setup = make_setup(planted)
+    with pytest.raises(ClusterError, match="another matrix"), open_stepper(replace(setup, fingerprint="x")):
         pass
-    with pytest.raises(ClusterError, match="install the same"), open_stepper(replace(order, version="0")):
+    with pytest.raises(ClusterError, match="install the same version"), open_stepper(replace(setup, version="0")):
         pass
 
 
-def test_blocks_of_another_size_are_laid_out_by_the_worker(planted: Matrix, tmp_path: Path) -> None:
+def test_worker_reblocks_a_matrix_with_other_blocks(planted: Matrix, tmp_path: Path) -> None:
     assert planted.row_blocks != 3
-    with open_stepper(make_order(planted)) as stepper:
+    with open_stepper(make_setup(planted)) as stepper:
         assert isinstance(stepper, Stepper)
         assert stepper._job.matrix.row_blocks == 3
 
 
-def test_payload_counts_arrays_and_words() -> None:
+def test_payload_includes_arrays_and_metadata() -> None:
     values = np.zeros((100, 10), np.float32)
     push = Push(1, (0, 0), (1,), 0, values, values + 1, 0.1)
     assert 8000 < payload_bytes(push) < 8600

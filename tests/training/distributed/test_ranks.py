@@ -1,4 +1,4 @@
-"""Rotation: a run that changes hands, and the command line. Each test starts ranks of its own."""
+"""Ring of ranks: runs that change the number of ranks, and the command line. Each test starts its own ranks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tolerances import assert_equal_but_for_rounding
 
 
 class StopAlone(SilentProgress):
+    """Sends SIGINT to this process after a number of rounds."""
+
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
@@ -33,7 +35,8 @@ class StopAlone(SilentProgress):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_run_moves_from_one_process_to_three_ranks_and_back(planted: Matrix, tmp_path: Path) -> None:
     config = replace(CONFIG, epochs=4)
     home = tmp_path / "run"
     home.mkdir()
@@ -41,26 +44,32 @@ def test_run_begun_alone_goes_on_over_three_ranks_and_ends_alone(planted: Matrix
         train_matrix(planted, config, folder=home, threads=1, progress=StopAlone(3))
     results = run_ranks(3, {"run": job_of(planted, config, stop=[6, 2])}, tmp_path)
     assert results["run"] == {"ended": "KeyboardInterrupt"}
+
     trained = train_matrix(planted, config, folder=home, threads=1)
     assert trained is not None
+
     whole = train_alone(planted, config, tmp_path / "whole")
     assert len(trained.history) == 4
     assert trained.history[-1].mean == pytest.approx(whole.history[-1].mean, rel=0.05)
+
     cells = [loss.observed_cells + loss.unobserved_cells for loss in trained.history]
-    assert np.allclose(cells, 62 * 62), "every block once an epoch"
+    assert np.allclose(cells, 62 * 62), "every block once per epoch"
 
 
-def test_command_line_trains_on_ranks_and_speaks_once(planted: Matrix, tmp_path: Path) -> None:
+def test_command_line_on_ranks_prints_one_result(planted: Matrix, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "swivel"]
     flags = ["--dim", "4", "--epochs", "2", "--block-size", "13", "--seed", "3", "--backend", "cpu"]
     arguments = ["train", str(planted.path), "-o", str(tmp_path / "two"), *flags, "--json"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) == 1
+
     alone = swivel.train(planted, tmp_path / "one", dim=4, epochs=2, block_size=13, seed=3, backend="cpu", ranks=2)
     two = swivel.load(tmp_path / "two")
+
     assert two.columns is not None
     assert alone.columns is not None
     assert (two.rows.tobytes(), two.columns.tobytes()) == (alone.rows.tobytes(), alone.columns.tobytes())
-    # Combined by products of numpy, on one thread in the ranks: torchrun sets OMP_NUM_THREADS.
+    # NumPy combines rows and columns on one thread in ranks: torchrun sets OMP_NUM_THREADS.
     assert_equal_but_for_rounding(two.vectors, alone.vectors, terms=62 * 62)

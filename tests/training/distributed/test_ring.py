@@ -1,4 +1,4 @@
-"""Rotation: real ranks, started by torchrun and linked by gloo, against one process that keeps the same order."""
+"""Ring of ranks, started by torchrun and connected by gloo, compared with one process that uses the same order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import find_rank
-from swivel.training.distributed import ring as rotation
+from swivel.training.distributed import ring
 from swivel.training.distributed.select import choose_workers
 from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
@@ -49,7 +49,7 @@ def two_ranks(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name not in ("stopped", "diverging")])
-def test_two_ranks_train_what_one_process_trains_in_the_same_order(
+def test_two_ranks_give_the_result_of_one_process_with_the_same_order(
     planted: Matrix, tmp_path: Path, two_ranks: tuple[Path, dict[str, Any]], name: str
 ) -> None:
     folder, results = two_ranks
@@ -60,37 +60,42 @@ def test_two_ranks_train_what_one_process_trains_in_the_same_order(
         assert found == bits(alone)
         assert results[name]["losses"] == losses
         return
-    # Products of torch and numpy run on other numbers of threads in the ranks: torchrun sets OMP_NUM_THREADS.
+    # Matrix products of torch and numpy use another number of threads in ranks: torchrun sets OMP_NUM_THREADS.
     expected = np.concatenate([alone.rows, alone.columns])
+
     assert config.epochs is not None
+
     terms = 13 * 5 * config.epochs  # columns of a block, blocks of a row, epochs
+
     assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
     np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * float(np.finfo(np.float32).eps))
 
 
-def test_each_column_block_is_sent_once_a_pass_and_no_more(two_ranks: tuple[Path, dict[str, Any]]) -> None:
-    """Two ranks: every column block changes hands once an epoch, vectors and accumulators, half of them each way."""
+def test_each_column_block_is_sent_once_per_epoch(two_ranks: tuple[Path, dict[str, Any]]) -> None:
+    """With two ranks, every column block moves once per epoch (vectors and accumulators), half of them each way."""
     assert CONFIG.epochs is not None
     _, results = two_ranks
     everything = CONFIG.epochs * 62 * CONFIG.dim * 2 * 4  # columns
-    assert 0 < results["all zeros"]["sent"] <= everything * 3 / 5  # of one rank: half, but for blocks that are uneven
+    assert (
+        0 < results["all zeros"]["sent"] <= everything * 3 / 5
+    )  # one rank sends half, a little more with uneven blocks
 
 
-def test_order_for_ranks_is_another_one_and_trains_as_well(planted: Matrix, tmp_path: Path) -> None:
+def test_order_for_ranks_gives_another_result_of_the_same_quality(planted: Matrix, tmp_path: Path) -> None:
     one = train_alone(planted, CONFIG, tmp_path / "one")
     two = train_alone(planted, replace(CONFIG, ranks=2), tmp_path / "two")
     assert bits(one) != bits(two)
     assert two.history[-1].mean == pytest.approx(one.history[-1].mean, rel=0.05)
 
 
-def test_one_rank_that_is_asked_to_stop_stops_all_and_one_process_goes_on(
+def test_signal_to_one_rank_stops_all_and_one_process_resumes(
     planted: Matrix, tmp_path: Path, two_ranks: tuple[Path, dict[str, Any]]
 ) -> None:
     folder, results = two_ranks
     assert results["stopped"] == {"ended": "KeyboardInterrupt"}
-    heard = Hearing()
-    trained = train_matrix(planted, CONFIG, folder=folder / "stopped", threads=1, progress=heard)
-    assert any(line.startswith("going on after") for line in heard.lines)
+    messages = Messages()
+    trained = train_matrix(planted, CONFIG, folder=folder / "stopped", threads=1, progress=messages)
+    assert any(line.startswith("resuming after") for line in messages.lines)
     assert trained is not None
     assert bits(trained) == bits(train_alone(planted, replace(CONFIG, ranks=2), tmp_path))
 
@@ -99,7 +104,9 @@ def test_divergence_ends_every_rank(two_ranks: tuple[Path, dict[str, Any]]) -> N
     assert two_ranks[1]["diverging"] == {"ended": "Diverged"}
 
 
-class Hearing(SilentProgress):
+class Messages(SilentProgress):
+    """Records messages."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -110,7 +117,7 @@ class Hearing(SilentProgress):
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "somewhere", "MASTER_PORT": "1"}
 
 
-def test_only_a_launcher_makes_ranks() -> None:
+def test_ranks_need_the_environment_of_a_launcher() -> None:
     assert find_rank(RANK) == (1, 2, 1)
     assert find_rank({name: value for name, value in RANK.items() if name != "RANK"}) is None
 
@@ -118,23 +125,24 @@ def test_only_a_launcher_makes_ranks() -> None:
 def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in RANK.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="torchrun starts ranks for training alone"):
+    with pytest.raises(ConfigError, match="torchrun starts ranks for training only"):
         swivel.count(["a b a b"], min_count=1)
-    with pytest.raises(ConfigError, match="need a folder that they all see"):
+    with pytest.raises(ConfigError, match="need a folder that all of them see"):
         swivel.train(planted, dim=2)
-    with pytest.raises(ConfigError, match="use one of them"):
+
+    with pytest.raises(ConfigError, match="torchrun and ray cannot be combined"):
         choose_workers(RunOptions(ray="local"))
 
 
-def test_ranks_that_do_not_find_each_other_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_cannot_connect_raise_cluster_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**RANK, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ClusterError, match="the ranks did not find each other"):
-        rotation.RingExecutor(timedelta(seconds=1))
+    with pytest.raises(ClusterError, match="the ranks could not connect"):
+        ring.RingExecutor(timedelta(seconds=1))
 
 
-def test_rank_without_a_gpu_of_its_own_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_without_a_gpu_raises_cluster_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ClusterError, match="rank 1 of this machine has no GPU of its own: there are 1"):
-        rotation._take_device()
+    with pytest.raises(ClusterError, match="local rank 1 has no GPU: this machine has 1"):
+        ring._take_device()

@@ -1,4 +1,4 @@
-"""Vectors in every format, in and out: what is written comes back, bit for bit, or is refused before anything is."""
+"""Every format: exported vectors are loaded bit for bit, or `export` raises an error before it writes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def path_for(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_exported_vectors_are_loaded_bit_for_bit(tmp_path: Path, name: str) -> None:
     vectors = make(PLAIN)
     export(vectors, path_for(tmp_path, name), format=name)
     assert same(load(path_for(tmp_path, name)), vectors)
@@ -77,7 +77,7 @@ def test_what_is_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_labels_of_any_text_come_back(tmp_path: Path, name: str) -> None:
+def test_labels_of_any_text_are_preserved(tmp_path: Path, name: str) -> None:
     vectors = make(ODD)
     export(vectors, path_for(tmp_path, name), format=name)
     assert same(load(path_for(tmp_path, name)), vectors)
@@ -85,31 +85,31 @@ def test_labels_of_any_text_come_back(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", STRICT)
 @pytest.mark.parametrize("label", ["", "tab\there", "line\nend", "carriage\rreturn"])
-def test_labels_that_would_break_a_format_are_refused_before_anything_is_written(
+def test_labels_that_a_format_cannot_store_raise_before_anything_is_written(
     tmp_path: Path, name: str, label: str
 ) -> None:
-    with pytest.raises(VocabularyError, match=r"cannot hold .*\(number 2\).*take npz"):
+    with pytest.raises(VocabularyError, match=r"cannot store .*\(number 2\).*use npz"):
         export(make(["king", label]), path_for(tmp_path, name), format=name)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_space_is_refused_where_it_ends_a_word(tmp_path: Path) -> None:
+def test_a_space_raises_an_error_in_formats_where_it_ends_a_word(tmp_path: Path) -> None:
     for name in set(STRICT) - {"projector"}:
-        with pytest.raises(VocabularyError, match=r"the label 'olive oil' \(number 1\), for its ' ': take npz"):
+        with pytest.raises(VocabularyError, match=r"the label 'olive oil' \(number 1\), which contains ' ': use npz"):
             export(make(["olive oil"]), path_for(tmp_path, name), format=name)
     export(make(["olive oil"]), tmp_path / "projector", format="projector")
     assert load(tmp_path / "projector").vocabulary.tokens == ("olive oil",)
 
 
 @pytest.mark.parametrize("name", WITH_COUNTS)
-def test_counts_come_back_where_a_format_has_room_for_them(tmp_path: Path, name: str) -> None:
+def test_counts_are_preserved_by_formats_that_store_them(tmp_path: Path, name: str) -> None:
     vectors = make(["word", "king"], counts=[2**40, 0])
     export(vectors, path_for(tmp_path, name), format=name)
     assert load(path_for(tmp_path, name)).vocabulary.counts.tolist() == [2**40, 0]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_values_at_the_ends_of_float32_come_back(tmp_path: Path, name: str) -> None:
+def test_extreme_values_of_float32_are_preserved(tmp_path: Path, name: str) -> None:
     values = np.array([[3.4028235e38, -1.4e-45, -0.0], [1e-14, 1.17549435e-38, 16777217]], np.float32)
     vectors = Vectors(VectorTable(Vocabulary(["a", "b"]), values))
     export(vectors, path_for(tmp_path, name), format=name)
@@ -117,13 +117,13 @@ def test_values_at_the_ends_of_float32_come_back(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_vectors_of_one_word_and_one_dimension_come_back(tmp_path: Path, name: str) -> None:
+def test_vectors_of_one_word_and_one_dimension_are_preserved(tmp_path: Path, name: str) -> None:
     vectors = make(["5"], dim=1)
     export(vectors, path_for(tmp_path, name), format=name)
     assert same(load(path_for(tmp_path, name)), vectors)
 
 
-def test_digits_are_the_fewest_that_give_a_value_back() -> None:
+def test_text_has_the_fewest_digits_that_identify_a_value() -> None:
     rng = np.random.default_rng(3)
     bits = rng.integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
     values = np.concatenate([bits[np.isfinite(bits)], rng.standard_normal(20_000).astype(np.float32)])
@@ -141,9 +141,10 @@ def test_digits_are_the_fewest_that_give_a_value_back() -> None:
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True), st.sampled_from(sorted(FORMATS)))
 @settings(max_examples=80, deadline=None)
-def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list[str], name: str) -> None:
+def test_any_labels_are_preserved_or_raise_an_error(tmp_path_factory: Any, labels: list[str], name: str) -> None:
     folder = tmp_path_factory.mktemp("any")
     vectors = make(labels, dim=3)
+
     try:
         export(vectors, path_for(folder, name), format=name)
     except VocabularyError:
@@ -157,7 +158,7 @@ def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list
     [
         (make([]), VocabularyError, "there are no vectors to write"),
         (make(["a", "a"]), VocabularyError, "'a' is in the vocabulary twice"),
-        (make(["\ud800"]), VocabularyError, "holds half a surrogate pair"),
+        (make(["\ud800"]), VocabularyError, "contains half a surrogate pair"),
         (
             Vectors(VectorTable(Vocabulary(["a", "b"]), np.array([[1], [np.nan]], np.float32))),
             ConfigError,
@@ -166,7 +167,7 @@ def test_any_labels_come_back_or_are_refused(tmp_path_factory: Any, labels: list
     ],
 )
 @pytest.mark.parametrize("name", ["word2vec", "model2vec", "parquet"])
-def test_what_no_format_can_hold_is_refused(
+def test_vectors_that_no_format_can_store_raise_errors(
     tmp_path: Path, name: str, vectors: Vectors, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -174,25 +175,27 @@ def test_what_no_format_can_hold_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_labels_that_a_format_alone_cannot_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(VocabularyError, match=r"npz cannot hold the label 'a\\x00', for the NUL at its end"):
+def test_labels_that_single_formats_cannot_store_raise_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(VocabularyError, match=r"npz cannot store the label 'a\\x00', which ends in NUL"):
         export(make(["a\0"]), tmp_path / "v.npz")
-    with pytest.raises(VocabularyError, match=r"glove cannot hold U\+FEFF at its beginning"):
+    with pytest.raises(VocabularyError, match=r"glove cannot store a first label that starts with U\+FEFF"):
         export(make(["\ufeffa"]), tmp_path / "v", format="glove")
-    monkeypatch.setattr("swivel.vectors.formats.npy_npz._PADDED", 100)
-    with pytest.raises(
-        VocabularyError, match="npz pads every label to the longest, and one has 900 characters: take s"
-    ):
+
+    monkeypatch.setattr("swivel.vectors.formats.npy_npz._MAX_PADDED_BYTES", 100)
+
+    with pytest.raises(VocabularyError, match="npz pads every label to the longest, which has 900 characters: use s"):
         export(make(["a", "b" * 900]), tmp_path / "v.npz")
-    monkeypatch.setattr("swivel.vectors.formats.safetensors._LONGEST_HEADER", 100)
-    with pytest.raises(VocabularyError, match="safetensors cannot hold so many labels: its header may have 100 bytes"):
+
+    monkeypatch.setattr("swivel.vectors.formats.safetensors._MAX_HEADER_BYTES", 100)
+
+    with pytest.raises(VocabularyError, match=r"safetensors cannot store these labels: .* may have at most 100"):
         export(make(["a", "b" * 900]), tmp_path / "v.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_format_is_known_by_the_ending_of_a_name_or_asked_for(tmp_path: Path) -> None:
+def test_the_format_follows_from_the_suffix_or_the_argument(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"v\.kv: no format is known by its name \(\.bin, .*pass --format, one of word2"
+        ConfigError, match=r"v\.kv: the suffix selects no format \(known: \.bin, .*pass format, one of word2"
     ):
         export(make(["a"]), tmp_path / "v.kv")
     with pytest.raises(ConfigError, match=r"format must be one of word2vec, .*, got 'pickle'"):
@@ -202,20 +205,23 @@ def test_a_format_is_known_by_the_ending_of_a_name_or_asked_for(tmp_path: Path) 
         load(tmp_path / "v.BIN", format="pickle")
 
 
-def test_a_file_is_replaced_and_a_folder_is_not(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_and_a_folder_is_not(tmp_path: Path) -> None:
     export(make(["a"]), tmp_path / "v.bin")
     export(make(["b"]), tmp_path / "v.bin")
+
     assert load(tmp_path / "v.bin").vocabulary.tokens == ("b",)
+
     export(make(["a"]), tmp_path / "m", format="model2vec")
-    with pytest.raises(FolderExists, match="m: there already; choose another folder, or remove it"):
+
+    with pytest.raises(FolderExists, match="m: exists already; choose another folder, or remove it"):
         export(make(["b"]), tmp_path / "m", format="model2vec")
-    with pytest.raises(StorageError, match="m: a folder; name a file in it"):
+    with pytest.raises(StorageError, match="m is a folder: pass the path of a file"):
         export(make(["b"]), tmp_path / "m", format="npz")
     assert load(tmp_path / "m").vocabulary.tokens == ("a",)
 
 
 @pytest.mark.parametrize("name", ["word2vec", "npy", "npz", "arrow", "parquet", "projector", "sentence-transformers"])
-def test_a_failure_leaves_nothing_half_written(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_partial_files(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -225,10 +231,10 @@ def test_a_failure_leaves_nothing_half_written(tmp_path: Path, name: str, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_files_are_recognised_by_their_content_whatever_they_are_called(tmp_path: Path) -> None:
+def test_formats_are_detected_from_the_content(tmp_path: Path) -> None:
     vectors = make(PLAIN)
     for name, file in NAMES.items():
-        if name != "npy":  # its words lie beside it, by its name
+        if name != "npy":  # the words of an npy file are in a second file
             export(vectors, tmp_path / file, format=name)
             (tmp_path / file).rename(tmp_path / "data")
             assert same(load(tmp_path / "data"), vectors)
@@ -237,19 +243,19 @@ def test_files_are_recognised_by_their_content_whatever_they_are_called(tmp_path
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (b"\x80\x04\x95abc", "a pickle, and no pickle is ever loaded: in gensim, save_word2vec_format"),
-        (b"\xba\x16\x4f\x2f\x0c\x00", "a model of fastText: take the .vec file"),
-        (b"\x1f\x8b\x08", "compressed: unpack it first"),
-        (b"\x28\xb5\x2f\xfd", "compressed: unpack it first"),
+        (b"\x80\x04\x95abc", "a pickle, which is never loaded; in gensim, call save_word2vec_format"),
+        (b"\xba\x16\x4f\x2f\x0c\x00", "a fastText model; use the .vec file"),
+        (b"\x1f\x8b\x08", "compressed; unpack it first"),
+        (b"\x28\xb5\x2f\xfd", "compressed; unpack it first"),
     ],
 )
-def test_what_is_never_read_is_named(tmp_path: Path, start: bytes, message: str) -> None:
+def test_unsupported_files_raise_errors_with_advice(tmp_path: Path, start: bytes, message: str) -> None:
     (tmp_path / "v").write_bytes(start)
     with pytest.raises(StorageError, match=f"v: {message}"):
         load(tmp_path / "v")
 
 
-def test_without_a_library_its_formats_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_raises_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[export\]'"):
@@ -258,24 +264,28 @@ def test_without_a_library_its_formats_name_the_extra(tmp_path: Path, monkeypatc
         swivel.vectors.formats.to_gensim(make(["a"]))
 
 
-def test_loading_needs_numpy_alone() -> None:
+def test_importing_load_and_export_imports_only_numpy() -> None:
     code = "import sys; from swivel import export, load; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"pyarrow", "gensim", "safetensors", "tokenizers", "torch", "numba"}
 
 
-def test_the_verb_exports_and_knows_every_format(tmp_path: Path) -> None:
+def test_the_command_exports_and_lists_every_format(tmp_path: Path) -> None:
     assert tuple(FORMATS) == FORMAT_NAMES
+
     make(["king", "queen"]).save(tmp_path / "vectors")
     done = CliRunner().invoke(cli, ["export", str(tmp_path), str(tmp_path / "v.npz"), "--json"], catch_exceptions=False)
+
     assert done.exit_code == 0
     assert '"tokens": 2, "dim": 5}' in done.stdout
+
     again = ["export", str(tmp_path / "v.npz"), str(tmp_path / "static"), "--format", "model2vec"]
+
     assert "static: 2 vectors of 5 dimensions" in CliRunner().invoke(cli, again).stdout
     assert load(tmp_path / "static").vocabulary.tokens == ("king", "queen")
 
 
-def test_columns_are_exported_by_their_own_labels(tmp_path: Path) -> None:
+def test_columns_are_exported_with_their_own_labels(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     rows, columns = (
         VectorTable(Vocabulary(labels), rng.random((len(labels), 4), np.float32))
@@ -283,9 +293,10 @@ def test_columns_are_exported_by_their_own_labels(tmp_path: Path) -> None:
     )
     swivel.export(Vectors(rows, columns), tmp_path / "tags.vec", side="columns")
     tags = swivel.load(tmp_path / "tags.vec")
+
     assert list(tags) == list(columns.vocabulary)
     assert np.array_equal(tags.vectors, columns.values)
     with pytest.raises(ConfigError, match="these vectors have no columns"):
         swivel.export(tags, tmp_path / "again.vec", side="columns")
-    with pytest.raises(ConfigError, match="side must be rows or columns, got 'left'"):
+    with pytest.raises(ConfigError, match="side must be 'rows' or 'columns', got 'left'"):
         swivel.export(tags, tmp_path / "again.vec", side="left")

@@ -1,4 +1,4 @@
-"""What is exported opens in the tools that it is for, and says the same there; what they write opens here."""
+"""Other tools read exported vectors, and Swivel reads the files of other tools."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_files_that_gensim_writes_are_read(tmp_path: Path, name: str, binary: bo
     assert not binary or read.vectors.tobytes() == keyed.vectors.tobytes()
 
 
-def test_gensims_own_file_is_a_pickle_and_is_refused(tmp_path: Path) -> None:
+def test_files_of_gensim_are_pickles_and_raise_an_error(tmp_path: Path) -> None:
     to_gensim(make(WORDS)).save(str(tmp_path / "v.kv"))
-    with pytest.raises(StorageError, match="a pickle, and no pickle is ever loaded"):
+    with pytest.raises(StorageError, match="a pickle, which is never loaded"):
         load(tmp_path / "v.kv")
 
 
-def test_keyed_vectors_and_back_are_the_same() -> None:
+def test_conversion_to_keyed_vectors_and_back_preserves_vectors() -> None:
     vectors = make(["olive oil", "", "x"], counts=[3, 2, 1])
     keyed = to_gensim(vectors)
     assert keyed.get_vecattr("olive oil", "count") == 3
@@ -61,12 +61,12 @@ def test_keyed_vectors_and_back_are_the_same() -> None:
     assert from_gensim(to_gensim(make(["a"]))).vocabulary.counts.tolist() == [0]
 
 
-def test_keys_that_are_no_texts_are_refused() -> None:
+def test_keys_that_are_not_strings_raise_an_error() -> None:
     from gensim.models import KeyedVectors
 
     keyed = KeyedVectors(2)
     keyed.add_vectors([7], np.ones((1, 2), np.float32))
-    with pytest.raises(StorageError, match="KeyedVectors: the key 7 is no text"):
+    with pytest.raises(StorageError, match="KeyedVectors: the key 7 is not a string"):
         from_gensim(keyed)
 
 
@@ -94,6 +94,7 @@ def test_numpy_reads_npz_and_npy(tmp_path: Path) -> None:
     vectors = make(["olive oil", "👑"], counts=[5, 1])
     export(vectors, tmp_path / "v.npz")
     export(vectors, tmp_path / "v.npy")
+
     with np.load(tmp_path / "v.npz", allow_pickle=False) as file:
         assert file["words"].tolist() == ["olive oil", "👑"]
         assert file["vectors"].tobytes() == vectors.vectors.tobytes()
@@ -102,7 +103,7 @@ def test_numpy_reads_npz_and_npy(tmp_path: Path) -> None:
     assert (tmp_path / "v.vocabulary.txt").read_text() == "olive oil\t5\n👑\t1\n"
 
 
-def test_numpys_own_files_are_read(tmp_path: Path) -> None:
+def test_files_that_numpy_writes_are_read(tmp_path: Path) -> None:
     values = np.asfortranarray(np.arange(6.0).reshape(2, 3))
     np.savez_compressed(tmp_path / "v.npz", vectors=values, words=np.array(["a", "b"]))
     np.save(tmp_path / "w.npy", values.astype(np.float16))
@@ -144,7 +145,7 @@ def test_tables_of_other_types_are_read(tmp_path: Path) -> None:
         assert read.vocabulary == Vocabulary(["a", "b"], [1, 2])
 
 
-def test_the_projectors_tables_have_a_line_for_each_word(tmp_path: Path) -> None:
+def test_projector_tables_have_one_line_per_word(tmp_path: Path) -> None:
     vectors = make(["olive oil", "king"], counts=[3, 2])
     export(vectors, tmp_path / "p", format="projector")
     assert (tmp_path / "p" / "metadata.tsv").read_text() == "word\tcount\nolive oil\t3\nking\t2\n"
@@ -189,7 +190,7 @@ def test_folders_that_model2vec_writes_are_read(tmp_path: Path) -> None:
     assert read.vectors.tobytes() == vectors.vectors.tobytes()
 
 
-def test_swivels_words_are_split_in_texts_as_swivel_splits_them(tmp_path: Path) -> None:
+def test_exported_tokenizer_splits_text_as_swivel_does(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     from swivel.config import CorpusConfig
@@ -210,7 +211,12 @@ def test_sentence_transformers_gives_texts_the_mean_of_their_words(tmp_path: Pat
     vectors = make(WORDS)
     export(vectors, tmp_path / "m", format=format)
     model = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
-    assert np.allclose(model.encode(["The king"])[0] * 2, vectors["king"], atol=1e-6)  # the unknown word is a zero
+
+    assert np.allclose(
+        model.encode(["The king"])[0] * 2, vectors["king"], atol=1e-6
+    )  # the unknown word has a vector of zeros
     assert np.allclose(model.encode(["King queen"])[0], (vectors["king"] + vectors["queen"]) / 2, atol=1e-6)
+
     model.save(str(tmp_path / "again"))
+
     assert load(tmp_path / "again").vectors.tobytes() == vectors.vectors.tobytes()

@@ -1,7 +1,6 @@
-"""Tokens to a matrix of co-occurrence counts, exactly, inside a memory budget, on every core.
+"""Count co-occurrences of token ids, exactly and within a memory budget, on all cores, on a GPU or on a Ray cluster.
 
-Receives a corpus as vocabulary ids and a `CountConfig`; hands a matrix to the builder of `swivel.counts`. It does not
-read text.
+The input is a corpus of vocabulary ids and a `CountConfig`; the result is a `swivel.counts.Matrix`.
 """
 
 from swivel.corpus.sentinels import BREAK, GAP

@@ -1,4 +1,4 @@
-"""Tokens to a matrix: plan, count chunk by chunk, build."""
+"""Count a corpus of token ids: plan, count chunk by chunk, build the matrix."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
     from swivel.counts.cooccurrence.rows import ChunkCounter
 
-_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one is there where CUDA is, on Linux and in its Windows subsystem
-_WORTH_A_DEVICE = 10_000_000  # places of a corpus: less is counted by the time a device is ready
-_PIECE_BYTES_A_CELL = 64  # position and count, in the four pieces that may be under way, and room to spare
+_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA does, on Linux and WSL
+_MIN_DEVICE_PLACES = 10_000_000  # a smaller corpus is counted before the device is ready
+_PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountJob:
-    """Where the counts go and what counting may use.
+    """Output folder and resources of a count.
 
     Attributes
     ----------
     path
         Folder of the matrix.
     memory_bytes
-        What counting may take, mapped files and the interpreter itself apart.
+        Memory budget, without memory-mapped files and the interpreter itself.
     threads
-        How many work at a time.
+        Number of CPU threads.
     inputs
-        Fingerprints of what the ids were made from, for the manifest.
+        Fingerprints of the sources of the ids, for the manifest.
     settings
-        The whole configuration of the job, for the manifest; by default that of the counting alone.
+        Configuration of all stages, for the manifest; by default that of counting alone.
     device
-        "cpu": all cores. Another name that torch knows, such as "cuda": by sorting on that device.
+        "cpu" counts on all threads; a torch device such as "cuda" counts by sorting on that device.
     device_memory
-        What counting may take of the device's own memory; None: 90 % of what is free.
+        Memory budget on the device in bytes; None for 90 % of the free memory.
     """
 
     path: Path
@@ -78,13 +78,17 @@ class CountJob:
 def count_tokens(
     ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, job: CountJob, *, progress: Progress = SILENT
 ) -> Matrix:
-    """Count co-occurrences and return the matrix, which is the same whatever memory, threads and device.
+    """Count co-occurrences and return the matrix. The result does not depend on memory, threads or device.
 
     Parameters
     ----------
     ids
         The corpus, uint32: positions in `vocabulary`; 0xFFFFFFFF between two units, which no window crosses; 0xFFFFFFFE
-        for a token that keeps its place and is nobody.
+        for a token outside the vocabulary that keeps its place.
+    vocabulary, config
+        Words of the rows, and the settings of the window.
+    job
+        Output folder, memory, threads and device.
 
     Examples
     --------
@@ -100,6 +104,7 @@ def count_tokens(
     spec = make_spec(vocabulary, config)
     if job.device != "cpu":
         return _count_on_device(ids, spec, config, job, progress)
+
     prepared = _prepare(ids, spec.layout(), config, threads=job.threads, memory_bytes=job.memory_bytes)
     announce_forecast(job.path, prepared.forecast, progress)
     with track(progress, "counting", prepared.survey.tokens, "tokens") as task:
@@ -107,34 +112,35 @@ def count_tokens(
 
 
 def choose_device(asked: str, places: int) -> str:
-    """Return the device to count on: `auto` takes CUDA where there is one and the corpus is worth its start.
+    """Return the device to count on; "auto" is CUDA if there is one and the corpus is large enough.
 
     >>> choose_device("auto", 100), choose_device("cuda:1", 100)
     ('cpu', 'cuda:1')
     """
     if asked != "auto":
         return asked
-    if places < _WORTH_A_DEVICE:
+    if places < _MIN_DEVICE_PLACES:
         return "cpu"
+
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_device(name: str) -> None:
-    """Raise ConfigError where a device cannot be used."""
+    """Raise ConfigError if a device cannot be used for counting."""
     from swivel.counts.cooccurrence.gpu.counter import open_device
 
     open_device(name)
 
 
 def wake_device(asked: str) -> None:
-    """Load torch and wake a CUDA device in the background, which takes seconds; do nothing where there is none."""
+    """Import torch and initialize a CUDA device in a background thread, because it takes seconds."""
     if asked == "cpu" or not any(Path(device).exists() for device in _CUDA_DEVICES):
         return
 
     def wake() -> None:
-        with contextlib.suppress(Exception):  # whatever is wrong is told when the device is used
+        with contextlib.suppress(Exception):  # errors are reported when the device is used
             import torch
 
             torch.zeros(1, device="cuda" if asked == "auto" else asked)
@@ -145,13 +151,13 @@ def wake_device(asked: str) -> None:
 def forecast(
     ids: NDArray[np.uint32], vocabulary: Vocabulary, config: CountConfig, *, memory_bytes: int, threads: int = 1
 ) -> Forecast:
-    """Return what counting would take: cells, disk, memory, seconds."""
+    """Return the estimated cells, disk space, memory and time of a count, without counting."""
     layout = make_spec(vocabulary, config).layout()
     return _prepare(_check_ids(ids), layout, config, threads=threads, memory_bytes=memory_bytes).forecast
 
 
 def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
-    """Return what the matrix is of: vocabularies, unit, parts of the columns."""
+    """Return the vocabularies, unit and column parts of the matrix that counting will build."""
     return MatrixSpec(
         rows=vocabulary,
         columns=column_vocabulary(vocabulary, config),
@@ -163,7 +169,7 @@ def make_spec(vocabulary: Vocabulary, config: CountConfig) -> MatrixSpec:
 
 def _check_ids(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
     if ids.dtype != np.uint32 or ids.ndim != 1:
-        raise CountsError(f"ids must be a list of uint32, got {ids.dtype} of {ids.ndim} dimensions")
+        raise CountsError(f"ids must be a one-dimensional uint32 array, got {ids.dtype} with {ids.ndim} dimensions")
     return np.asarray(ids)
 
 
@@ -186,7 +192,7 @@ def _prepare(
 def count_with_plan(
     ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, *, plan: CountPlan, task: Task
 ) -> Matrix:
-    """Count chunk by chunk as planned, each a run of the builder."""
+    """Count chunk by chunk and return the matrix; each chunk is a run of the builder."""
     builder = MatrixBuilder(
         job.path, spec, memory_bytes=job.memory_bytes, threads=plan.threads, overwrite=job.overwrite
     )
@@ -204,7 +210,7 @@ def count_chunks(
     begin_run: Callable[[], AbstractContextManager[RunFiles]],
     task: Task,
 ) -> None:
-    """Count chunk by chunk as planned, each a run of whoever gathers them."""
+    """Count chunk by chunk; each chunk is written to a run opened by `begin_run`."""
     from swivel.counts.cooccurrence.rows import ChunkCounter
 
     counter = ChunkCounter(ids, layout, config, plan)
@@ -215,24 +221,26 @@ def count_chunks(
 def count_part(
     ids: NDArray[np.uint32], layout: Layout, config: CountConfig, runs: RunFiles, *, memory_bytes: int
 ) -> int:
-    """Count a part of a corpus on one thread, as runs that somebody else merges with other parts'; return its tokens.
+    """Count part of a corpus on one thread, write its runs and return its number of tokens.
 
-    The part holds whole units, and `runs` all shards of the layout.
+    The part must hold whole units, and `runs` all shards of the layout. The caller merges the runs of all parts.
     """
     if not ids.size:
-        nothing = np.zeros(0, np.int64)
-        with runs.run():
-            runs.append(make_piece(np.zeros(layout.shards, np.int64), nothing.astype(np.uint32), nothing))
+        lengths = np.zeros(layout.shards, np.int64)
+        with runs.run():  # a run must have all shards, even if they are empty
+            runs.append(make_piece(lengths, np.zeros(0, np.uint32), np.zeros(0, np.int64)))
         return 0
+
     prepared = _prepare(_check_ids(ids), layout, config, threads=1, memory_bytes=memory_bytes)
     with track(SILENT, "counting", prepared.survey.tokens, "tokens") as task:
         count_chunks(ids, layout, config, plan=prepared.plan, begin_run=runs.run, task=task)
+
     return prepared.survey.tokens
 
 
-def _split_places(places: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the fewest ranges of at most `most` places, about equal."""
-    chunks = -(-places // most)
+def _split_places(places: int, max_places: int) -> Iterator[tuple[int, int]]:
+    """Yield the smallest number of about equal ranges of at most `max_places` places."""
+    chunks = -(-places // max_places)
     for number in range(chunks):
         yield places * number // chunks, places * (number + 1) // chunks
 
@@ -245,10 +253,11 @@ def _count_chunk(
     task: Task,
 ) -> None:
     index = counter.make_index(first, last)
-    stride = counter.shape.stride
-    tokens = np.diff(index.starts[::stride])
+    tokens = np.diff(index.starts[:: counter.shape.stride])  # of each row block
+
     with begin_run() as run:
         blocks = range(counter.layout.row_blocks)
+        # Threads count the blocks; pieces arrive in order, because a run is written shard by shard.
         pieces = map_in_order(partial(counter.count_block, index), blocks, threads=counter.plan.threads)
         for block, piece in zip(blocks, pieces, strict=True):
             run.append(piece)
@@ -258,7 +267,7 @@ def _count_chunk(
 def _count_on_device(
     ids: NDArray[np.uint32], spec: MatrixSpec, config: CountConfig, job: CountJob, progress: Progress
 ) -> Matrix:
-    """Count on the job's device; what that is and does is told before it begins."""
+    """Count on `job.device`, after announcing the forecast and the device."""
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
 
     layout = spec.layout()
@@ -266,13 +275,15 @@ def _count_on_device(
     options = DeviceCountOptions(
         device=job.device,
         memory_bytes=job.device_memory,
-        piece_cells=max(1, job.memory_bytes // _PIECE_BYTES_A_CELL),
+        piece_cells=max(1, job.memory_bytes // _PIECE_BYTES_PER_CELL),
         threads=job.threads,
     )
     counter = DeviceCounter(ids, layout, config, options, longest=survey.longest)
+
     expected = counter.forecast(sample_cells(ids, layout.rows, config, survey))
     announce_forecast(job.path, expected, progress)
     progress.message(str(counter))
+
     with track(progress, "counting", survey.tokens, "tokens") as task:
         return count_with_device(counter, spec, config, job, tokens=survey.tokens, task=task)
 
@@ -280,17 +291,20 @@ def _count_on_device(
 def count_with_device(
     counter: DeviceCounter, spec: MatrixSpec, config: CountConfig, job: CountJob, *, tokens: int, task: Task
 ) -> Matrix:
-    """Count chunk by chunk on a device, each chunk a run of the builder."""
-    told = 0
+    """Count chunk by chunk on a device and return the matrix; each chunk is a run of the builder."""
+    reported = 0  # tokens of which the progress bar knows
     builder = MatrixBuilder(job.path, spec, memory_bytes=job.memory_bytes, threads=job.threads, overwrite=job.overwrite)
+
     with builder:
         for first, last in counter.chunks():
             with builder.begin_run() as run:
                 for counted in counter.count_chunk(first, last):
                     run.append(counted.piece)
+                    # Tokens are not counted per group; progress is proportional to the estimated pairs.
                     places = last if counted.done == 1 else first + int(counted.done * (last - first))
                     done = tokens * places // counter.ids.size
-                    task.advance(done - told)
-                    told = done
+                    task.advance(done - reported)
+                    reported = done
+
         counter.release()
         return builder.finish(config=job.settings or config, inputs=job.inputs)

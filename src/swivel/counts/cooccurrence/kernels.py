@@ -1,8 +1,9 @@
-"""The compiled loops of counting. Plain functions over arrays; threads call them without the interpreter's lock.
+"""Numba kernels of co-occurrence counting. They release the GIL, so threads run them in parallel.
 
-Legend: a *slot* is a place of a word in the accumulator, `(word % blocks) * stride + word // blocks`, so that the
-words of one block lie together; slots of no word take what falls on the places between two units. A *padded* corpus
-holds slots instead of ids, with as many empty places between two units as a window reaches: no window needs a test.
+A *slot* is the position of a word in the accumulator, `(word % blocks) * stride + word // blocks`: the words of a block
+are adjacent. Slots from `blocks * stride` on belong to no word; padding between units is counted there and never read.
+A *padded* corpus holds slots instead of ids, with as many padding slots between two units as the window reaches, so
+that the inner loop needs no test for the end of a unit.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from numba.extending import intrinsic
 
 from swivel.corpus.sentinels import BREAK, GAP
 
-GROUP = 16  # accumulators behind one byte of `touched`: one line of cache of uint32
-LINE = 128  # accumulators behind eight bytes of `touched`, which are looked at together
+GROUP = 16  # accumulators per byte of `touched`: one cache line of uint32
+LINE = 128  # accumulators per eight bytes of `touched`, which are tested together
 SATURATED = 0xFFFFFFFF
-AHEAD = 12  # occurrences between asking for a line of the corpus and using it; 6 to 40 did alike, 0 took 3x as long
+# Prefetch distance in occurrences: 6 to 40 are equally fast; without prefetching the loop takes 3 times as long.
+AHEAD = 12
 
 _POINTER = ir.IntType(8).as_pointer()
 
-# Places are uint64 in the inner loops: numba looks whether a signed index counts from the end.
+# Indexes are uint64 in the inner loops: for signed ones numba adds a test for negative values.
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
 def _make_prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the line of cache that holds array[index]; never faults."""
+    """Prefetch the cache line of array[index]. An index out of range is harmless."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -37,7 +39,9 @@ def _make_prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         address = builder.bitcast(builder.gep(data, [arguments[1]]), _POINTER)
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], kind)
-        builder.call(function, [address, *(ir.Constant(number, value) for value in (0, 3, 1))])
+        flags = (0, 3, 1)  # read access, keep in all cache levels, data cache
+        builder.call(function, [address, *(ir.Constant(number, value) for value in flags)])
+
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
@@ -47,7 +51,7 @@ _prefetch: Any = intrinsic(_make_prefetch)
 
 
 def _make_lowest_bit(typing_context: Any, mask: Any) -> Any:
-    """Return the place of the lowest bit that is set."""
+    """Return the index of the lowest set bit."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -59,7 +63,7 @@ _lowest_bit: Any = intrinsic(_make_lowest_bit)
 
 
 def _make_nonzero_lanes(typing_context: Any, array: Any, first: Any) -> Any:
-    """Return which of the GROUP values from `first` on are not 0, a bit each: one comparison of vectors."""
+    """Return a bit mask of the nonzero values among the GROUP values from `first` on, in one vector comparison."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -77,20 +81,21 @@ _nonzero_lanes: Any = intrinsic(_make_nonzero_lanes)
 
 @_jit
 def tally_range(ids, slots, tallies):  # type: ignore[no-untyped-def]
-    """Add the occurrences of every slot to `tallies`; return how many breaks there are."""
+    """Add the number of occurrences of every slot to `tallies` and return the number of unit breaks."""
     breaks = 0
     for position in range(ids.size):
         word = ids[position]
-        if word < GAP:
+        if word < GAP:  # GAP and BREAK are the two largest ids
             tallies[slots[word]] += 1
         elif word == BREAK:
             breaks += 1
+
     return breaks
 
 
 @_jit
 def start_ranges(tallies, starts):  # type: ignore[no-untyped-def]
-    """Turn tallies [range, slot] into the first index of each, slot by slot; `starts` gets the slots' own."""
+    """Replace tallies [range, slot] by their first index in `positions`; write the starts of the slots to `starts`."""
     index = 0
     for slot in range(tallies.shape[1]):
         starts[slot] = index
@@ -98,14 +103,16 @@ def start_ranges(tallies, starts):  # type: ignore[no-untyped-def]
             count = tallies[part, slot]
             tallies[part, slot] = index
             index += count
+
     starts[tallies.shape[1]] = index
 
 
 @_jit
-def index_range(ids, slots, nobody, reach, padded, place, nexts, positions):  # type: ignore[no-untyped-def]
-    """Write a range of the corpus as slots from `place` on, and the places of every slot at its `nexts`."""
+def index_range(ids, slots, padding_slot, reach, padded, place, nexts, positions):  # type: ignore[no-untyped-def]
+    """Write a range of the corpus to `padded` from `place` on, and the occurrences of every slot to `positions`."""
     for index in range(ids.size):
         word = ids[index]
+
         if word < GAP:
             slot = slots[word]
             padded[place] = slot
@@ -113,16 +120,19 @@ def index_range(ids, slots, nobody, reach, padded, place, nexts, positions):  # 
             nexts[slot] += 1
             place += 1
         elif word == GAP:
-            padded[place] = nobody
+            padded[place] = padding_slot
             place += 1
-        else:
+        else:  # the end of a unit: as much padding as the window reaches
             for step in range(reach):
-                padded[place] = nobody + step
+                padded[place] = padding_slot + step
                 place += 1
 
 
 class Index(NamedTuple):
-    """Part of a corpus: slots by place, the places of every slot, and where each slot's begin."""
+    """Inverted index of part of a corpus.
+
+    `padded[place]` is the slot at a place; `positions[starts[slot] : starts[slot + 1]]` are the places of a slot.
+    """
 
     padded: np.ndarray
     positions: np.ndarray
@@ -130,7 +140,7 @@ class Index(NamedTuple):
 
 
 class Window(NamedTuple):
-    """For each place of the window: what its part of the accumulator begins at, and its weight."""
+    """For each place of the window: the offset of its part in the accumulator, and its weight as uint32 and int64."""
 
     left: int
     offsets: np.ndarray
@@ -139,7 +149,7 @@ class Window(NamedTuple):
 
 
 class CountShape(NamedTuple):
-    """Slots of a block of words, blocks, parts of a word's columns, slots between two parts, mirrors left out."""
+    """Shape of the accumulator: `parts` parts of `part_stride` slots, each with `blocks` blocks of `stride` slots."""
 
     stride: int
     blocks: int
@@ -149,7 +159,10 @@ class CountShape(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What a thread works in: two accumulators, and which groups of them were touched."""
+    """Buffers of one thread: two accumulators, and a byte for each group that is not zero.
+
+    `lines` is a view of `touched` as uint64, to test eight groups at a time.
+    """
 
     narrow: np.ndarray
     wide: np.ndarray
@@ -158,7 +171,10 @@ class Space(NamedTuple):
 
 
 class CountedCells(NamedTuple):
-    """Cells row by row, and `ends[row, column block]`; saturated ones with their index in a list of their own."""
+    """Cells row by row; `ends[row, column block]` is the index after the last cell of each part of a row.
+
+    Saturated cells are also in `large_cells` (index) and `large_counts` (exact units).
+    """
 
     positions: np.ndarray
     counts: np.ndarray
@@ -169,13 +185,21 @@ class CountedCells(NamedTuple):
 
 @_jit
 def _add_occurrences(acc, touched, index, first, last, window, weights):  # type: ignore[no-untyped-def]
-    padded, positions, offsets, left = index.padded, index.positions, window.offsets, window.left
+    """Add the windows around the given occurrences of a word to the accumulator."""
+    padded = index.padded
+    positions = index.positions
+    offsets = window.offsets
+    left = window.left
+
     for occurrence in range(first, last):
+        # A window spans up to three cache lines of the corpus.
         ahead = np.intp(positions[occurrence + AHEAD]) - left
         _prefetch(padded, ahead)
         _prefetch(padded, ahead + 16)
         _prefetch(padded, ahead + offsets.size)
+
         start = np.uint64(positions[occurrence]) - np.uint64(left)
+
         for step in range(offsets.size):
             place = offsets[step] + np.uint64(padded[start + np.uint64(step)])
             acc[place] += weights[step]
@@ -183,8 +207,8 @@ def _add_occurrences(acc, touched, index, first, last, window, weights):  # type
 
 
 @_jit
-def _forget(acc, space, first, last):  # type: ignore[no-untyped-def]
-    """Set the accumulators from `first` up to `last` back to 0."""
+def _clear(acc, space, first, last):  # type: ignore[no-untyped-def]
+    """Reset the accumulators from `first` to `last - 1` to 0."""
     for line in range(first // LINE, last // LINE):
         touched = space.lines[line]
         space.lines[line] = 0
@@ -196,29 +220,33 @@ def _forget(acc, space, first, last):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _emit_group(acc, first, base, found, used, large):  # type: ignore[no-untyped-def]
-    """Append what one group of the accumulator holds; positions are `base` + place."""
+def _emit_group(acc, first, base, cells, used, large):  # type: ignore[no-untyped-def]
+    """Append the nonzero counts of one group as cells at `base` + place, and reset the group to 0."""
     mask = _nonzero_lanes(acc, first)
     while mask:
         place = first + _lowest_bit(mask)
         mask &= mask - np.uint64(1)
         value = acc[place]
+
         if value >= SATURATED:
-            found.large_cells[large] = used
-            found.large_counts[large] = value
+            cells.large_cells[large] = used
+            cells.large_counts[large] = value
             large += 1
             value = SATURATED
-        found.positions[used] = base + np.uint32(place)
-        found.counts[used] = value
+
+        cells.positions[used] = base + np.uint32(place)
+        cells.counts[used] = value
         used += 1
+
     for lane in range(GROUP):
         acc[first + np.uint64(lane)] = 0
+
     return used, large
 
 
 @_jit
-def _emit_block(acc, space, start, stride, row, found, used, large):  # type: ignore[no-untyped-def]
-    """Append what one block of the accumulator holds, in the order of columns, and set it back to 0."""
+def _emit_block(acc, space, start, stride, row, cells, used, large):  # type: ignore[no-untyped-def]
+    """Append the nonzero counts of one block as cells in column order, and reset the block to 0."""
     base = np.uint32(row << 16) - np.uint32(start)
     for line in range(start // LINE, (start + stride) // LINE):
         touched = space.lines[line]
@@ -226,85 +254,114 @@ def _emit_block(acc, space, start, stride, row, found, used, large):  # type: ig
         while touched:
             first = np.uint64(line * LINE) + (_lowest_bit(touched) >> np.uint64(3)) * np.uint64(GROUP)
             touched &= touched - np.uint64(1)
-            used, large = _emit_group(acc, first, base, found, used, large)
+            used, large = _emit_group(acc, first, base, cells, used, large)
+
     return used, large
 
 
 @_jit
-def _emit_row(acc, space, shape, block, row, found, used, large):  # type: ignore[no-untyped-def]
+def _emit_row(acc, space, shape, block, row, cells, used, large):  # type: ignore[no-untyped-def]
+    """Append the cells of one row, block by block; a symmetric matrix stores only column blocks >= `block`."""
     lead = 0
     if shape.symmetric:
+        # The inner loop also adds columns of earlier blocks, whose mirrors are stored instead: discard them.
         lead = block
-        _forget(acc, space, 0, lead * shape.stride)
+        _clear(acc, space, 0, lead * shape.stride)
         for column_block in range(lead):
-            found.ends[row, column_block] = used
+            cells.ends[row, column_block] = used
+
     for word_block in range(lead, shape.blocks):
         for part in range(shape.parts):
             start = part * shape.part_stride + word_block * shape.stride
-            used, large = _emit_block(acc, space, start, shape.stride, row, found, used, large)
-            found.ends[row, word_block * shape.parts + part] = used
+            used, large = _emit_block(acc, space, start, shape.stride, row, cells, used, large)
+            cells.ends[row, word_block * shape.parts + part] = used
+
     return used, large
 
 
 @_jit
-def count_rows(index, window, shape, space, block, found, progress):  # type: ignore[no-untyped-def]
-    """Count the rows of a block from `progress` = [row, cells, large cells] on, until all are done or no room is left.
+def count_rows(index, window, shape, space, block, cells, progress):  # type: ignore[no-untyped-def]
+    """Count the rows of a block, starting at `progress` = [row, cells, large cells].
 
-    A row whose sum fits in 32 bits goes through the narrow accumulator, which keeps more of it in the cache.
+    Stop when all rows are counted or the next row might not fit in `cells`; `progress` then holds the new position. A
+    row whose sum fits in 32 bits uses the narrow accumulator, more of which fits in the cache.
     """
-    row, used, large = progress[0], progress[1], progress[2]
-    most_columns = (shape.blocks - (block if shape.symmetric else 0)) * shape.parts * shape.stride
-    narrow_most = SATURATED // max(window.wide.sum(), 1)
-    while row < found.ends.shape[0]:
+    row = progress[0]
+    used = progress[1]
+    large = progress[2]
+    skipped = block if shape.symmetric else 0
+    max_columns = (shape.blocks - skipped) * shape.parts * shape.stride
+    # Occurrences of a word whose counts cannot exceed 32 bits: each adds at most the sum of the window.
+    max_narrow = SATURATED // max(window.wide.sum(), 1)
+
+    while row < cells.ends.shape[0]:
         slot = block * shape.stride + row
-        first, last = index.starts[slot], index.starts[slot + 1]
-        if used + min((last - first) * window.wide.size, most_columns) + GROUP > found.counts.size:
+        first = index.starts[slot]
+        last = index.starts[slot + 1]
+        if used + min((last - first) * window.wide.size, max_columns) + GROUP > cells.counts.size:
             break
-        if last - first < narrow_most:
+
+        if last - first < max_narrow:
             _add_occurrences(space.narrow, space.touched, index, first, last, window, window.narrow)
-            used, large = _emit_row(space.narrow, space, shape, block, row, found, used, large)
+            used, large = _emit_row(space.narrow, space, shape, block, row, cells, used, large)
         else:
             _add_occurrences(space.wide, space.touched, index, first, last, window, window.wide)
-            used, large = _emit_row(space.wide, space, shape, block, row, found, used, large)
+            used, large = _emit_row(space.wide, space, shape, block, row, cells, used, large)
+
         row += 1
-    progress[0], progress[1], progress[2] = row, used, large
+
+    progress[0] = row
+    progress[1] = used
+    progress[2] = large
 
 
 @_jit
-def group_by_shard(found, large, lengths, positions, counts, large_cells):  # type: ignore[no-untyped-def]
-    """Copy cells that lie row by row to shard by shard; `large_cells` gets the new indexes of the large ones."""
-    rows, blocks = found.ends.shape
+def group_by_shard(cells, large, lengths, positions, counts, large_cells):  # type: ignore[no-untyped-def]
+    """Copy cells from row order to shard order; write the new indexes of the large cells to `large_cells`."""
+    rows, blocks = cells.ends.shape
     nexts = np.zeros(blocks, np.int64)
     first = 0
+
     for row in range(rows):
         for block in range(blocks):
-            lengths[block] += found.ends[row, block] - first
-            first = found.ends[row, block]
+            lengths[block] += cells.ends[row, block] - first
+            first = cells.ends[row, block]
+
     for block in range(1, blocks):
         nexts[block] = nexts[block - 1] + lengths[block - 1]
-    first, seen = 0, 0
+
+    first = 0
+    seen = 0  # large cells copied so far
+
     for row in range(rows):
         for block in range(blocks):
-            last, target = found.ends[row, block], nexts[block]
+            last = cells.ends[row, block]
+            target = nexts[block]
+
             for cell in range(first, last):
-                positions[target] = found.positions[cell]
-                counts[target] = found.counts[cell]
+                positions[target] = cells.positions[cell]
+                counts[target] = cells.counts[cell]
                 target += 1
-            while seen < large and found.large_cells[seen] < last:
-                large_cells[seen] = nexts[block] + found.large_cells[seen] - first
+
+            while seen < large and cells.large_cells[seen] < last:
+                large_cells[seen] = nexts[block] + cells.large_cells[seen] - first
                 seen += 1
-            nexts[block], first = target, last
+
+            nexts[block] = target
+            first = last
 
 
 @_jit
 def survey_range(ids, words, is_sampled, places):  # type: ignore[no-untyped-def]
-    """Return what planning needs to know of a range: tokens, breaks, runs of places, the first wrong id.
+    """Return tokens, breaks, three unit lengths, sampled places and the first wrong id (or -1) of a range.
 
-    The places of sampled words are written to `places`, from index 0 on. Runs: before the first break, the longest,
-    after the last break.
+    The lengths are those before the first break, of the longest unit, and after the last break. The places of sampled
+    words are written to `places`, from index 0 on.
     """
     tokens = breaks = run = longest = sampled = 0
-    head, wrong = -1, -1
+    head = -1
+    wrong = -1
+
     for place in range(ids.size):
         word = ids[place]
         run += 1
@@ -315,18 +372,26 @@ def survey_range(ids, words, is_sampled, places):  # type: ignore[no-untyped-def
                     places[sampled] = place
                 sampled += 1
         elif word == BREAK:
-            head = run - 1 if head < 0 else head
+            if head < 0:
+                head = run - 1
             longest = max(longest, run - 1)
-            breaks, run = breaks + 1, 0
+            breaks += 1
+            run = 0
         elif word != GAP and wrong < 0:
             wrong = place
-    head = run if head < 0 else head
+
+    if head < 0:
+        head = run
+
     return np.array([tokens, breaks, head, max(longest, run), run, sampled, wrong])
 
 
 @_jit
 def sample_row(ids, places, parts, left, words, stamps, stamp):  # type: ignore[no-untyped-def]
-    """Return how many distinct columns one word has, from the places where it occurs."""
+    """Return the number of distinct columns of one word, from the places where it occurs.
+
+    `stamps[column] == stamp` marks a column as seen, so that the array need not be cleared for the next word.
+    """
     distinct = 0
     for occurrence in range(places.size):
         for direction in (-1, 1):
@@ -337,7 +402,9 @@ def sample_row(ids, places, parts, left, words, stamps, stamp):  # type: ignore[
                     break
                 if ids[place] == GAP:
                     continue
+
                 column = parts[left + direction * distance] * words + np.intp(ids[place])
                 distinct += stamps[column] != stamp
                 stamps[column] = stamp
+
     return distinct

@@ -1,7 +1,6 @@
-"""What counting will cost, from a survey of the corpus and a sample of rows counted for real.
+"""Plan a count: survey the corpus, estimate cells, disk, memory and time, and choose the size of the chunks.
 
-Receives ids and a configuration; hands on a `Forecast` (cells, disk, memory, seconds) and a `CountPlan` (how many tokens at
-a time, in which blocks). It does not count.
+The number of cells is extrapolated from a sample of rows whose columns are counted exactly.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from swivel.runtime.progress import Progress
 from swivel.runtime.resources import format_bytes
 
 _SAMPLE_TOKENS = 400_000
-_LEAST_PLACES = 4_096
-_MOST_RUNS = 256  # merging looks at every run for every row of every shard
-_MOST_PADDED = (1 << 32) - (1 << 20)  # places have 32 bits
-# Of one thread, indexing and adding; emitting, writing and checking. Fitted by hand to the CPU seconds of one corpus
-# (65 M tokens, 98,304 words, symmetric and directional) on one 2-core Xeon: another machine will differ.
-_SECONDS_A_NEIGHBOUR = 6e-9
-_SECONDS_A_CELL = 6e-8
+_MIN_PLACES = 4_096
+_MAX_RUNS = 256  # merging visits every run for every row of every shard
+_MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
+# CPU time of one thread: indexing and adding per neighbor; emitting, writing and checking per cell. Fitted by hand to
+# one corpus (65 M tokens, 98,304 words, symmetric and directional) on a 2-core Xeon; other machines differ.
+_SECONDS_PER_NEIGHBOR = 6e-9
+_SECONDS_PER_CELL = 6e-8
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a corpus of ids holds; `longest` is the longest unit, in places. The sample is sorted by word."""
+    """Sizes of a corpus of ids; `longest` is the length of the longest unit in places. The sample is sorted by word."""
 
     places: int
     tokens: int
@@ -49,7 +48,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What counting will take."""
+    """Estimated size and cost of a count."""
 
     cells: int
     disk_bytes: int
@@ -65,18 +64,18 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class CountPlan:
-    """How the work is cut.
+    """How the corpus is divided into chunks.
 
     Attributes
     ----------
     chunk_places
-        Places of the corpus that are counted together; each chunk is a run.
+        Places per chunk; each chunk becomes a run.
     threads
-        How many work.
+        Number of CPU threads.
     block_cells
-        Cells of a row block to make room for at first.
+        Initial capacity for the cells of a row block.
     left, right
-        Places of the window that any two tokens can have between them; less than the window where no unit is as long.
+        Reach of the window; smaller than the configured window if no unit is that long.
     """
 
     chunk_places: int
@@ -94,42 +93,51 @@ def _round_count(count: int) -> str:
 
 
 def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Survey:
-    """Read all ids once: sizes, wrong ids, and where the words of a sample occur."""
+    """Read all ids once and return their sizes and the places of a sample of words.
+
+    Raises CountsError for an id that is not in the vocabulary.
+    """
     from swivel.counts.cooccurrence import kernels
 
     step = max(1, min(ids.size // _SAMPLE_TOKENS, words // 64))
     is_sampled = np.zeros(words, np.bool_)
     is_sampled[min(step // 2, words - 1) :: step] = True
     edges = np.linspace(0, ids.size, threads + 1).astype(np.int64)
-    rooms = [np.empty(8 * _SAMPLE_TOKENS // threads, np.int64) for _ in range(threads)]
+    buffers = [np.empty(8 * _SAMPLE_TOKENS // threads, np.int64) for _ in range(threads)]
 
     def survey(part: int) -> NDArray[np.int64]:
         piece = ids[edges[part] : edges[part + 1]]
-        return kernels.survey_range(piece, np.uint32(words), is_sampled, rooms[part])  # type: ignore[no-any-return]
+        return kernels.survey_range(piece, np.uint32(words), is_sampled, buffers[part])  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(survey, range(threads)))
-    for part, row in enumerate(found):
+        surveys = list(pool.map(survey, range(threads)))
+
+    for part, row in enumerate(surveys):
         if row[6] >= 0:
             place = int(edges[part] + row[6])
             raise CountsError(f"id {ids[place]} at place {place:,} of the corpus: the vocabulary has {words:,} words")
-    places = np.concatenate([room[: row[5]] + edge for room, row, edge in zip(rooms, found, edges, strict=False)])
-    return _join_survey(np.array(found), ids, is_sampled, places)
+
+    places = np.concatenate(
+        [buffer[: row[5]] + edge for buffer, row, edge in zip(buffers, surveys, edges, strict=False)]
+    )
+    return _join_survey(np.array(surveys), ids, is_sampled, places)
 
 
 def _join_survey(
-    found: NDArray[np.int64], ids: NDArray[np.uint32], is_sampled: NDArray[np.bool_], places: NDArray[np.int64]
+    surveys: NDArray[np.int64], ids: NDArray[np.uint32], is_sampled: NDArray[np.bool_], places: NDArray[np.int64]
 ) -> Survey:
+    # A unit may continue from one range into the next: `run` is its length so far.
     longest = run = 0
-    for _, breaks, head, inside, tail, _, _ in found.tolist():
+    for _, breaks, head, inside, tail, _, _ in surveys.tolist():
         longest = max(longest, run + head, inside)
         run = tail if breaks else run + tail
+
     order = np.argsort(ids[places], kind="stable")
     share = float(is_sampled.sum() / is_sampled.size)
     return Survey(
         places=int(ids.size),
-        tokens=int(found[:, 0].sum()),
-        breaks=int(found[:, 1].sum()),
+        tokens=int(surveys[:, 0].sum()),
+        breaks=int(surveys[:, 1].sum()),
         longest=max(longest, run),
         sampled_words=ids[places[order]].astype(np.int64),
         sampled_places=places[order],
@@ -138,25 +146,27 @@ def _join_survey(
 
 
 def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, survey: Survey) -> int:
-    """Return the observed cells of the whole matrix, extrapolated from the sampled rows."""
+    """Return the estimated number of observed cells of the matrix, extrapolated from the sampled rows."""
     from swivel.counts.cooccurrence import kernels
 
     stamps = np.zeros(words * max(len(part_names(config)), 1), np.int32)
     parts = place_parts(config)
     edges = np.flatnonzero(np.diff(survey.sampled_words, prepend=-1, append=-1))
     distinct = 0
+
     for number, (first, last) in enumerate(pairwise(edges.tolist()), 1):
         places = survey.sampled_places[first:last]
         distinct += kernels.sample_row(ids, places, parts, config.window_left, words, stamps, np.int32(number))
+
     return int(distinct / survey.sampled_share)
 
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Bytes of memory: what any chunk needs, and what each place of it adds."""
+    """Bytes of memory of a chunk: a fixed part, and a part proportional to its places."""
 
     fixed: int
-    a_place: float
+    per_place: float
 
 
 def _estimate_costs(layout: Layout, survey: Survey, plan: CountPlan) -> _Costs:
@@ -164,59 +174,65 @@ def _estimate_costs(layout: Layout, survey: Survey, plan: CountPlan) -> _Costs:
 
     shape = accumulator_shape(layout, plan.left + plan.right)
     accumulators = shape.parts * shape.part_stride
+    # Per accumulator: uint32 and int64 values and a sixteenth of a `touched` byte. Per cell: position and count.
     workspace = 13 * accumulators + 8 * layout.largest_rows * layout.column_blocks + 8 * plan.block_cells
     tallies = 8 * (plan.threads + 1) * shape.blocks * shape.stride
     in_flight = (plan.threads + 1) * 8 * plan.block_cells
     padding = survey.breaks * max(plan.left, plan.right, 1) / max(survey.places, 1)
+
     return _Costs(plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding))
 
 
 def make_plan(
     layout: Layout, config: CountConfig, survey: Survey, cells: int, *, threads: int, memory: int
 ) -> CountPlan:
-    """Return how to count inside `memory` bytes, or raise MemoryBudgetError with what is needed.
+    """Return a plan that stays within `memory` bytes, or raise MemoryBudgetError with the bytes needed.
 
-    Where memory is short there are more runs, up to `_MOST_RUNS`; then fewer threads, whose room the runs get.
+    If memory is short, the plan has more and smaller chunks, up to `_MAX_RUNS`, and then fewer threads.
     """
-    most = layout.largest_rows * layout.columns
+    max_block_cells = layout.largest_rows * layout.columns
     plan = CountPlan(
         chunk_places=0,
         threads=threads,
-        block_cells=min(most, int(1.3 * cells / layout.row_blocks) + 1_024),
+        block_cells=min(max_block_cells, int(1.3 * cells / layout.row_blocks) + 1_024),
         left=min(config.window_left, max(survey.longest - 1, 1)),
         right=min(config.window_right, max(survey.longest - 1, 1)),
     )
     costs = _estimate_costs(layout, survey, plan)
-    most_places = _MOST_PADDED // max(plan.left, plan.right, 1)
-    least_places = min(max(_LEAST_PLACES, -(-survey.places // _MOST_RUNS)), survey.places, most_places)
-    chunk = int((memory - costs.fixed) / costs.a_place)
-    if chunk >= max(least_places, 1):
-        return replace(plan, chunk_places=min(chunk, most_places))
+    max_places = _MAX_PADDED // max(plan.left, plan.right, 1)
+    min_places = min(max(_MIN_PLACES, -(-survey.places // _MAX_RUNS)), survey.places, max_places)
+    chunk = int((memory - costs.fixed) / costs.per_place)
+    if chunk >= max(min_places, 1):
+        return replace(plan, chunk_places=min(chunk, max_places))
     if threads > 1:
         return make_plan(layout, config, survey, cells, threads=threads // 2, memory=memory)
-    needed = costs.fixed + math.ceil(costs.a_place * max(least_places, 1))
+
+    needed = costs.fixed + math.ceil(costs.per_place * max(min_places, 1))
     raise MemoryBudgetError(
-        f"counting {layout.rows:,} x {layout.columns:,} features needs {needed / 2**20:,.1f} MiB of memory or more, "
+        f"counting {layout.rows:,} x {layout.columns:,} features needs at least {needed / 2**20:,.1f} MiB of memory, "
         f"got {memory / 2**20:,.1f} MiB"
     )
 
 
 def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: int, plan: CountPlan) -> Forecast:
-    """Return what counting with this plan will take."""
+    """Return the estimated cost of counting with this plan."""
     costs = _estimate_costs(layout, survey, plan)
     chunks = -(-survey.places // plan.chunk_places)
     stored = cells * (1 + 1 / layout.row_blocks) / 2 if is_symmetric(config) else cells
-    # Runs are on disk beside the matrix; each has fewer cells than it, all together rarely more than thrice as many.
+
+    # Several runs are on disk next to the matrix. Together they rarely have more than three times its cells.
     disk = STORED_BYTES * stored * (1 if chunks == 1 else 1 + min(chunks, 3))
-    neighbours = survey.tokens * (plan.left + plan.right + 1)
-    seconds = (neighbours * _SECONDS_A_NEIGHBOUR + stored * _SECONDS_A_CELL) / plan.threads
-    memory = costs.fixed + costs.a_place * min(plan.chunk_places, survey.places)
+
+    neighbors = survey.tokens * (plan.left + plan.right + 1)
+    seconds = (neighbors * _SECONDS_PER_NEIGHBOR + stored * _SECONDS_PER_CELL) / plan.threads
+    memory = costs.fixed + costs.per_place * min(plan.chunk_places, survey.places)
+
     return Forecast(cells, int(disk), int(memory), seconds * (1 if chunks == 1 else 1.6))
 
 
 def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:
-    """Say what counting will take; raise StorageError or MemoryBudgetError where there is clearly no room."""
+    """Report the forecast; raise StorageError or MemoryBudgetError if disk or memory are clearly too small."""
     progress.message(str(forecast))
-    advice = "choose a smaller vocabulary (--max-size, --min-count)"
-    # Runs are mapped while they are merged, and the matrix in the end.
+    advice = "choose a smaller vocabulary (max_size, min_count)"
+    # Runs are memory-mapped while they are merged, and the finished matrix is memory-mapped too.
     ResourceEstimate("counting", forecast.disk_bytes, forecast.memory_bytes, forecast.disk_bytes, advice).check(path)

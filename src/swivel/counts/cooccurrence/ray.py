@@ -1,10 +1,9 @@
-"""Counting on a cluster: the corpus's files are counted by tasks, and merged by others, one a group of row blocks.
+"""Count a corpus on a Ray cluster. The matrix is identical, bit for bit, to that of one machine.
 
-Receives files and settings, hands on the matrix that one machine would make, bit for bit. Three waves: every range of
-the corpus is read for its types, from which the vocabulary is chosen; every range is counted, and its cells go to the
-store, cut by groups of row blocks; every group is merged and written. The builder of `swivel.counts` puts the groups
-together. Tasks of a node that is lost are run again by Ray. The corpus and the folder of the matrix must be on storage
-that all nodes see. It does not tokenise, count or merge: nodes do, with the code that one machine uses.
+There are three rounds of tasks: read every range of the corpus, to choose the vocabulary; count every range and put its
+cells into the object store, split by groups of row blocks; merge every group into a folder. `MatrixBuilder` joins the
+groups. Ray repeats the tasks of a lost node. The corpus and the folder of the matrix must be on storage that all nodes
+share.
 """
 
 from __future__ import annotations
@@ -32,32 +31,34 @@ from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, 
 from swivel.runtime.resources import format_bytes
 from swivel.storage import remove_tree, scratch_folder
 
-LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 8 << 20, 256 << 20  # of text, a task
-PIECES_A_CORE = 4  # so that no core waits long for the last one
-GROUPS_A_CORE = 2
-MOST_GROUPS = 128
-TYPES_AT_A_TIME = 16  # tables that one task merges
-SLOWEST_BYTES = 200_000  # a second, that a task is expected to read at the least
-LEAST_TASK_MEMORY = 256 << 20
-RETRIES = 20  # of a task whose node or process was lost
+# Bytes of text per task.
+MIN_PIECE_BYTES = 8 << 20
+MAX_PIECE_BYTES = 256 << 20
+PIECES_PER_CORE = 4  # several, so that no core waits long for the last task
+GROUPS_PER_CORE = 2
+MAX_GROUPS = 128
+TABLES_PER_MERGE = 16  # tables of types that one task merges
+MIN_BYTES_PER_SECOND = 200_000  # slowest reading speed at which a task is not considered stuck
+MIN_TASK_MEMORY = 256 << 20
+RETRIES = 20  # per task, if its node or process is lost
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCount:
-    """What is to be counted, and how.
+    """Texts, settings and output folder of a count on a cluster.
 
     Attributes
     ----------
     texts
-        Paths, folders, globs or URLs, seen by every node.
+        Paths, folders, globs or URLs that every node can read.
     path
         Folder of the matrix, on storage that all nodes share.
     configs
-        The settings of every stage, as the manifest keeps them.
+        Settings of every stage, as in the manifest.
     inputs
         Fingerprints of the texts, for the manifest.
     listed
-        One's own list of tokens.
+        Tokens of a vocabulary file; None to choose the vocabulary from the corpus.
     """
 
     texts: Any
@@ -69,35 +70,35 @@ class ClusterCount:
 
     @property
     def corpus(self) -> CorpusConfig:
-        """How the text is read."""
+        """Settings of reading and tokenizing the text."""
         return CorpusConfig(**self.configs["corpus"])
 
     @property
     def vocabulary(self) -> VocabularyConfig:
-        """Which tokens are kept."""
+        """Settings of the vocabulary."""
         return VocabularyConfig(**self.configs["vocabulary"])
 
 
 def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
     """Count on the cluster at `options.ray` and return the matrix; `options.memory` is the budget of one task.
 
-    Raises ConfigError for text that is in no file, ClusterError where the cluster cannot be reached or stops.
+    Raises ConfigError if the text is not in files, and ClusterError if the cluster cannot be reached or fails.
     """
     files = _list_texts(job)
     if job.count.device not in ("auto", "cpu"):
-        raise ConfigError(f"counting on Ray runs on CPU cores, got device {job.count.device}; leave it out")
+        raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")
     with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(job.path.absolute()) as shared:
         return _Counter(ray, job, options, shared).run(files)
 
 
 def _list_texts(job: ClusterCount) -> list[TextFile]:
     if {"iterable", "-"} & set(job.inputs):
-        raise ConfigError("counting on Ray reads files; text in memory or from a pipe must be saved to one first")
+        raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     return [file.absolute() if isinstance(file, Path) else file for file in list_files(job.texts)]
 
 
 class _Counter:
-    """One count: the cluster, and what is known so far."""
+    """Submits the tasks of one count and collects their results."""
 
     def __init__(self, ray: Any, job: ClusterCount, options: RunOptions, shared: Path) -> None:
         self.ray = ray
@@ -106,32 +107,33 @@ class _Counter:
         self.progress = options.progress
         self.shared = shared
         self.reading = tasks.TextReading(config=job.corpus, shared=shared)
+
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
         self.memory_bytes = _task_memory(options, nodes)
         self.merge_bytes = min(self.memory_bytes, _core_share(nodes))
         self.idle_seconds = IDLE_SECONDS
-        self.progress.message(
-            f"counting on {self.cores} cores of {len(nodes)} nodes; {format_bytes(self.memory_bytes)} a task"
-            if len(nodes) > 1
-            else f"counting on {self.cores} cores of one node; {format_bytes(self.memory_bytes)} a task"
-        )
+
+        where = f"{len(nodes)} nodes" if len(nodes) > 1 else "one node"
+        self.progress.message(f"counting on {self.cores} cores of {where}; {format_bytes(self.memory_bytes)} per task")
 
     def run(self, files: Sequence[TextFile]) -> Matrix:
-        """Count the files."""
+        """Count the files and return the matrix."""
         pieces = self._cut(files)
         vocabulary = self._choose_vocabulary(pieces)
         spec = make_spec(vocabulary, self.job.count)
-        groups = cut_groups(spec.layout(), min(GROUPS_A_CORE * self.cores, MOST_GROUPS))
+        groups = cut_groups(spec.layout(), min(GROUPS_PER_CORE * self.cores, MAX_GROUPS))
         cells = self._count(pieces, vocabulary, spec.layout(), groups)
         return self._build(spec, groups, cells)
 
     def _cut(self, files: Sequence[TextFile]) -> list[tuple[FileRange, ...]]:
         size = sum(map(text_size, files))
-        piece_bytes = min(max(size // (PIECES_A_CORE * self.cores), LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
+        piece_bytes = min(max(size // (PIECES_PER_CORE * self.cores), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
         pieces = group_ranges(cut_files(files, self.job.corpus, piece_bytes), piece_bytes)
-        # A compressed file is one piece, however large: who waits for it waits longer.
-        self.idle_seconds += max(map(_cost_of, pieces)) / SLOWEST_BYTES
+
+        # A compressed file is one piece of any size, so its task may take longer.
+        self.idle_seconds += max(map(_cost_of, pieces)) / MIN_BYTES_PER_SECOND
+
         self.progress.message(f"reading {len(files):,} files: {format_bytes(size)} of text in {len(pieces):,} pieces")
         return pieces
 
@@ -139,38 +141,44 @@ class _Counter:
         settings = {"num_cpus": 1, "memory": self.memory_bytes, "max_retries": RETRIES, **options}
         return self.ray.remote(**settings)(function)
 
-    def _await(self, references: Sequence[Any], note: Callable[[int, Any], None]) -> None:
-        """Wait for tasks; `note` gets the number and the result of each as it ends."""
+    def _await(self, references: Sequence[Any], record: Callable[[int, Any], None]) -> None:
+        """Wait for tasks and call `record(number, result)` for each as it finishes."""
         with contextlib.closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended:
             for number in ended:
-                note(number, fetch(self.ray, references[number], seconds=self.idle_seconds))
+                record(number, fetch(self.ray, references[number], seconds=self.idle_seconds))
 
     def _choose_vocabulary(self, pieces: Sequence[tuple[FileRange, ...]]) -> Vocabulary:
         read = self._remote(tasks.read_ranges, num_returns=2)
-        results = [read.remote(piece, self.reading) for piece in pieces]
+        results = [read.remote(piece, self.reading) for piece in pieces]  # references to (sizes, types)
         sizes = tasks.Sizes()
+
         with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task:
 
-            def note(number: int, found: tasks.Sizes) -> None:
+            def record(number: int, piece_sizes: tasks.Sizes) -> None:
                 nonlocal sizes
-                sizes = sizes.plus(found)
+                sizes = sizes.plus(piece_sizes)
                 task.advance(_cost_of(pieces[number]), f"{sizes.pieces:,} of {len(pieces):,} pieces")
 
-            self._await([size for size, _ in results], note)
+            self._await([size for size, _ in results], record)
+
         vocabulary = self._choose_words([types for _, types in results])
         unit = self.job.corpus.unit
         self.progress.message(f"{sizes.tokens:,} tokens in {sizes.units:,} {unit}s; vocabulary of {len(vocabulary):,}")
         return vocabulary
 
     def _choose_words(self, tables: list[Any]) -> Vocabulary:
-        """Merge tables of types in tasks, a few at a time, and choose in the last."""
-        merge, choose = self._remote(tasks.merge_types), self._remote(tasks.choose_words)
-        while len(tables) > TYPES_AT_A_TIME:
-            starts = range(0, len(tables), TYPES_AT_A_TIME)
-            tables = [merge.remote(*tables[start : start + TYPES_AT_A_TIME]) for start in starts]
+        """Merge tables of types in tasks, a few at a time, and choose the vocabulary in the last task."""
+        merge = self._remote(tasks.merge_types)
+        choose = self._remote(tasks.choose_words)
+
+        while len(tables) > TABLES_PER_MERGE:
+            starts = range(0, len(tables), TABLES_PER_MERGE)
+            tables = [merge.remote(*tables[start : start + TABLES_PER_MERGE]) for start in starts]
+
         chosen: list[Vocabulary] = []
-        how = self.job.vocabulary, self.job.listed, self.job.corpus.lowercase
-        self._await([choose.remote(*how, *tables)], lambda _, vocabulary: chosen.append(vocabulary))
+        reference = choose.remote(self.job.vocabulary, self.job.listed, self.job.corpus.lowercase, *tables)
+        self._await([reference], lambda _, vocabulary: chosen.append(vocabulary))
+
         return chosen[0]
 
     def _count(
@@ -180,7 +188,7 @@ class _Counter:
         layout: Layout,
         groups: tuple[range, ...],
     ) -> list[list[Any]]:
-        """Count every piece; return references to its cells, by group."""
+        """Count every piece and return references to the cells, one list per group."""
         counting = tasks.RangeCounting(
             reading=self.reading,
             config=self.job.count,
@@ -189,44 +197,50 @@ class _Counter:
             groups=groups,
             memory_bytes=self.memory_bytes,
         )
-        shared = self.ray.put(counting)  # once a node, not once a task
+        shared = self.ray.put(counting)  # sent once per node, not once per task
         count = self._remote(tasks.count_ranges, num_returns=1 + len(groups))
-        results = [count.remote(piece, shared) for piece in pieces]
+        results = [count.remote(piece, shared) for piece in pieces]  # references to (cells, group 0, group 1, ...)
         done = cells = 0
+
         with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task:
 
-            def note(number: int, found: int) -> None:
+            def record(number: int, piece_cells: int) -> None:
                 nonlocal done, cells
-                done, cells = done + 1, cells + found
+                done += 1
+                cells += piece_cells
                 task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces, {cells:,} cells")
 
-            self._await([result[0] for result in results], note)
+            self._await([result[0] for result in results], record)
+
         return [[result[1 + group] for result in results] for group in range(len(groups))]
 
     def _build(self, spec: MatrixSpec, groups: tuple[range, ...], cells: list[list[Any]]) -> Matrix:
-        """Merge the groups in tasks, each into a folder of its own, and put them together."""
-        # Nothing is reserved: a task that waits keeps what it has reserved, and those that it waits for, run again
-        # because a node was lost, would find no room.
-        layout, merge = spec.layout(), self._remote(tasks.merge_group, memory=0)
+        """Merge each group of row blocks in a task, into its own folder, and join the groups."""
+        layout = spec.layout()
+        # Merge tasks reserve no memory: a waiting task keeps its reservation, so the count tasks it waits for, which
+        # Ray repeats after a node is lost, could not be scheduled.
+        merge = self._remote(tasks.merge_group, memory=0)
         folders = [self.shared / f"group-{number}" for number in range(len(groups))]
         references = [
             merge.remote(parts, tasks.Merging(layout, group, folder, self.merge_bytes, self.idle_seconds))
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
-        sums = tasks.Merged.nothing(layout)
+        sums = tasks.Merged.zeros(layout)
+
         with track(self.progress, "merging", layout.row_blocks, "blocks") as task:
 
-            def note(number: int, found: tasks.Merged) -> None:
+            def record(number: int, merged: tasks.Merged) -> None:
                 nonlocal sums
-                sums = sums.plus(found)
-                cells[number].clear()  # The store may forget what is on disk now.
+                sums = sums.plus(merged)
+                cells[number].clear()  # the cells are on disk: release them from the object store
                 task.advance(len(groups[number]), f"{sums.cells:,} cells")
 
-            self._await(references, note)
+            self._await(references, record)
+
         return self._write(spec, folders, sums)
 
     def _write(self, spec: MatrixSpec, folders: Sequence[Path], sums: tasks.Merged) -> Matrix:
-        """Put the groups together, as one run of the builder."""
+        """Append the groups as one run of the builder and return the matrix."""
         builder = MatrixBuilder(
             self.job.path,
             spec,
@@ -234,6 +248,7 @@ class _Counter:
             threads=self.options.thread_count,
             overwrite=self.options.overwrite,
         )
+
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
@@ -248,32 +263,37 @@ def _cost_of(piece: tuple[FileRange, ...]) -> int:
 
 
 def _task_memory(options: RunOptions, nodes: Sequence[Node]) -> int:
-    """Return what a task may take: what was asked for, or half of a core's share of its node."""
+    """Return the memory of a task: `options.memory`, or half of the memory per core of a node."""
     largest = max(node.memory_bytes for node in nodes)
     if options.memory is None:
-        return min(max(_core_share(nodes) // 2, LEAST_TASK_MEMORY), largest)
+        return min(max(_core_share(nodes) // 2, MIN_TASK_MEMORY), largest)
     if options.memory_bytes > largest:
         raise MemoryBudgetError(
-            f"a task may take {format_bytes(options.memory_bytes)}, the largest node has {format_bytes(largest)} for "
-            "tasks; pass a smaller --memory"
+            f"memory per task is {format_bytes(options.memory_bytes)}, but the largest node has "
+            f"{format_bytes(largest)} for tasks; pass a smaller memory"
         )
+
     return options.memory_bytes
 
 
 def _core_share(nodes: Sequence[Node]) -> int:
-    """Return the memory that a node has for each of its cores, where that is least."""
+    """Return the smallest memory per core of any node."""
     return min(int(node.memory_bytes / node.cores) for node in nodes)
 
 
-def cut_groups(layout: Layout, most: int) -> tuple[range, ...]:
-    """Return ranges of row blocks with about equally many shards, at most `most` of them.
+def cut_groups(layout: Layout, max_groups: int) -> tuple[range, ...]:
+    """Return at most `max_groups` ranges of row blocks with about the same number of stored shards.
 
     >>> cut_groups(Layout(9, 9, 3, 3, symmetric=True), 2)
     (range(0, 1), range(1, 3))
     """
-    shards = np.arange(layout.row_blocks)
-    kept = np.cumsum(layout.column_blocks - shards if layout.symmetric else np.full(shards.size, layout.column_blocks))
-    count = min(most, layout.row_blocks)
-    ends = np.searchsorted(kept, kept[-1] * np.arange(1, count + 1) / count, side="left") + 1
+    stored = np.full(layout.row_blocks, layout.column_blocks)  # shards of each row block
+    if layout.symmetric:
+        stored -= np.arange(layout.row_blocks)
+
+    total = np.cumsum(stored)
+    count = min(max_groups, layout.row_blocks)
+    ends = np.searchsorted(total, total[-1] * np.arange(1, count + 1) / count, side="left") + 1
     edges = np.unique([0, *ends.tolist(), layout.row_blocks])
+
     return tuple(range(first, last) for first, last in pairwise(edges.tolist()))

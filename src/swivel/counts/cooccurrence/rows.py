@@ -1,8 +1,7 @@
-"""One chunk of a corpus: its index, and the cells of each block of rows.
+"""Count one chunk of a corpus on the CPU, one block of rows at a time.
 
-Receives ids and a layout; hands on pieces for the matrix builder. Words of a row block are looked up where they occur,
-neighbours are added to one accumulator, and what was touched comes out in the order in which it is stored: nothing
-is sorted. It does not write.
+An inverted index gives the places of every word. For each word of a row block the neighbors of all its occurrences are
+added to one dense accumulator; its nonzero entries are then written in storage order. Nothing is sorted.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from swivel.counts.cooccurrence.windows import place_parts, window_weights
 from swivel.counts.layout import Layout, block_length
 from swivel.counts.shards import ShardPiece
 
-_SLACK = 64  # places after the last that may be asked for, never used
+_SLACK = 64  # places after the last one that are prefetched but never used
 
 
 def accumulator_shape(layout: Layout, reach: int) -> kernels.CountShape:
-    """Return how accumulators are laid out: blocks of a power of two, and slots of no word after each part."""
+    """Return the shape of the accumulator: blocks of a power of two, and padding slots after each part."""
     parts = layout.columns // layout.rows
     stride = max(kernels.LINE, 1 << (layout.largest_rows - 1).bit_length())
-    nobodies = -(-(reach + 1) // kernels.LINE) * kernels.LINE
-    return kernels.CountShape(stride, layout.row_blocks, parts, layout.row_blocks * stride + nobodies, layout.symmetric)
+    padding = -(-(reach + 1) // kernels.LINE) * kernels.LINE
+    return kernels.CountShape(stride, layout.row_blocks, parts, layout.row_blocks * stride + padding, layout.symmetric)
 
 
 def make_window(config: CountConfig, plan: CountPlan, shape: kernels.CountShape) -> kernels.Window:
-    """Return the window as the kernels want it; the word itself, in the middle, weighs nothing."""
+    """Return the window in the form the kernels need; the word itself, in the middle, has weight 0."""
     weights = window_weights(config)
     wide = np.concatenate([weights.left[: plan.left][::-1], [0], weights.right[: plan.right]]).astype(np.int64)
     skipped = config.window_left - plan.left
@@ -42,7 +41,7 @@ def make_window(config: CountConfig, plan: CountPlan, shape: kernels.CountShape)
 
 
 class ChunkCounter:
-    """Counts the chunks of one corpus, keeping the memory from one chunk for the next."""
+    """Counts the chunks of one corpus and reuses its buffers for every chunk."""
 
     def __init__(self, ids: NDArray[np.uint32], layout: Layout, config: CountConfig, plan: CountPlan) -> None:
         self.ids = ids
@@ -51,24 +50,36 @@ class ChunkCounter:
         self.reach = max(plan.left, plan.right, 1)
         self.shape = accumulator_shape(layout, plan.left + plan.right)
         self.window = make_window(config, plan, self.shape)
+
         words = np.arange(layout.rows)
         self.slots = ((words % layout.row_blocks) * self.shape.stride + words // layout.row_blocks).astype(np.uint32)
-        self._nobody = np.uint32(self.shape.blocks * self.shape.stride)
+        self._padding_slot = np.uint32(self.shape.blocks * self.shape.stride)
+
+        # One workspace per thread; a thread takes one for each block and puts it back.
         self._spaces: queue.SimpleQueue[_Workspace] = queue.SimpleQueue()
         for _ in range(plan.threads):
             self._spaces.put(_Workspace(self.shape, layout, plan.block_cells))
 
     def make_index(self, first: int, last: int) -> kernels.Index:
-        """Return the places from `first` up to `last` as slots, units apart, and where every slot occurs in them."""
+        """Return the inverted index of the places `first` to `last - 1`, with padding between units.
+
+        Each thread indexes one range. Tallies of the ranges give each thread its own part of `positions` to write to.
+        """
         threads = self.plan.threads
         edges = np.linspace(first, last, threads + 1).astype(np.int64)
         pieces = [self.ids[edges[part] : edges[part + 1]] for part in range(threads)]
         tallies = np.zeros((threads, self.shape.blocks * self.shape.stride), np.int64)
+
         with ThreadPoolExecutor(threads) as pool:
+            # Count the occurrences of every slot, and the breaks that need padding.
             tally = pool.map(lambda part: kernels.tally_range(pieces[part], self.slots, tallies[part]), range(threads))
             lengths = [piece.size + breaks * (self.reach - 1) for piece, breaks in zip(pieces, tally, strict=True)]
+
+            # Give every range and slot its place in `positions`.
             starts = np.zeros(tallies.shape[1] + 1, np.int64)
             kernels.start_ranges(tallies, starts)
+
+            # Write both arrays; the first and last `reach` places are the context of the chunk.
             places = self.reach + np.cumsum([0, *lengths])
             padded = np.empty(places[-1] + self.reach + _SLACK, np.uint32)
             positions = np.empty(starts[-1] + _SLACK, np.uint32)
@@ -77,28 +88,36 @@ class ChunkCounter:
 
             def index(part: int) -> None:
                 kernels.index_range(
-                    pieces[part], self.slots, self._nobody, self.reach, padded, places[part], tallies[part], positions
+                    pieces[part],
+                    self.slots,
+                    self._padding_slot,
+                    self.reach,
+                    padded,
+                    places[part],
+                    tallies[part],
+                    positions,
                 )
 
             list(pool.map(index, range(threads)))
+
         return kernels.Index(padded, positions, starts)
 
     def _pad_edges(self, first: int, last: int, padded: NDArray[np.uint32], end: int) -> None:
-        """Write what lies before and after the chunk, as far as a window reaches."""
-        nothing = np.full(self.reach, self._nobody)
+        """Write the places before and after the chunk, as far as the window reaches."""
+        padding = np.full(self.reach, self._padding_slot)
         before = self._pad(self.ids[max(first - self.reach, 0) : first])
         after = self._pad(self.ids[last : last + self.reach])
-        padded[: self.reach] = np.concatenate([nothing, before])[-self.reach :]
-        padded[end : end + self.reach] = np.concatenate([after, nothing])[: self.reach]
+        padded[: self.reach] = np.concatenate([padding, before])[-self.reach :]
+        padded[end : end + self.reach] = np.concatenate([after, padding])[: self.reach]
 
     def _pad(self, ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         is_word = ids < GAP
-        slots = np.full(ids.size, self._nobody)
+        slots = np.full(ids.size, self._padding_slot)
         slots[is_word] = self.slots[ids[is_word]]
         return np.repeat(slots, np.where(ids == BREAK, self.reach, 1))
 
     def count_block(self, index: kernels.Index, block: int) -> ShardPiece:
-        """Return the cells of a row block; called from threads."""
+        """Return the cells of a row block. Threads may call this concurrently."""
         space = self._spaces.get()
         try:
             return space.count_block(self, index, block)
@@ -107,42 +126,54 @@ class ChunkCounter:
 
 
 class _Workspace:
-    """Memory of one thread."""
+    """Buffers of one thread."""
 
     def __init__(self, shape: kernels.CountShape, layout: Layout, block_cells: int) -> None:
         size = shape.parts * shape.part_stride
         touched = np.zeros(size // kernels.GROUP, np.uint8)
-        narrow, wide = np.zeros(size, np.uint32), np.zeros(size, np.int64)
+        narrow = np.zeros(size, np.uint32)
+        wide = np.zeros(size, np.int64)
         self.space = kernels.Space(narrow, wide, touched, touched.view(np.uint64))
+
         self.ends = np.zeros((layout.largest_rows, layout.column_blocks), np.int64)
-        room = max(block_cells, shape.parts * shape.blocks * shape.stride) + kernels.GROUP  # a row at least
-        self.positions, self.counts = np.empty(room, np.uint32), np.empty(room, np.uint32)
+        capacity = max(block_cells, shape.parts * shape.blocks * shape.stride) + kernels.GROUP  # at least one row
+        self.positions = np.empty(capacity, np.uint32)
+        self.counts = np.empty(capacity, np.uint32)
 
     def _grow(self, used: int) -> None:
-        """Double the room for cells, keeping the first `used`."""
-        positions, counts = np.empty(2 * self.counts.size, np.uint32), np.empty(2 * self.counts.size, np.uint32)
-        positions[:used], counts[:used] = self.positions[:used], self.counts[:used]
-        self.positions, self.counts = positions, counts
+        """Double the capacity for cells and keep the first `used`."""
+        positions = np.empty(2 * self.counts.size, np.uint32)
+        counts = np.empty(2 * self.counts.size, np.uint32)
+        positions[:used] = self.positions[:used]
+        counts[:used] = self.counts[:used]
+        self.positions = positions
+        self.counts = counts
 
     def count_block(self, counter: ChunkCounter, index: kernels.Index, block: int) -> ShardPiece:
-        shape, layout = counter.shape, counter.layout
+        """Return the cells of a row block in shard order, growing the buffers as needed."""
+        shape = counter.shape
+        layout = counter.layout
         rows = block_length(layout.rows, layout.row_blocks, block)
         slot = block * shape.stride
-        most_units = int(index.starts[slot + shape.stride] - index.starts[slot]) * int(counter.window.wide.sum())
-        large = np.zeros((2, most_units // kernels.SATURATED + 1), np.int64)
+        max_units = int(index.starts[slot + shape.stride] - index.starts[slot]) * int(counter.window.wide.sum())
+        # A large cell has at least SATURATED units, which bounds their number.
+        large = np.zeros((2, max_units // kernels.SATURATED + 1), np.int64)
         progress = np.zeros(3, np.int64)
+
         while True:
-            found = kernels.CountedCells(self.positions, self.counts, self.ends[:rows], large[0], large[1])
-            kernels.count_rows(index, counter.window, shape, self.space, block, found, progress)
+            counted = kernels.CountedCells(self.positions, self.counts, self.ends[:rows], large[0], large[1])
+            kernels.count_rows(index, counter.window, shape, self.space, block, counted, progress)
             if progress[0] == rows:
-                return _group(found, int(progress[1]), int(progress[2]))
+                return _group_by_shard(counted, int(progress[1]), int(progress[2]))
             self._grow(int(progress[1]))
 
 
-def _group(found: kernels.CountedCells, cells: int, large: int) -> ShardPiece:
-    lengths = np.zeros(found.ends.shape[1], np.int64)
-    positions, counts = np.empty(cells, np.uint32), np.empty(cells, np.uint32)
+def _group_by_shard(counted: kernels.CountedCells, cells: int, large: int) -> ShardPiece:
+    lengths = np.zeros(counted.ends.shape[1], np.int64)
+    positions = np.empty(cells, np.uint32)
+    counts = np.empty(cells, np.uint32)
     large_cells = np.zeros(large, np.int64)
-    kernels.group_by_shard(found, large, lengths, positions, counts, large_cells)
-    order = np.argsort(large_cells)
-    return ShardPiece(lengths, positions, counts, large_cells[order], found.large_counts[:large][order])
+    kernels.group_by_shard(counted, large, lengths, positions, counts, large_cells)
+
+    order = np.argsort(large_cells)  # the side table is sorted by index
+    return ShardPiece(lengths, positions, counts, large_cells[order], counted.large_counts[:large][order])

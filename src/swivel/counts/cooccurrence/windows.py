@@ -1,6 +1,6 @@
-"""What a window weighs and which column a neighbour falls to. Pure arithmetic.
+"""Weights of the window, and the column of each neighbor. Pure integer arithmetic.
 
-Receives a `CountConfig`; hands on whole numbers: weights in units of 1 / unit, and parts of a word's columns.
+Weights are integers in units of 1 / unit. A word has one column, or several *parts*: left and right, near and far.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
 
-_LARGEST_UNIT = 1 << 24
-_BINARY_UNIT = 1 << 20  # where no common unit is small enough, weights are rounded to this
+_MAX_UNIT = 1 << 24
+_BINARY_UNIT = 1 << 20  # unit of rounded weights, if the exact common unit is too large
 
 
 @dataclass(frozen=True, slots=True)
 class WindowWeights:
-    """Weights of the window in units of 1 / unit; `left[t - 1]` is that of distance t."""
+    """Weights of the window in units of 1 / unit; `left[t - 1]` is the weight at distance t."""
 
     unit: int
     left: NDArray[np.int64]
@@ -28,25 +28,33 @@ class WindowWeights:
 
 
 def window_weights(config: CountConfig) -> WindowWeights:
-    """Return the weights of both sides of the window.
+    """Return the weights of the left and the right side of the window.
 
     >>> window_weights(CountConfig(window=3)).left.tolist()
     [6, 3, 2]
     """
-    left, right = config.window_left, config.window_right
     unit = _choose_unit(config)
-    return WindowWeights(unit, _weigh_side(config.weight, left, unit), _weigh_side(config.weight, right, unit))
+    left = _weigh_side(config.weight, config.window_left, unit)
+    right = _weigh_side(config.weight, config.window_right, unit)
+    return WindowWeights(unit, left, right)
 
 
 def _choose_unit(config: CountConfig) -> int:
-    left, right = config.window_left, config.window_right
+    """Return the least common multiple of the denominators of all weights, or _BINARY_UNIT if it is too large."""
+    left = config.window_left
+    right = config.window_right
     if config.weight == "uniform":
         return 1
+
+    # Harmonic: 1/t for t = 1, 2, ...; linear: multiples of 1/left and 1/right.
+    divisors = range(1, max(left, right) + 1) if config.weight == "harmonic" else (max(left, 1), max(right, 1))
     unit = 1
-    for divisor in range(1, max(left, right) + 1) if config.weight == "harmonic" else (max(left, 1), max(right, 1)):
+
+    for divisor in divisors:
         unit = math.lcm(unit, divisor)
-        if unit > _LARGEST_UNIT:
+        if unit > _MAX_UNIT:
             return _BINARY_UNIT
+
     return unit
 
 
@@ -54,12 +62,15 @@ def _weigh_side(weight: str, size: int, unit: int) -> NDArray[np.int64]:
     distances = np.arange(1, size + 1, dtype=np.int64)
     if weight == "uniform":
         return np.full(size, unit, np.int64)
-    above, below = (1, distances) if weight == "harmonic" else (size + 1 - distances, max(size, 1))
-    return np.maximum((2 * unit * above + below) // (2 * below), 1).astype(np.int64)  # rounded half up
+
+    # The weight is numerator / denominator: 1/t, or (size + 1 - t) / size.
+    numerator, denominator = (1, distances) if weight == "harmonic" else (size + 1 - distances, max(size, 1))
+    rounded = (2 * unit * numerator + denominator) // (2 * denominator)  # half up
+    return np.maximum(rounded, 1).astype(np.int64)
 
 
 def part_names(config: CountConfig) -> tuple[str, ...]:
-    """Return the names of a word's columns; () where there is one and it is the word itself.
+    """Return the names of the columns of a word, or () if the word itself is its only column.
 
     >>> part_names(CountConfig(columns="directional-bands"))
     ('left 1', 'left 2-10', 'right 1', 'right 2-10')
@@ -80,7 +91,7 @@ def _range_name(first: int, last: int) -> str:
 
 
 def place_parts(config: CountConfig) -> NDArray[np.int64]:
-    """Return the part of each place of the window, from the farthest left to the farthest right."""
+    """Return the part of each place of the window, from left to right."""
     places = np.arange(-config.window_left, config.window_right + 1)
     parts = np.zeros(places.size, np.int64)
     if config.has_bands:
@@ -91,7 +102,7 @@ def place_parts(config: CountConfig) -> NDArray[np.int64]:
 
 
 def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary | None:
-    """Return the columns: word by word, part by part; None where they are the rows.
+    """Return the vocabulary of the columns, all parts of a word adjacent; None if columns are the rows.
 
     >>> column_vocabulary(Vocabulary(["the"], [3]), CountConfig(columns="directional")).tokens
     ('left:the', 'right:the')
@@ -104,5 +115,5 @@ def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary
 
 
 def is_symmetric(config: CountConfig) -> bool:
-    """Return whether x_ij = x_ji: one column a word, and both sides of the window weigh the same."""
+    """Return whether x_ij = x_ji: a word has one column, and both sides of the window are equal."""
     return config.columns == "symmetric" and config.window_left == config.window_right

@@ -1,7 +1,7 @@
-"""Other people's counts to a matrix: triples, tables, sparse matrices, baskets, GloVe's and TensorFlow Swivel's files.
+"""Import counts of other tools: triples, tables, sparse matrices, baskets, files of GloVe and TensorFlow Swivel.
 
-Receives files or objects, hands on a `Matrix`, whose rows and columns are sorted by falling sum and may be different
-things. Everything is streamed, inside the memory given; what is malformed is refused with its place. It reads no text.
+The result is a `Matrix` with rows and columns in descending order of their sums. Sources are streamed within the memory
+budget, and errors name the file and the line, row or cell.
 """
 
 from swivel.counts.importers.config import FORMATS, ImportConfig

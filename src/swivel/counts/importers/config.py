@@ -1,4 +1,4 @@
-"""Every config_field of importing: its default, its check and its help. Receives values, hands on an `ImportConfig`."""
+"""Settings of importing: defaults, validation and help texts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SIDES = ("apart", "same", "mirrored", "undirected")
 SEPARATORS = {"tab": b"\t", "comma": b",", "semicolon": b";", "bar": b"|", "space": b" "}
 
 _TEXT = ("triples", "edges", "baskets")
+# Formats to which a setting applies.
 _TAKEN_BY = {
     "fields": ("triples", "edges", "parquet", "arrow", "memory"),
     "header": _TEXT,
@@ -31,38 +32,40 @@ def _optional_choice(help: str, *choices: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportConfig:
-    """How somebody's counts are read. What is None is told by the file.
+    """Settings of `import_counts`. A value of None is determined from the source.
 
     >>> ImportConfig(fields="user,page").field_names
     ('user', 'page')
     """
 
-    format: str | None = _optional_choice("what the source is; default: told by its name", *FORMATS)
+    format: str | None = _optional_choice("format of the source; default: determined by the file name", *FORMATS)
     sides: str | None = _optional_choice(
-        "rows and columns are different things (apart), the same things with a direction (same), the same things with "
-        "every pair there both ways (mirrored) or once (undirected: it counts both ways); default: apart, unless "
-        "the format says otherwise",
+        "relation of rows and columns: different things (apart), the same things with direction (same), the same "
+        "things with every pair given in both orders (mirrored) or once (undirected, counted in both orders); "
+        "default: apart, or what the format implies",
         *SIDES,
     )
     fields: str | None = config_field(
         None,
-        "names, or places from 1, of the row, the column and the count in a table, as user,page,visits; two of them: "
-        "every count is 1; default: the first three",
+        "names, or positions from 1, of the row, the column and the count in a table, such as user,page,visits; with "
+        "only two, every count is 1; default: the first three",
         TEXT,
         optional=True,
     )
-    header: bool = config_field(False, "the first line of a text is a header", FLAG)
-    separator: str | None = _optional_choice("what parts the fields of a line; default: told by the file", *SEPARATORS)
-    comment: str | None = config_field(None, "lines of text that begin so are left out, such as #", TEXT, optional=True)
+    header: bool = config_field(False, "the first line of a text file is a header", FLAG)
+    separator: str | None = _optional_choice(
+        "separator of the fields of a line; default: detected from the file", *SEPARATORS
+    )
+    comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT, optional=True)
     window: int | None = config_field(
-        None, "baskets: only items at most so far apart, in order; default: all that are together", POSITIVE_INT,
+        None, "baskets: count items at most this far apart, in order; default: all pairs of a basket", POSITIVE_INT,
         optional=True,
     )  # fmt: skip
-    weight: str = choice("harmonic", "with --window: weight of an item at distance t: 1/t, or 1", "harmonic", "uniform")
+    weight: str = choice("harmonic", "weight of an item at distance t in a window: 1/t, or 1", "harmonic", "uniform")
     largest_basket: int = config_field(
-        5_000, "baskets without a window: refuse longer ones, of which every pair would count", POSITIVE_INT
+        5_000, "baskets without a window: longest basket allowed, because all its pairs are counted", POSITIVE_INT
     )
-    drop_empty: bool = config_field(False, "leave out the rows and columns of a matrix that have no counts", FLAG)
+    drop_empty: bool = config_field(False, "omit rows and columns of a matrix that have no counts", FLAG)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,12 +74,12 @@ class ImportConfig:
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """Names or places of the row, the column and the count; () where nobody chose."""
+        """Names or positions of the row, the column and the count; () if `fields` is None."""
         return () if self.fields is None else tuple(name.strip() for name in self.fields.split(","))
 
 
 def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
-    """Raise ConfigError for a setting that would change nothing: whoever gave it expects something else.
+    """Raise ConfigError for a setting that has no effect on this format.
 
     >>> refuse_idle_settings(ImportConfig(window=5), "baskets", "visits.txt")
     """
@@ -84,20 +87,20 @@ def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
     for setting, formats in _TAKEN_BY.items():
         if setting in given and format not in formats:
             known = ", ".join(kind for kind in formats if kind != "memory")
-            raise ConfigError(f"{setting} is for {known}; {name} is read as {format}: leave it out, or pass --format")
+            raise ConfigError(f"{setting} applies to {known}, but {name} is read as {format}; omit it, or pass format")
     if "weight" in given and config.window is None:
-        raise ConfigError("weight is that of a distance; it needs a window")
+        raise ConfigError("weight applies to distances in a window; pass window")
 
 
 def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where: str) -> tuple[int, ...]:
-    """Return the places, from 0, of row, column and (where there is one) count among the fields of a table.
+    """Return the positions, from 0, of the row, the column and optionally the count in the fields of a table.
 
     >>> pick_fields(ImportConfig(fields="page,user"), ["user", "page", "day"], 3, "log.csv")
     (1, 0)
     """
     if not config.field_names:
         if width < 2:
-            raise ConfigError(f"{where}: {width} field; a row and a column are two (--separator says what parts them)")
+            raise ConfigError(f"{where}: {width} field, but a row and a column are needed; pass the separator")
         return tuple(range(min(width, 3)))
     return tuple(_find_field(name, names, width, where) for name in config.field_names)
 
@@ -107,7 +110,9 @@ def _find_field(name: str, names: list[str] | None, width: int, where: str) -> i
         return names.index(name)
     if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= width:
         return int(name) - 1
-    has = f"{width} fields without names (a header is taken with --header)"
+
+    has = f"{width} fields without names (pass header if the first line has them)"
     if names is not None:
         has = ", ".join(map(one_line, names))
+
     raise ConfigError(f"{where}: no field {name!r}; it has {has}")

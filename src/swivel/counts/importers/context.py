@@ -1,4 +1,4 @@
-"""What every reader is given: the settings, the two sides, and whom to tell how far it is."""
+"""State of one import that all readers share: settings, labels of rows and columns, progress."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from swivel.runtime.progress import Task
 
 @dataclass(slots=True)
 class ImportContext:
-    """One import under way.
+    """State of one import.
 
     Attributes
     ----------
     config
-        The settings.
+        Settings of the import.
     row_side, column_side
-        Labels or places; the same object where rows and columns are the same things.
+        Table of labels, or positions of a matrix; the same object if rows and columns are the same things.
     row_labels, column_labels
-        What the user calls the places of a matrix.
+        Labels for the rows and columns of a matrix, from the user or from the format.
     sides
-        What rows and columns are to each other; a reader of a format that says so sets it.
+        Relation of rows and columns (see `ImportConfig.sides`); some readers set it from the file.
     """
 
     config: ImportConfig
@@ -39,9 +39,10 @@ class ImportContext:
     _name: str = ""
 
     def __post_init__(self) -> None:
-        half = self.memory_bytes // (2 if self.is_shared else 4)
-        self.row_side = LabelTable(memory_bytes=half)
-        self.column_side = self.row_side if self.is_shared else LabelTable(memory_bytes=half)
+        # All labels together may take half of the memory.
+        budget = self.memory_bytes // (2 if self.is_shared else 4)
+        self.row_side = LabelTable(memory_bytes=budget)
+        self.column_side = self.row_side if self.is_shared else LabelTable(memory_bytes=budget)
 
     @property
     def is_shared(self) -> bool:
@@ -50,41 +51,45 @@ class ImportContext:
 
     @property
     def rows(self) -> LabelTable:
-        """The table of the rows' labels."""
+        """The label table of the rows, for readers of labeled sources."""
         assert isinstance(self.row_side, LabelTable)
         return self.row_side
 
     @property
     def columns(self) -> LabelTable:
-        """The table of the columns' labels."""
+        """The label table of the columns, for readers of labeled sources."""
         assert isinstance(self.column_side, LabelTable)
         return self.column_side
 
     @property
     def used_bytes(self) -> int:
-        """What the tables of labels take."""
+        """Memory of the label tables in bytes."""
         tables = {id(side): side for side in (self.row_side, self.column_side)}.values()
         return sum(side.used_bytes for side in tables if isinstance(side, LabelTable))
 
     def advance(self, amount: float) -> None:
-        """Report that so much of the source is read."""
+        """Report progress: `amount` more bytes or rows of the source are read."""
         self.task.advance(amount)
 
     def set_shape(self, rows: int, columns: int, name: str) -> None:
-        """Say that ids are places in a matrix of this shape."""
+        """Declare that ids are positions in a matrix of this shape, not labels."""
         if self.is_shared and rows != columns:
-            raise CountsError(f"{name}: {rows:,} rows and {columns:,} columns cannot be the same things (--sides)")
-        self._shape, self._name = (rows, columns), name
+            raise CountsError(
+                f"{name}: {rows:,} rows and {columns:,} columns cannot be the same things; pass sides='apart'"
+            )
+        self._shape = (rows, columns)
+        self._name = name
 
     def settle(self, counts: int) -> None:
-        """Make the places of a matrix, now that it is known how many counts it has."""
+        """Create the positions of a matrix after reading, when its number of counts is known."""
         if self._shape is None:
             if self.row_labels is not None or self.column_labels is not None:
-                raise ConfigError("row_labels and column_labels name the places of a matrix; this source has labels")
+                raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
             return
+
         rows, columns = self._shape
-        self.row_side = make_places(rows, self.row_labels, counts, f"{self._name}: its rows")
+        self.row_side = make_places(rows, self.row_labels, counts, self._name, "rows")
         if self.is_shared:
             self.column_side = self.row_side
         else:
-            self.column_side = make_places(columns, self.column_labels, counts, f"{self._name}: its columns")
+            self.column_side = make_places(columns, self.column_labels, counts, self._name, "columns")

@@ -1,7 +1,7 @@
-"""Triples in text: a row, a column and, where there is one, a count, on each line.
+"""Read triples from text: a row, a column and optionally a count on each line.
 
-Receives files, hands on chunks of cells. A block whose lines all have the same number of fields is split in one go, by
-the interpreter's own C; lines one by one are read only where something is unusual. A third of a microsecond a line.
+A block in which all lines have the same number of fields is split with one call of `bytes.split`, about a third of a
+microsecond per line. Only unusual blocks are split line by line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError
 
-_KNOWN_NUMBERS = 1 << 16  # counts that are remembered by their spelling
+_KNOWN_NUMBERS = 1 << 16  # cache size: counts by their text
 _CSV_LINES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldBatch:
-    """Fields of some lines, `width` a line, and the number of each line."""
+    """Fields of some lines, `width` per line, and the number of each line."""
 
     name: str
     fields: list[bytes]
@@ -44,10 +44,10 @@ class _FieldBatch:
 
 
 class _Numbers(dict[bytes, float]):
-    """Counts by their spelling."""
+    """Cache of counts by their text."""
 
     def __missing__(self, text: bytes) -> float:
-        if b"_" in text:  # Python's own licence
+        if b"_" in text:  # float() accepts 1_000, other tools do not
             raise ValueError
         value = float(text)
         if len(self) < _KNOWN_NUMBERS:
@@ -55,13 +55,13 @@ class _Numbers(dict[bytes, float]):
         return value
 
     def parse(self, texts: list[bytes], place: Place) -> NDArray[np.float64]:
-        """Return counts as numbers."""
+        """Return counts as numbers; raise CountsError with the place of a text that is not a number."""
         try:
             return np.fromiter(map(self.__getitem__, texts), np.float64, len(texts))
         except ValueError:
             index = next(index for index, text in enumerate(texts) if not _is_number(text))
             shown = texts[index][:40].decode(errors="backslashreplace")
-            hint = "; a header is taken with --header" if place(index).endswith("line 1") else ""
+            hint = "; pass header if the first line is a header" if place(index).endswith("line 1") else ""
             raise CountsError(f"{place(index)}: the count {shown!r} is not a number{hint}") from None
 
 
@@ -73,32 +73,41 @@ def _is_number(text: bytes) -> bool:
     return b"_" not in text
 
 
-def read_triples(file: Path, reading: ImportContext) -> Iterator[ImportChunk]:
+def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a text file: `row SEPARATOR column SEPARATOR count`; without a third field the count is 1."""
-    config, numbers = reading.config, _Numbers()
-    batches = _read_batches(file, config, reading)
+    config = context.config
+    numbers = _Numbers()
+    batches = _read_batches(file, config, context)
     first = next(batches, None)
     if first is None:
         return
+
     names = None
     if config.header:
         names = [field.decode(errors="replace") for field in first.fields[: first.width]]
         first = first.without_first()
+
     picks = pick_fields(config, names, first.width, str(file))
+
     for batch in itertools.chain([first], batches):
         rows, columns, *counts = (batch.fields[pick :: batch.width] for pick in picks)
         yield ImportChunk(
-            reading.rows.look_up(rows, batch.place),
-            reading.columns.look_up(columns, batch.place),
+            context.rows.look_up(rows, batch.place),
+            context.columns.look_up(columns, batch.place),
             numbers.parse(counts[0], batch.place) if counts else None,
             batch.place,
         )
 
 
-def _read_batches(file: Path, config: ImportConfig, reading: ImportContext) -> Iterator[_FieldBatch]:
-    """Yield fields in batches, every line with as many as the first one; blank lines and comments are left out."""
+def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[_FieldBatch]:
+    """Yield the fields of a file in batches, without blank lines and comments.
+
+    Every line must have as many fields as the first one.
+    """
     blocks = read_lines(file)
-    separator, width = b"", 0
+    separator = b""
+    width = 0
+
     for lines in blocks:
         if not separator:
             sample = next(_kept_lines(lines, config.comment), None)
@@ -107,17 +116,19 @@ def _read_batches(file: Path, config: ImportConfig, reading: ImportContext) -> I
             separator = choose_separator(file, config, sample[1])
             width = len(_split(sample[1], separator))
             if separator == b"," and b'"' in sample[1]:
-                width = 0  # commas inside quotation marks part nothing
+                width = 0  # commas inside quotation marks do not separate; csv.reader finds the width
+
         if separator == b"," and b'"' in lines.data:
-            yield from _read_quoted(itertools.chain([lines], blocks), config, reading, width)
+            yield from _read_quoted(itertools.chain([lines], blocks), config, context, width)
             return
-        reading.advance(lines.cost)
+
+        context.advance(lines.cost)
         even = None if config.comment else _split_evenly(lines, separator, width)
         yield even or _split_lines(lines, separator, width, config.comment)
 
 
 def choose_separator(file: Path, config: ImportConfig, sample: bytes) -> bytes:
-    """Return what parts the fields: as asked for, a comma in .csv files, else a tab if there is one, else blanks."""
+    """Return the separator: the configured one, a comma for .csv, a tab if the sample has one, else a space."""
     if config.separator is not None:
         return SEPARATORS[config.separator]
     if ".csv" in (suffix.lower() for suffix in file.suffixes[-2:]):
@@ -130,7 +141,7 @@ def _split(line: bytes, separator: bytes) -> list[bytes]:
 
 
 def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the lines that hold something."""
+    """Yield number and content of the lines that are not blank and not comments."""
     mark = comment.encode() if comment else None
     for number, line in enumerate(lines.data.split(b"\n"), lines.first):
         if line.strip(b" \r\v\f") and not (mark and line.startswith(mark)):
@@ -138,16 +149,19 @@ def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, by
 
 
 def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> _FieldBatch | None:
-    """Return the fields of a block in which every line has `width` of them, or None."""
+    """Return the fields of a block if every line has `width` fields, else None."""
     codes = np.frombuffer(lines.data, np.uint8)
     ends = codes == ord("\n")
     marks = np.flatnonzero(ends | (codes == ord(separator)))
     if not width or marks.size % width:
         return None
+
+    # With `width` fields per line, every width-th separator is a line feed and no other one is.
     is_end = ends[marks].reshape(-1, width)
     blank = separator == b" " and (marks[0] == 0 or bool((np.diff(marks) == 1).any()) or b"\t" in lines.data)
     if blank or not is_end[:, -1].all() or is_end[:, :-1].any():
         return None
+
     fields = lines.data.replace(b"\n", separator).split(separator)
     fields.pop()
     return _FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)), lines.cost)
@@ -156,29 +170,33 @@ def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> _FieldBatch
 def _split_lines(lines: LineBlock, separator: bytes, width: int, comment: str | None) -> _FieldBatch:
     fields: list[bytes] = []
     numbers = []
+
     for number, line in _kept_lines(lines, comment):
         split = _split(line, separator)
         _refuse_uneven(lines.name, number, len(split), width)
         fields += split
         numbers.append(number)
+
     return _FieldBatch(lines.name, fields, width, numbers, lines.cost)
 
 
-def _refuse_uneven(name: str, number: int, found: int, width: int) -> None:
-    if found != width:
-        raise CountsError(f"{name}, line {number:,}: {found} fields, the first line has {width}")
+def _refuse_uneven(name: str, number: int, count: int, width: int) -> None:
+    if count != width:
+        raise CountsError(f"{name}, line {number:,}: {count} fields, but the first line has {width}")
 
 
 def _read_quoted(
-    blocks: Iterator[LineBlock], config: ImportConfig, reading: ImportContext, width: int
+    blocks: Iterator[LineBlock], config: ImportConfig, context: ImportContext, width: int
 ) -> Iterator[_FieldBatch]:
-    """Yield what is left of a .csv file, fields in quotation marks included, which may hold commas and line ends."""
+    """Yield the rest of a .csv file with quoted fields, which may contain commas and line ends."""
     first = next(blocks)
-    rows = csv.reader(_decode_lines(itertools.chain([first], blocks), reading), strict=True)
+    rows = csv.reader(_decode_lines(itertools.chain([first], blocks), context), strict=True)
     begin = first.first - 1
+
     while True:
         fields: list[bytes] = []
         numbers: list[int] = []
+
         try:
             for row in itertools.islice(rows, _CSV_LINES):
                 number = begin + rows.line_num
@@ -190,14 +208,16 @@ def _read_quoted(
                 numbers.append(number)
         except csv.Error as error:
             raise CountsError(f"{first.name}, line {begin + rows.line_num:,}: not CSV ({error})") from None
+
         if not numbers:
             return
+
         yield _FieldBatch(first.name, fields, width, numbers, 0)
 
 
-def _decode_lines(blocks: Iterator[LineBlock], reading: ImportContext) -> Iterator[str]:
+def _decode_lines(blocks: Iterator[LineBlock], context: ImportContext) -> Iterator[str]:
     for lines in blocks:
-        reading.advance(lines.cost)
+        context.advance(lines.cost)
         for index, line in enumerate(lines.data.split(b"\n")[:-1]):
             try:
                 yield line.decode() + "\n"

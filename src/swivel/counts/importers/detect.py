@@ -1,8 +1,4 @@
-"""What a source is: its format, told by its name, its content or its type; and the reader for it.
-
-Receives what the user named, hands on a `ImportSource`: a format, files or an object, and how much there is to read. It opens
-no file but to look whether a folder is one of TensorFlow's.
-"""
+"""Detect the format of a source from its name, content or type, and choose the reader."""
 
 from __future__ import annotations
 
@@ -60,18 +56,18 @@ _DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
-    """What is to be read.
+    """A source of counts: its format, files and reader.
 
     Attributes
     ----------
     format
-        One of `settings.FORMATS`, or "memory" for an object.
+        One of `config.FORMATS`, or "memory" for an object.
     files
         Files or folders, in order; () for an object.
     size
-        Bytes, rows or cells; None where that cannot be known.
+        Bytes, rows or cells; None if unknown.
     read
-        Yields the chunks.
+        Function that yields the chunks.
     """
 
     format: str
@@ -81,23 +77,25 @@ class ImportSource:
 
     @property
     def name(self) -> str:
-        """What it is called in a message: the first file, and how many more there are."""
+        """Name in messages: the first file and the number of further files."""
         if not self.files:
             return "the source"
-        return f"{self.files[0]} and {len(self.files) - 1:,} more" if len(self.files) > 1 else str(self.files[0])
+        if len(self.files) > 1:
+            return f"{self.files[0]} and {len(self.files) - 1:,} more"
+        return str(self.files[0])
 
     @property
     def is_baskets(self) -> bool:
-        """Whether it yields baskets rather than cells."""
+        """Whether `read` yields baskets instead of cells."""
         return self.format == "baskets"
 
     @property
     def default_sides(self) -> str:
-        """What rows and columns are to each other where nobody says."""
+        """Relation of rows and columns if the settings do not give it."""
         return _DEFAULT_SIDES.get(self.format, "apart")
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a digest for each file, by its name; nothing for what is in memory or comes from a pipe."""
+        """Return a digest for each file; an empty dictionary for objects and standard input."""
         if not self.files or STDIN in self.files:
             return {}
         beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
@@ -105,24 +103,27 @@ class ImportSource:
 
 
 def find_source(source: Any, config: ImportConfig) -> ImportSource:
-    """Return what a path, several paths or an object is; raise ConfigError where that cannot be told."""
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
     paths = _as_paths(source)
     if paths is None:
         return _find_object(source, config)
     if not paths:
-        raise ConfigError("no source: name a file, several, or a folder")
+        raise ConfigError("no source: pass a file, several files, or a folder")
+
     files = tuple(file for path in paths for file in _expand(path, config.format))
     formats = {config.format or _guess_format(file) for file in files}
     if len(formats) > 1:
-        raise ConfigError(f"sources of several formats ({', '.join(sorted(formats))}): import them one by one")
+        raise ConfigError(f"sources have several formats ({', '.join(sorted(formats))}); import them separately")
+
     format = formats.pop()
     if format in _ONE_FILE and len(files) > 1:
-        raise ConfigError(f"{files[1]}: a second source; of format {format} only one is read at a time")
+        raise ConfigError(f"{files[1]}: second source, but format {format} allows only one; import them separately")
+
     _check_files(files, format)
 
-    def read(reading: ImportContext) -> Iterator[Any]:
+    def read(context: ImportContext) -> Iterator[Any]:
         for file in files:
-            yield from _READERS[format](file, reading)
+            yield from _READERS[format](file, context)
 
     return ImportSource(format, files, _total_size(files), read)
 
@@ -138,57 +139,69 @@ def _as_paths(source: Any) -> list[str | Path] | None:
 def _expand(path: str | Path, format: str | None) -> list[Path]:
     if format in (None, "tensorflow") and str(path) != "-" and tensorflow.is_tensorflow_folder(Path(path)):
         return [Path(path)]
+
     if format == "tensorflow":
         names = f"{tensorflow.ROW_WORDS} and {tensorflow.COLUMN_WORDS}"
-        raise CountsError(f"{path}: not a folder of the 2017 Swivel: it has {names}")
+        raise CountsError(f"{path}: not a folder of the 2017 Swivel, which contains {names}")
+
     try:
         return list_paths(path)
     except CorpusError as error:
-        raise CountsError(str(error).removesuffix(" (texts themselves are passed as a list of strings)")) from None
+        raise CountsError(str(error).removesuffix(" (pass texts as a list of strings)")) from None
 
 
 def _guess_format(file: Path) -> str:
     if tensorflow.is_tensorflow_folder(file):
         return "tensorflow"
+
     suffixes = [suffix.lower() for suffix in file.suffixes]
     if suffixes and suffixes[-1] in _PACKED:
         suffixes.pop()
+
     if not suffixes or suffixes[-1] not in SUFFIXES:
         known = ", ".join(SUFFIXES)
-        raise ConfigError(f"{file}: what is it? Its name ends in none of {known}; pass --format")
+        raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format")
+
     return SUFFIXES[suffixes[-1]]
 
 
 def _check_files(files: tuple[Path, ...], format: str) -> None:
     for file in files:
         if format not in _PACKABLE and (file == STDIN or file.suffix.lower() in _PACKED):
-            what = "standard input" if file == STDIN else str(file)
-            raise CountsError(f"{what}: {format} is read from files as they are; save or unpack it first")
+            name = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{name}: {format} must be an uncompressed file; save or unpack it first")
 
 
 def _total_size(files: tuple[Path, ...]) -> float | None:
     if any(file == STDIN for file in files):
         return None
-    parts = [part for file in files for part in (file.glob(tensorflow.SHARDS) if file.is_dir() else [file])]
-    return sum(part.stat().st_size for part in parts)
+
+    total = 0
+    for file in files:
+        parts = file.glob(tensorflow.SHARDS) if file.is_dir() else [file]
+        total += sum(part.stat().st_size for part in parts)
+
+    return total
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:
     if config.format not in (None, "triples", "edges", "baskets"):
-        raise ConfigError(f"format {config.format} is one of files; what is in memory says itself what it is")
+        raise ConfigError(f"format {config.format} is for files; for an object in memory omit format")
     if config.format == "baskets":
-        return ImportSource("baskets", (), None, lambda reading: baskets.read_basket_lists(_iterable(source), reading))
+        return ImportSource("baskets", (), None, lambda context: baskets.read_basket_lists(_iterable(source), context))
+
     size = source.shape[0] if getattr(source, "shape", None) else None
     if type(source).__module__.partition(".")[0] == "pyarrow":
-        return ImportSource("memory", (), None, lambda reading: arrow.read_table(source, reading))
+        return ImportSource("memory", (), None, lambda context: arrow.read_table(source, context))
     if sparse.is_sparse(source):
-        return ImportSource("memory", (), source.nnz, lambda reading: sparse.read_sparse(source, reading))
+        return ImportSource("memory", (), source.nnz, lambda context: sparse.read_sparse(source, context))
     if tables.is_frame(source):
-        return ImportSource("memory", (), size, lambda reading: tables.read_frame(source, reading))
+        return ImportSource("memory", (), size, lambda context: tables.read_frame(source, context))
     if hasattr(source, "__array__") and hasattr(source, "shape"):
-        return ImportSource("memory", (), None, lambda reading: sparse.read_sparse(source, reading))
+        return ImportSource("memory", (), None, lambda context: sparse.read_sparse(source, context))
     if isinstance(source, Mapping):
         return ImportSource(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
+
     return ImportSource(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
 
 

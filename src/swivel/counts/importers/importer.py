@@ -1,7 +1,7 @@
-"""One way in: whatever holds counts, as a matrix.
+"""`import_counts`: build a matrix from a source of counts.
 
-Receives a source and settings, hands on a finished `Matrix`. The source is read once, into scratch files inside the
-folder of the matrix; then labels are sorted by their sums and the cells go to the builder. Nothing half-written stays.
+The source is read once, into scratch files in the folder of the matrix. Then labels are sorted by their sums, and the
+builder writes the matrix. If the import fails, no partial result remains.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
 
-# A line of triples is 12 bytes or more; its cell takes 16 in the scratch folder and 8 in the matrix. Packed files take
-# more: what they need is known when they are read.
+# A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
+# files take more, which is known only after reading.
 SCRATCH_PER_BYTE = 2
-_MEMORY_PER_BYTE = 5  # of scratch: labels and the cells that are sorted at a time, as far as the budget goes
-_ADVICE = "leave out the rarest labels"
+_MEMORY_PER_BYTE = 5  # per byte of scratch: labels and sorted cells, up to the memory budget
+_ADVICE = "remove the rarest labels"
 
 Labels = str | Path | Sequence[str] | Sequence[int] | None
 
@@ -50,17 +50,21 @@ def import_counts(
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Matrix:
-    """Import somebody's counts and return the matrix, kept in the folder `out` or in a temporary one.
+    """Import counts of another tool and return the matrix, stored in the folder `out` or in a temporary one.
 
     Parameters
     ----------
     source
-        A path, a glob, a folder or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
-        Matrix Market, GloVe's cooccurrence.bin, a folder of the 2017 TensorFlow Swivel, baskets. Or an object: a scipy
-        sparse matrix, an array, a table of pandas, polars or pyarrow, a dictionary from (row, column) to a count, an
+        A path, glob or folder, or several of them: triples as text (also compressed), Parquet, Arrow or Feather; .npz,
+        Matrix Market, GloVe's cooccurrence.bin, a folder of the 2017 TensorFlow Swivel, baskets. Or an object: a SciPy
+        sparse matrix, an array, a pandas, polars or pyarrow table, a dictionary from (row, column) to a count, an
         iterable of (row, column, count).
+    out
+        Folder of the matrix; None for a temporary folder that is deleted with the matrix object.
     row_labels, column_labels
-        What the rows and columns of a matrix are called, or a file that says so, one a line.
+        Labels of the rows and columns of a matrix, or a file with one label per line.
+    options
+        Memory, threads and progress.
     settings
         Fields of ImportConfig: format, sides, fields, header, separator, comment, window, weight, largest_basket,
         drop_empty.
@@ -68,7 +72,7 @@ def import_counts(
     Raises
     ------
     CountsError
-        With the file and the line, row or cell, for what is no count or no label, and for damaged files.
+        For invalid counts and labels and for damaged files, with the file and the line, row or cell.
 
     Examples
     --------
@@ -78,21 +82,25 @@ def import_counts(
     """
     options = options or RunOptions()
     config = _make_config(settings)
-    found = find_source(source, config)
-    refuse_idle_settings(config, found.format, found.name)
+    import_source = find_source(source, config)
+    refuse_idle_settings(config, import_source.format, import_source.name)
+
     named = _Named(_read_labels(row_labels), _read_labels(column_labels))
-    inputs = found.fingerprints()
+    inputs = import_source.fingerprints()
     if inputs and (named.rows is not None or named.columns is not None):
         inputs["labels"] = fingerprint([named.rows, named.columns])
+
     with _folder_or_temporary(out) as path:
         target = ImportTarget(path, {"import": result_settings(config)}, inputs)
         if out is not None and _is_done(target, options):
             return open_matrix(path)
         with hold_folder(path):
             check_libraries("importing")
-            matrix = _import(found, config, named, target, options)
+            matrix = _import(import_source, config, named, target, options)
+
     if out is None:
         weakref.finalize(matrix, remove_tree, path)
+
     return matrix
 
 
@@ -106,9 +114,9 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
     names = [field.name for field in dataclasses.fields(ImportConfig)]
     for setting in settings:
         if setting in {field.name for field in dataclasses.fields(RunOptions)}:
-            raise ConfigError(f"{setting} is given as options=Means({setting}=...): it does not change the result")
+            raise ConfigError(f"{setting} does not change the result; pass options=RunOptions({setting}=...)")
         if setting not in names:
-            raise ConfigError(f"{setting!r} is not a setting of importing; known are {', '.join(names)}")
+            raise ConfigError(f"{setting!r} is not a setting of import_counts; the settings are {', '.join(names)}")
     return ImportConfig(**settings)
 
 
@@ -118,16 +126,18 @@ def _read_labels(labels: Labels) -> list[str] | None:
     if not isinstance(labels, (str, Path)):
         return as_labels(np.array(list(labels), object))
     if not Path(labels).is_file():
-        raise StorageError(f"{labels}: no such file of labels")
+        raise StorageError(f"{labels}: no such label file")
+
     with clear_errors(labels):
         return read_label_file(Path(labels))
 
 
 @contextlib.contextmanager
 def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder to write; what was not there before is gone if the block fails."""
+    """Yield the output folder; if the block fails, delete it unless it existed before."""
     path = Path(tempfile.mkdtemp(prefix="swivel-")) if out is None else Path(out)
     is_new = out is None or not path.exists()
+
     try:
         yield path
     except BaseException:
@@ -137,58 +147,65 @@ def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
 
 
 def _is_done(target: ImportTarget, options: RunOptions) -> bool:
-    """Return whether the folder was made from exactly this; raise where it was made from something else."""
+    """Return whether the folder is the result of the same import; raise FolderExists if it is another result."""
     if options.overwrite or not (target.path / MANIFEST).exists():
         return False
+
     manifest = read_manifest(target.path)
     is_same = manifest.stage == "matrix" and (manifest.config, manifest.inputs) == (target.config, target.inputs)
     if not target.inputs or not is_same:
         raise FolderExists(
-            f"{target.path}: finished already, from other counts or with other settings; "
-            "choose another folder or pass --overwrite"
+            f"{target.path}: already contains a result from other counts or settings; "
+            "choose another folder or pass overwrite"
         )
+
     sweep_folder(target.path)
     options.progress.message(f"{target.path}: finished already, nothing to do")
     return True
 
 
 def _import(
-    found: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, options: RunOptions
+    import_source: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, options: RunOptions
 ) -> Matrix:
-    sides = config.sides or found.default_sides
-    if found.is_baskets:
+    sides = config.sides or import_source.default_sides
+    if import_source.is_baskets:
         sides = check_basket_sides(sides)
-    if found.format == "edges" and config.comment is None:
+    if import_source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
-    if found.files and found.size:
-        disk = int(found.size * SCRATCH_PER_BYTE)
+
+    if import_source.files and import_source.size:
+        disk = int(import_source.size * SCRATCH_PER_BYTE)
         memory = min(options.memory_bytes, _MEMORY_PER_BYTE * disk)
         ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(target.path, options.progress)
+
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder(target.path))
-        spill = BasketSpill(scratch, config, sides) if found.is_baskets else CellSpill(scratch)
+        spill = BasketSpill(scratch, config, sides) if import_source.is_baskets else CellSpill(scratch)
         stack.callback(spill.close_files)
-        reading = _read(found, spill, config, sides, named, options)
-        spill.close(found.name)
+        context = _read(import_source, spill, config, sides, named, options)
+        spill.close(import_source.name)
+
         cells = getattr(spill, "length", 0)
-        reading.settle(cells)
+        context.settle(cells)
         disk, memory = building_bytes(cells, options.memory_bytes)
         ResourceEstimate("building", disk, memory, disk, _ADVICE).check(target.path)
+
         try:
-            return build_matrix(spill, reading, target, options)
+            return build_matrix(spill, context, target, options)
         except CountsError as error:
-            raise CountsError(f"{found.name}: {error}") from error
+            raise CountsError(f"{import_source.name}: {error}") from error
 
 
 def _read(
-    found: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, options: RunOptions
+    import_source: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, options: RunOptions
 ) -> ImportContext:
-    """Read the whole source into the spill."""
+    """Read the whole source into the spill and return the context with its labels."""
     with (
         clear_errors("the source"),
-        track(options.progress, "reading", found.size, "bytes" if found.files else "rows") as task,
+        track(options.progress, "reading", import_source.size, "bytes" if import_source.files else "rows") as task,
     ):
-        reading = ImportContext(config, sides, options.memory_bytes, task, named.rows, named.columns)
-        for chunk in found.read(reading):
+        context = ImportContext(config, sides, options.memory_bytes, task, named.rows, named.columns)
+        for chunk in import_source.read(context):
             spill.add(chunk)
-    return reading
+
+    return context

@@ -1,7 +1,4 @@
-"""Labels to numbers, in the order in which they are first seen; or places, which are numbers already.
-
-Receives labels of a chunk, hands on ids; at the end, all labels. It knows no files: who calls says where a label stood.
-"""
+"""Ids of labels, in order of first occurrence, or positions in a matrix, which need no table."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ from numpy.typing import NDArray
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 
+# Returns the location of the item at an index, for error messages: "visits.tsv, line 12".
 Place = Callable[[int], str]
 
-_BYTES_A_LABEL = 170  # beside its text: the object, its entry in the table, and later its place in the vocabulary
-_FREE_PLACES = 1 << 16  # so many rows or columns a matrix may claim that has hardly any counts
-_PLACES_A_COUNT = 64
+_BYTES_PER_LABEL = 170  # besides its text: the object, its entry in the table, and later in the vocabulary
+_FREE_POSITIONS = 1 << 16  # rows or columns that a matrix may have without any counts
+_POSITIONS_PER_COUNT = 64
 
 
 class _BadLabel(Exception):
@@ -29,7 +27,7 @@ class _BadLabel(Exception):
 
 
 class LabelTable(dict[Any, int]):
-    """Ids of labels, first seen first: of bytes (UTF-8) where they come from text, of strings elsewhere.
+    """Ids of labels in order of first occurrence. Labels are UTF-8 bytes from text files, else strings.
 
     >>> table = LabelTable(memory_bytes=1 << 20)
     >>> table.look_up([b"tea", b"milk", b"tea"], str).tolist(), table.labels()
@@ -43,24 +41,27 @@ class LabelTable(dict[Any, int]):
 
     def __missing__(self, label: Any) -> int:
         text = _check_label(label)
-        self.used_bytes += _BYTES_A_LABEL + 2 * len(text)
+        self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
         if self.used_bytes > self._memory_bytes:
             raise MemoryBudgetError(
                 f"{len(self):,} labels take {format_bytes(self.used_bytes)}, more than half of the memory; "
-                "pass a larger --memory"
+                "pass a larger memory"
             )
+
         return self.setdefault(label, len(self))
 
     def look_up(self, labels: Sequence[Any], place: Place) -> NDArray[np.int64]:
-        """Return the ids of labels, new ones included; `place` says where the label of an index stands."""
+        """Return the ids of labels and add new ones; `place` returns the location of the label at an index."""
         try:
             return np.fromiter(map(self.__getitem__, labels), np.int64, len(labels))
         except _BadLabel as error:
             index = next(index for index, label in enumerate(labels) if label is error.label)
             raise CountsError(f"{place(index)}: {error}") from None
-        except TypeError:  # a list or a dictionary, say, which no table holds
+        except TypeError:  # an unhashable label, such as a list
             index = next(index for index, label in enumerate(labels) if not isinstance(label, Hashable))
-            raise CountsError(f"{place(index)}: labels are strings or integers, got {_shown(labels[index])}") from None
+            raise CountsError(
+                f"{place(index)}: labels must be strings or integers, got {_shown(labels[index])}"
+            ) from None
 
     def labels(self) -> list[str]:
         """Return all labels in the order of their ids."""
@@ -77,11 +78,12 @@ def _check_label(label: Any) -> str:
     elif isinstance(label, str):
         text = label
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-            raise _BadLabel(label, f"the label {label!a} has a lone surrogate, which UTF-8 cannot hold")
+            raise _BadLabel(label, f"the label {label!a} has a lone surrogate, which UTF-8 cannot encode")
     else:
-        raise _BadLabel(label, f"labels are strings or integers, got {_shown(label)}")
+        raise _BadLabel(label, f"labels must be strings or integers, got {_shown(label)}")
+
     if text == "":
-        raise _BadLabel(label, "an empty label")
+        raise _BadLabel(label, "the label is empty")
     return text
 
 
@@ -91,7 +93,7 @@ def _shown(label: Any) -> str:
 
 
 def as_labels(values: NDArray[Any]) -> list[Any]:
-    """Return the labels of an array: strings as they are, integers as text; what is neither is told when looked up."""
+    """Return the labels of an array: strings unchanged, integers as text. `look_up` rejects other types."""
     if values.dtype.kind in "iu":
         return list(map(str, values.tolist()))
     listed: list[Any] = values.tolist()
@@ -102,32 +104,36 @@ def as_labels(values: NDArray[Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPositions:
-    """Rows or columns that are places in a matrix: 0 to size - 1, with labels or without."""
+    """Rows or columns that are positions in a matrix, 0 to size - 1, with or without labels."""
 
     size: int
     given: tuple[str, ...] | None = None
 
     def labels(self) -> list[str]:
-        """Return the label of each place: the number itself where there is none."""
-        return list(map(str, range(self.size))) if self.given is None else list(self.given)
+        """Return the label of each position; without labels, the position itself."""
+        if self.given is None:
+            return list(map(str, range(self.size)))
+        return list(self.given)
 
 
 Side = LabelTable | MatrixPositions
 
 
-def make_places(size: int, labels: Sequence[str] | None, counts: int, name: str) -> MatrixPositions:
-    """Return the places of one side of a matrix of `counts` cells; one that claims far more than it holds is refused.
+def make_places(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> MatrixPositions:
+    """Return the rows or columns of a matrix with `counts` cells.
 
-    >>> make_places(10**12, None, 3, "a.npz: its rows")
+    A size that is implausible for the number of counts raises CountsError, before memory is allocated for it.
+
+    >>> make_places(10**12, None, 3, "a.npz", "rows")
     Traceback (most recent call last):
-    swivel.errors.CountsError: a.npz: its rows are 1,000,000,000,000, its counts only 3: damaged?
+    swivel.errors.CountsError: a.npz: 1,000,000,000,000 rows for only 3 counts; is it damaged?
     """
     if labels is not None:
         if len(labels) != size:
-            raise CountsError(f"{name} are {size:,}, the labels given for them {len(labels):,}")
-        return MatrixPositions(size, _check_labels(labels, name))
-    if size > _FREE_PLACES + _PLACES_A_COUNT * counts:
-        raise CountsError(f"{name} are {size:,}, its counts only {counts:,}: damaged?")
+            raise CountsError(f"{name}: {size:,} {side}, but {len(labels):,} labels for them")
+        return MatrixPositions(size, _check_labels(labels, f"{name}: {side}"))
+    if size > _FREE_POSITIONS + _POSITIONS_PER_COUNT * counts:
+        raise CountsError(f"{name}: {size:,} {side} for only {counts:,} counts; is it damaged?")
     return MatrixPositions(size)
 
 
@@ -139,6 +145,7 @@ def _check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
         except _BadLabel as error:
             raise CountsError(f"{name}: label {number:,}: {error}") from None
         if label in seen:
-            raise CountsError(f"{name}: label {number:,}: {label!r} is there twice")
+            raise CountsError(f"{name}: label {number:,}: {label!r} occurs twice")
         seen.add(label)
+
     return tuple(labels)

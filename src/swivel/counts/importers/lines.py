@@ -1,7 +1,4 @@
-"""Text files, compressed or not, as blocks of whole lines.
-
-Receives a file, hands on bytes and the number of their first line. It knows neither fields nor labels.
-"""
+"""Read text files, compressed or not, in blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from swivel.config import CorpusConfig
 from swivel.corpus.sources import STDIN, open_streams
 from swivel.errors import CountsError
 
-LONGEST_LINE = 1 << 24
+MAX_LINE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Whole lines, each ended by a line feed; `first` is the number of the first one, from 1."""
+    """Whole lines, each with a line feed at its end; `first` is the number of the first line, from 1."""
 
     name: str
     first: int
@@ -26,14 +23,17 @@ class LineBlock:
     cost: int
 
     def place(self, index: int) -> str:
-        """Return where a line is, in words."""
+        """Return the file and number of a line, for error messages."""
         return f"{self.name}, line {self.first + index:,}"
 
 
 def read_lines(file: Path) -> Iterator[LineBlock]:
-    """Yield a file's lines in blocks of a megabyte or so; CRLF becomes LF, a byte order mark goes."""
+    """Yield the lines of a file in blocks of about a megabyte, with LF line ends and no byte order mark."""
     name = "standard input" if file == STDIN else str(file)
-    held, cost, first = b"", 0, 1
+    held = b""  # the start of a line that continues in the next block
+    cost = 0
+    first = 1
+
     for stream in open_streams(file, CorpusConfig()):
         for block in stream.blocks():
             cost += block.cost
@@ -43,14 +43,18 @@ def read_lines(file: Path) -> Iterator[LineBlock]:
             else:
                 lines = LineBlock(name, first, _with_feeds(held + whole), cost)
                 yield lines
-                first, held, cost = first + lines.data.count(b"\n"), rest, 0
-            if len(held) > LONGEST_LINE:
-                raise CountsError(f"{name}, line {first:,}: longer than {LONGEST_LINE:,} bytes; is it text?")
+                first += lines.data.count(b"\n")
+                held = rest
+                cost = 0
+
+            if len(held) > MAX_LINE_BYTES:
+                raise CountsError(f"{name}, line {first:,}: longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
+
     if held:
         yield LineBlock(name, first, _with_feeds(held), cost)
 
 
 def _with_feeds(data: bytes) -> bytes:
-    """Return lines with one line feed at the end of each."""
+    """Return `data` with LF line ends, also at the end of the last line."""
     data += b"\n"
     return data.replace(b"\r\n", b"\n") if b"\r" in data else data

@@ -1,7 +1,6 @@
-"""Which unit counts are whole numbers of. Pure arithmetic.
+"""Choose the unit of imported counts, so that they are summed exactly as integers in any order.
 
-Receives counts, chunk by chunk; hands on one unit for all, so that they are summed as integers and any order of files
-gives the same matrix. Counts that share no small unit are rounded to a power of 2 that suits the smallest and largest.
+If the counts share no small unit, they are rounded to multiples of a power of 2 that suits the smallest and largest.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ from swivel.errors import CountsError
 
 # Whole numbers, halves and quarters, decimals, and windows of 1/t up to 10 and up to 16 (GloVe's is 15).
 _CANDIDATES = (1, 4, 10, 100, 1_000, 2_520, 10_000, 720_720, 1_000_000)
-_TOLERANCE = 1e-9  # of a count, as rounding by float64 leaves it
-_GOOD_BITS, _FAIR_BITS = 24, 10  # how exactly the smallest count is kept: as a float32 would, or to a thousandth
-_STORED_BITS = 31  # cells above 2^32 units stand in a side table
+_TOLERANCE = 1e-9  # relative, for rounding errors of float64
+_GOOD_BITS = 24  # precision of the smallest count if possible: that of float32
+_FAIR_BITS = 10  # precision of the smallest count at least: about 0.1 %
+_STORED_BITS = 31  # cells of 2^32 units or more are stored separately
 _TOTAL_BITS = 61
-_MOST_BITS = 60  # of the unit itself
+_MAX_BITS = 60  # largest unit: 2^60
 
 
 class UnitFinder:
-    """Looks at counts and says which unit fits them.
+    """Finds the smallest unit in which all counts are integers.
 
     >>> finder = UnitFinder()
     >>> finder.look_at(np.array([0.5, 3.25]))
@@ -33,16 +33,20 @@ class UnitFinder:
 
     def __init__(self) -> None:
         self._left = list(_CANDIDATES)
-        self._smallest, self._largest, self._total = math.inf, 0.0, 0.0
+        self._smallest = math.inf
+        self._largest = 0.0
+        self._total = 0.0
 
     def look_at(self, counts: NDArray[np.float64]) -> None:
-        """Take counts into account, all above 0 and finite."""
+        """Take counts into account; all must be positive and finite."""
         if not counts.size:
             return
+
         self._smallest = min(self._smallest, float(counts.min()))
         self._largest = max(self._largest, float(counts.max()))
-        with np.errstate(over="ignore"):  # Beyond float64 is told by `choose_unit`.
+        with np.errstate(over="ignore"):  # `choose_unit` raises an error if the total overflows
             self._total += float(counts.sum())
+
         while self._left and not _fits(counts, self._left[0]):
             del self._left[0]
 
@@ -52,32 +56,38 @@ class UnitFinder:
         self._total += max(size - 1, 0)
 
     def choose_unit(self) -> int:
-        """Return the unit; raise CountsError where no unit holds both the smallest count and the sum of all."""
+        """Return the unit; raise CountsError if no unit can represent both the smallest count and the total."""
         if self._total >= 2.0**_TOTAL_BITS:
             raise CountsError(
-                f"counts up to {self._largest:g} add up to {self._total:g}, above the most that is summed exactly "
+                f"counts up to {self._largest:g} add up to {self._total:g}, more than the largest exact sum "
                 f"({2**_TOTAL_BITS:.2g}); scale them"
             )
+
         for unit in self._left:
             if self._total * unit < 2.0**_TOTAL_BITS:
                 return unit
+
         return self._choose_binary()
 
     def _choose_binary(self) -> int:
-        smallest, largest = math.floor(math.log2(self._smallest)), math.ceil(math.log2(self._largest))
+        """Return the power of 2 that keeps the smallest count precise and the largest count in 32 bits."""
+        smallest = math.floor(math.log2(self._smallest))
+        largest = math.ceil(math.log2(self._largest))
         bits = min(_GOOD_BITS - smallest, _STORED_BITS - largest)
         bits = max(bits, _FAIR_BITS - smallest, 0)
-        bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MOST_BITS)
-        if bits < max(3 - smallest, 0) and largest < 3 - _MOST_BITS:
+        bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
+
+        if bits < max(3 - smallest, 0) and largest < 3 - _MAX_BITS:
             raise CountsError(
-                f"counts up to {self._largest:g} are too small to be summed exactly (in units of 2^-{_MOST_BITS} or "
-                "more); scale them"
+                f"counts up to {self._largest:g} are too small for an exact sum (the smallest unit is 2^-{_MAX_BITS}); "
+                "scale them"
             )
         if bits < max(3 - smallest, 0):
             raise CountsError(
-                f"counts from {self._smallest:g} to {self._largest:g} are too far apart to be summed exactly; "
-                "leave out the smallest, or scale them"
+                f"counts from {self._smallest:g} to {self._largest:g} are too far apart for an exact sum; "
+                "remove the smallest, or scale them"
             )
+
         return 1 << bits
 
 

@@ -16,7 +16,7 @@ export async function drawCompare(place, sets, signal) {
   const found = await Promise.all(sets.map((set) => ask(set, state, signal).catch(keepRefusal)));
   place.replaceChildren(form, h("div", { class: "columns" }, found.map((answer, number) => drawSet(answer, sets[number], sets.length > 1))));
   const first = found.find((answer) => !answer.refused);
-  announce(first ? `cosine ${cosine(first.similarity)}, ${first.shared.length} shared neighbours` : "not known");
+  announce(first ? `cosine ${cosine(first.similarity)}, ${first.shared.length} shared neighbors` : "unknown word");
   return found.map((answer) => (answer.refused ? [] : [state.a, state.b, ...answer.shared.map((row) => row.token)]));
 }
 
@@ -34,7 +34,7 @@ function drawForm(state, sets) {
       choose: () => (inputs.every((each) => each.value.trim()) ? submit() : inputs[1 - number].focus()),
     }),
   );
-  const fields = ["One word", "Another"].map((text, number) =>
+  const fields = ["First word", "Second word"].map((text, number) =>
     h("div", { class: "field" }, h("label", { for: `compare-${"ab"[number]}` }, text), inputs[number]),
   );
   const form = h("form", { class: "triple pair", "aria-label": "Two words" }, fields, h("button", { class: "primary" }, "Compare"));
@@ -63,7 +63,7 @@ function verdict({ similarity, words: [a, b] }, set) {
 }
 
 function lists({ shared, own, reach }, a, b) {
-  const none = h("p", { class: "faint" }, `None among the ${reach} nearest of each.`);
+  const none = h("p", { class: "faint" }, `None among the ${reach} nearest neighbors of each word.`);
   return h(
     "div",
     { class: "thirds" },

@@ -15,7 +15,7 @@ export class MapPanel {
     this.view = null;
     this.ids = new Map();
     this.wanted = [];
-    this.frame = h("div", { class: "frame", tabindex: "0", role: "application", "aria-label": `Map of ${set.name}: arrows move, plus and minus zoom, Enter looks at the word in the middle`, "aria-describedby": `words-${set.number}` });
+    this.frame = h("div", { class: "frame", tabindex: "0", role: "application", "aria-label": `Map of ${set.name}: arrows move, plus and minus zoom, Enter selects the word in the center`, "aria-describedby": `words-${set.number}` });
     this.status = h("p", { class: "status faint" });
     this.tools = h("div", { class: "map-tools" });
     this.legend = h("details", { class: "legend" }, h("summary", {}, "Clusters"));
@@ -60,7 +60,7 @@ export class MapPanel {
     Object.assign(this, { ask, places: null, clusters: null, counts: null, shown: "", kept: {} });
     this.ids.clear();
     this.screen.labels = [];
-    this.status.textContent = "Placing the words…";
+    this.status.textContent = "Loading the map…";
     try {
       const [places, counts] = await Promise.all(["points", "counts"].map((name) => getArray(`map/${name}`, ask, Float32Array, signal)));
       Object.assign(this, { places: normalise(places), counts }); // both at once: whoever sees places may paint them
@@ -119,7 +119,7 @@ export class MapPanel {
   #drawTools(state, layout) {
     const { umap, seconds, problem, points, total } = this.state ?? { umap: "computing", seconds: 0, points: 0, total: 0 };
     const key = [layout, state.color, umap].join();
-    const part = points < total ? `The ${whole(points)} commonest of ${whole(total)} words. ` : "";
+    const part = points < total ? `The ${whole(points)} most common of ${whole(total)} words. ` : "";
     const waiting = umap === "computing" ? `Computing UMAP…${seconds ? ` ${whole(Math.round(seconds))} s` : ""}` : problem;
     this.status.textContent = part + waiting;
     this.status.hidden = !this.status.textContent;
@@ -167,7 +167,7 @@ export class MapPanel {
   /** The same in words: the commonest that are on the screen. */
   #describe() {
     const tokens = this.screen.inView(WORDS_IN_VIEW).map((id) => this.screen.labels[id]).filter((label) => label !== undefined);
-    this.summary.textContent = `The commonest words in view: ${tokens.slice(0, 10).join(", ")}.`;
+    this.summary.textContent = `The most common words in view: ${tokens.slice(0, 10).join(", ")}.`;
     const items = tokens.map((token) => h("li", {}, this.#word(token)));
     this.words.replaceChildren(h("summary", {}, "Words in view"), this.words.open ? h("ul", {}, items) : "");
   }

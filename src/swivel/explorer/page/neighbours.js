@@ -21,7 +21,7 @@ export async function drawWord(place, sets, signal) {
     h("div", { class: "columns" }, found.map((answer, number) => list(answer, sets[number], sets.length > 1, inAll))),
   ];
   place.replaceChildren(...parts.filter(Boolean));
-  announce(first ? `${rows(first).length} answers for ${state.q}` : `${state.q} is not known`);
+  announce(first ? `${rows(first).length} answers for ${state.q}` : `${state.q} is unknown`);
   return found.map((answer) => (answer.refused ? [] : [...answer.terms.map((term) => term.token), ...rows(answer).map((row) => row.token)]));
 }
 
@@ -108,7 +108,7 @@ export function refusal(error) {
 const chip = (token) => h("a", { class: "chip", href: link({ tab: "word", q: token }) }, token);
 
 function nearTable(answer, set, inAll) {
-  if (!answer.answers.length) return h("p", { class: "faint" }, "No neighbours: this word never co-occurred with anything.");
+  if (!answer.answers.length) return h("p", { class: "faint" }, "No neighbors: this word never co-occurred with anything.");
   const body = answer.answers.map((row) =>
     h(
       "tr",
@@ -160,7 +160,7 @@ export function drawCard(place, state, tokens) {
   const onMap = (token) => h("a", { class: "chip", href: link({ q: token }) }, token);
   place.replaceChildren(
     h("h3", {}, state.q),
-    h("a", { class: "primary", href: link({ tab: "word" }) }, "Look at it"),
+    h("a", { class: "primary", href: link({ tab: "word" }) }, "Show word"),
     h("p", { class: "chips" }, (tokens ?? []).slice(1, 7).map(onMap)),
   );
 }
@@ -172,11 +172,11 @@ function welcome(sets) {
   return h(
     "div",
     { class: "welcome" },
-    h("h2", { class: "title" }, "What is near what?"),
+    h("h2", { class: "title" }, "Explore the vectors"),
     names,
-    h("p", {}, "Type a word, or begin with one of these:"),
+    h("p", {}, "Type a word, or start with one of these:"),
     h("p", { class: "chips" }, sets[0].examples.map(chip)),
-    sets[0].expressions.length ? [h("p", {}, "Words can be added and taken away:"), h("p", { class: "chips" }, sets[0].expressions.map(chip))] : null,
+    sets[0].expressions.length ? [h("p", {}, "Words can be added and subtracted:"), h("p", { class: "chips" }, sets[0].expressions.map(chip))] : null,
     h("p", { class: "faint" }, h("kbd", {}, "/"), " search from anywhere, ", h("kbd", {}, "1"), " to ", h("kbd", {}, "4"), " tabs, ", h("kbd", {}, "?"), " all keys"),
   );
 }

@@ -45,7 +45,7 @@ async function fill(field, parameters) {
 function show(field, { completions, close: near }) {
   const options = [
     ...completions.map((each) => option(field, each, "")),
-    ...near.map((each) => option(field, each, "spelt like it")),
+    ...near.map((each) => option(field, each, "similar spelling")),
   ];
   options.forEach((each, number) => (each.id = `${field.list.id}-${number}`));
   field.list.replaceChildren(...options);

@@ -1,14 +1,15 @@
-"""New words for trained vectors, from new text and without training: the stage behind `swivel extend`.
+"""Add vectors for the words of new text to trained vectors, without training: `swivel extend`.
 
-Receives a folder of vectors and text; hands on a folder of vectors that has the words of the first, as they are, and
-after them the words that only the text has. The text is counted as the training's was, over all words together; then
-`folding` gives each new word a row, with the trained columns held fixed, and its columns, with the trained rows held
-fixed, and they are put together as the trained ones were. It trains nothing and changes no vector that was there.
+The result has the trained words with unchanged vectors, followed by the new words. The new text is counted with the
+settings of the training, over all words together. Then `training.fold_in` computes the row of each new word with the
+trained columns held fixed, and its columns with the trained rows held fixed. Rows and columns are combined in the same
+way as those of the trained words.
 
-Marginals: D and the sums of the trained rows and columns stay the training's; a new word's own are its counts with
-trained words in the new text. Words that were added before take part in the windows, and in nothing else.
+Marginals: the total count D and the sums of the trained rows and columns are those of the training. The sums of a new
+word are its counts with trained words in the new text. Words that an earlier `extend` added occupy their positions in
+the context windows but do not take part in the fold-in.
 
-`model` opens what is extended, `words` counts, `stage` folds and writes.
+`model` opens the vectors, `count_words` counts the text, and `stage` computes and writes the result.
 """
 
 from swivel.pipeline.extend.stage import extend

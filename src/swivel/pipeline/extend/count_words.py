@@ -1,7 +1,7 @@
-"""New words and their counts with the trained ones.
+"""Choose the new words of a text and count them with the trained words.
 
-Receives trained vectors and text, hands on `WordCounts`. The whole text is counted, over old and new words together,
-into a scratch folder; only the cells of a new word with a trained one are read out of it.
+The whole text is counted over old and new words together, in a scratch folder. Only the cells of a new word with a
+trained word are kept.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WordCounts:
-    """New words and their counts with the trained ones.
+    """New words and their counts with the trained words.
 
     Attributes
     ----------
-    rows
-        (words, trained columns): a new word with the words around it.
-    columns
-        (words x parts, trained rows): each of a new word's columns with the words that it is seen from.
+    words : Vocabulary
+        The new words, by decreasing count.
+    rows : csr_array of shape (n_words, n_trained_columns)
+        Counts of the rows of the new words.
+    columns : csr_array of shape (n_words * columns_per_row, n_trained_rows)
+        Counts of the columns of the new words, transposed.
     """
 
     words: Vocabulary
@@ -47,7 +49,7 @@ class WordCounts:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """The new text, how to count it, and which of its words are wanted (None: by their counts)."""
+    """The new text, how to count it, and the list of words to add (None: choose them by their counts)."""
 
     texts: Texts
     counting: TextCounting
@@ -55,15 +57,21 @@ class NewText:
 
 
 def count_words(trained: TrainedModel, reading: NewText, scratch: Path, options: RunOptions) -> WordCounts:
-    """Count the text over old and new words together; return the cells of a new one with a trained one."""
-    counting, threads, known = reading.counting, options.thread_count, trained.vectors.vocabulary
+    """Count the text over old and new words together, and return the cells of new words with trained words."""
+    counting = reading.counting
+    known = trained.vectors.vocabulary
+    threads = options.thread_count
+
     encoded = encode_corpus(reading.texts, counting.corpus, scratch=scratch, threads=threads, progress=options.progress)
     seen = encoded.counts()
     words = _choose_words(seen, known, reading, options.progress)
     options.progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+
+    # The known words keep their places in the windows, so that the new words are counted as in training.
     joint = from_list([*known.tokens, *words.tokens], seen)
     keep_gaps = counting.count.oov == "gap"
     ids = encoded.write_ids(joint, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=threads)
+
     device = choose_device(counting.count.device, len(ids))
     job = CountJob(path=scratch / "matrix", memory_bytes=options.memory_bytes, threads=threads, device=device)
     matrix = count_tokens(ids, joint, counting.count, job, progress=options.progress)
@@ -71,17 +79,19 @@ def count_words(trained: TrainedModel, reading: NewText, scratch: Path, options:
 
 
 def _choose_words(seen: Mapping[str, int], known: Vocabulary, reading: NewText, progress: Progress) -> Vocabulary:
-    """Return the new words with their counts, by falling count."""
+    """Return the new words with their counts, by decreasing count."""
     new = {word: count for word, count in seen.items() if word not in known}
     if reading.listed is not None:
         return _choose_listed(reading.listed, new, known, progress)
     if not new:
-        raise VocabularyError(f"the text has no new word: all of its {len(seen):,} are known")
-    least, commonest = reading.counting.vocabulary.min_count, max(new, key=lambda word: (new[word], word))
-    if new[commonest] < least:
+        raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
+
+    min_count = reading.counting.vocabulary.min_count
+    most_common = max(new, key=lambda word: (new[word], word))
+    if new[most_common] < min_count:
         raise VocabularyError(
-            f"no new word occurs {least:,} times or more (the commonest, {commonest!r}: {new[commonest]:,}); "
-            "lower --min-count"
+            f"no new word occurs {min_count:,} times or more (the most common one is {most_common!r} with "
+            f"{new[most_common]:,}); pass a smaller min_count"
         )
     return choose_tokens(new, reading.counting.vocabulary)
 
@@ -89,32 +99,37 @@ def _choose_words(seen: Mapping[str, int], known: Vocabulary, reading: NewText, 
 def _choose_listed(
     listed: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
 ) -> Vocabulary:
-    wanted = [word for word in listed if word in new]
+    chosen = [word for word in listed if word in new]
     absent = [word for word in listed if word not in new and word not in known]
-    if not wanted:
+    if not chosen:
         raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
     if absent:
         progress.message(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
-    return from_list(wanted, new)
+    return from_list(chosen, new)
 
 
+# Rows, columns and counts of cells, block by block.
 Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
 
 
 def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> WordCounts:
-    """Read the cells of a new word with a trained one, block by block: never the whole matrix at once."""
+    """Return the cells of new words with trained words, read block by block to limit the memory."""
     parts = matrix.columns_per_row
-    old, new = _places(matrix.rows, trained), _places(matrix.rows, words.tokens)
+    old = _find_positions(matrix.rows, trained)
+    new = _find_positions(matrix.rows, words.tokens)
+
     as_rows: Pieces = []
     as_columns: Pieces = []
     for i in range(matrix.row_blocks):
         for j in range(matrix.column_blocks):
             row, column, counts = _find_cells(matrix, i, j)
-            word, part = np.divmod(column, parts)
+            word, part = np.divmod(column, parts)  # column = word * parts + part
+
             at = np.flatnonzero((new[row] >= 0) & (old[word] >= 0))
             as_rows.append((new[row[at]], old[word[at]] * parts + part[at], counts[at]))
             at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
             as_columns.append((new[word[at]] * parts + part[at], old[row[at]], counts[at]))
+
     return WordCounts(
         words,
         _to_sparse(as_rows, (len(words), len(trained) * parts)),
@@ -122,18 +137,21 @@ def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> 
     )
 
 
-def _places(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
-    """Return, for each word of the joint vocabulary, its place in `tokens`; -1 where it has none."""
-    places = np.full(len(joint), -1, np.int64)
-    places[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
-    return places
+def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
+    """Return the position in `tokens` of each word of the joint vocabulary, -1 for a word that is not in `tokens`."""
+    positions = np.full(len(joint), -1, np.int64)
+    positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
+    return positions
 
 
 def _find_cells(matrix: Matrix, i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return rows, columns and counts of the observed cells of a block."""
     cells = matrix.cells(i, j)
-    first, second = (cells.positions >> 16).astype(np.int64), (cells.positions & 0xFFFF).astype(np.int64)
-    row, column = (second, first) if cells.mirrored else (first, second)
+    # A position packs (first << 16 | second); in a mirrored block, `first` is the column.
+    row = (cells.positions >> 16).astype(np.int64)
+    column = (cells.positions & 0xFFFF).astype(np.int64)
+    if cells.mirrored:
+        row, column = column, row
     return row * matrix.row_blocks + i, column * matrix.column_blocks + j, cells.counts
 
 

@@ -1,7 +1,4 @@
-"""What is extended: trained vectors, and how their text was counted.
-
-Receives a path or loaded vectors, hands on a `TrainedModel` and a `TextCounting`, or says why there can be none.
-"""
+"""Open trained vectors, and find out how their text was counted."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig,
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError
-from swivel.pipeline.stages import split_settings
+from swivel.pipeline.settings import split_settings
 from swivel.runtime.progress import Progress
 from swivel.storage import Manifest, fingerprint, read_manifest
 from swivel.vectors import Vectors, VectorTable, load
@@ -29,7 +26,7 @@ COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A folder of vectors with all that folding into it needs."""
+    """Trained vectors with their columns and marginals, as the fold-in needs them."""
 
     path: Path
     manifest: Manifest
@@ -40,57 +37,59 @@ class TrainedModel:
 
     @property
     def words(self) -> int:
-        """How many words were trained: the first ones. Those after them were added by `extend`."""
+        """Number of trained words. They come first; the words after them were added by `extend`."""
         return int(self.manifest.facts.get("trained_rows", len(self.vectors)))
 
     @property
     def total(self) -> float:
-        """The sum of all counts of the training."""
+        """The sum D of all counts of the training."""
         return float(self.row_sums[: self.words].sum())
 
     @property
     def train_config(self) -> TrainConfig:
-        """How they were trained."""
+        """The settings of the training."""
         return TrainConfig(**self.manifest.config["train"])
 
     @property
     def vectors_config(self) -> VectorsConfig:
-        """How rows and columns became vectors."""
+        """The settings that combined rows and columns into vectors."""
         return VectorsConfig(**self.manifest.config["vectors"])
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the content."""
+        """Digest of the files in the folder."""
         return fingerprint({name: part.sha256 for name, part in sorted(self.manifest.parts.items())})
 
 
 def open_trained(vectors: Vectors | str | Path) -> TrainedModel:
-    """Return the vectors with the settings of their training, or raise ConfigError for what has no such thing."""
+    """Return the vectors with the settings of their training, or raise ConfigError if they cannot be extended."""
     path = vectors.path if isinstance(vectors, Vectors) else find_vectors(vectors)
     if path is None:
-        raise ConfigError("vectors that are in no folder do not say how they were trained: extend the trained folder")
+        raise ConfigError("vectors in memory have no record of their training; pass a folder written by training")
     if recognise(path) != "swivel":
-        raise ConfigError(f"{path}: another tool's vectors have no columns to fold words into; extend a trained folder")
+        raise ConfigError(f"{path}: vectors of another tool have no columns; pass a folder written by swivel train")
     manifest = read_manifest(path)
     loaded = vectors if isinstance(vectors, Vectors) else load(path)
+
     if not {"train", "vectors"} <= set(manifest.config):
-        raise ConfigError(f"{path}: does not say how it was trained; extend the folder that training wrote")
+        raise ConfigError(f"{path}: the manifest has no training settings; pass a folder written by training")
     if manifest.config["train"].get("objective", "swivel") != "swivel":
-        raise ConfigError(f"{path}: trained with objective glove, whose column biases are not kept: train it otherwise")
+        raise ConfigError(f"{path}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
+
     columns = loaded.contents.columns
     if columns is None or columns.sums is None or loaded.row_sums is None:
-        raise ConfigError(f"{path}: no columns, or no sums of rows and columns; extend the folder that training wrote")
+        raise ConfigError(f"{path}: has no columns or no sums of rows and columns; pass a folder written by training")
     if loaded.columns_per_row == 0:
         raise ConfigError(
-            f"{path}: its columns are not its words, so text says nothing of them; "
-            "swivel.training.fold_in.fold_rows takes counts of new rows"
+            f"{path}: its columns are not words, so that text cannot be counted with them; "
+            "swivel.training.fold_in.fold_rows accepts counts of new rows"
         )
     return TrainedModel(path, manifest, loaded, columns, loaded.row_sums, columns.sums)
 
 
 @dataclass(frozen=True, slots=True)
 class TextCounting:
-    """How the new text is read and counted."""
+    """Settings for reading and counting the new text."""
 
     corpus: CorpusConfig
     vocabulary: VocabularyConfig
@@ -102,28 +101,33 @@ class TextCounting:
 
 
 def choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress: Progress) -> TextCounting:
-    """Return what the training recorded, with what was asked for; an older folder is asked by its columns' names."""
-    asked = {name: value for name, value in settings.items() if value is not None}
-    checked = split_settings("fast", _without_count(asked), CorpusConfig, VocabularyConfig, CountConfig)
-    to_count = _pick(asked, CountConfig)
+    """Return the recorded settings of the training, updated with `settings`.
+
+    Older folders have no record of CountConfig. It is then inferred from the names of the columns.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    _, vocabulary, _ = split_settings("fast", _without_count(given), CorpusConfig, VocabularyConfig, CountConfig)
+    given_count = _pick(given, CountConfig)
+
     recorded = trained.manifest.facts.get("counted_with") or {}
-    corpus = CorpusConfig(**{**recorded.get("corpus", {}), **_pick(asked, CorpusConfig)})
+    corpus = CorpusConfig(**{**recorded.get("corpus", {}), **_pick(given, CorpusConfig)})
     if "count" not in recorded:
-        chosen = TextCounting(corpus, checked[1], _guess_counting(trained, to_count))
+        chosen = TextCounting(corpus, vocabulary, _guess_counting(trained, given_count))
         progress.message(_describe_guess(trained.path, chosen))
         return chosen
-    count = CountConfig(**{**recorded["count"], **to_count})
-    for name in to_count.keys() & recorded["count"].keys():
-        if to_count[name] != recorded["count"][name]:
+
+    count = CountConfig(**{**recorded["count"], **given_count})
+    for name in given_count.keys() & recorded["count"].keys():
+        if given_count[name] != recorded["count"][name]:
             raise ConfigError(
-                f"{name} is {recorded['count'][name]!r} in the training of {trained.path}, got {to_count[name]!r}: "
-                "new words are counted as the others were; leave it out"
+                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.path}, "
+                f"got {given_count[name]!r}; omit {name}"
             )
-    return TextCounting(corpus, checked[1], count)
+    return TextCounting(corpus, vocabulary, count)
 
 
 def _without_count(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without the values of those that are only right together with the training's."""
+    """Return the settings with None for fields of CountConfig, which are only valid together with the recorded ones."""
     names = {field.name for field in dataclasses.fields(CountConfig)}
     return {name: None if name in names else value for name, value in settings.items()}
 
@@ -132,23 +136,26 @@ def _pick(settings: Mapping[str, Any], stage: type[Any]) -> dict[str, Any]:
     return {field.name: settings[field.name] for field in dataclasses.fields(stage) if field.name in settings}
 
 
-def _guess_counting(trained: TrainedModel, asked: Mapping[str, Any]) -> CountConfig:
-    """Return the settings under which the columns have the names that they have."""
+def _guess_counting(trained: TrainedModel, given: Mapping[str, Any]) -> CountConfig:
+    """Return the first kind of columns whose names match those of the first word, or raise ConfigError."""
     first = Vocabulary(trained.vectors.vocabulary.tokens[:1], [1])
-    found = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
+    names = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
+
     for columns in COLUMNS:
-        config = CountConfig(**{"columns": columns, **asked})
-        if (column_vocabulary(first, config) or first).tokens == found:
+        config = CountConfig(**{"columns": columns, **given})
+        if (column_vocabulary(first, config) or first).tokens == names:
             return config
+
     raise ConfigError(
-        f"{trained.path}: its columns are called {', '.join(map(repr, found))}, which no counting like this one calls "
-        "them; pass the training's --window, --near and --columns"
+        f"{trained.path}: the column names {', '.join(map(repr, names))} do not match these settings; "
+        "pass window, near and columns of the training"
     )
 
 
-def _describe_guess(path: Path, how: TextCounting) -> str:
-    count = how.count
+def _describe_guess(path: Path, counting: TextCounting) -> str:
+    count = counting.count
     return (
-        f"{path} does not say how its text was counted: {count.columns} columns, window {count.window_left} and "
-        f"{count.window_right}, weight {count.weight}, unit {how.corpus.unit}; pass the training's where they differ"
+        f"{path} has no record of how its text was counted; assuming {count.columns} columns, window "
+        f"{count.window_left} and {count.window_right}, weight {count.weight}, unit {counting.corpus.unit}; "
+        "pass the settings of the training if they differ"
     )

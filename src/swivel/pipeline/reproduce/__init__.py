@@ -1,8 +1,8 @@
-"""The paper's experiment in one call: count, train every method, evaluate, draw, report.
+"""The paper's experiment in one call: count a text, train several methods, evaluate them, and write a report.
 
-Receives text and a `ReproduceConfig`, hands on `Results` and a folder: `report.html` (one file that asks for nothing)
-and its twin `report.md`, `results.json`, `figures/`, and what they were made from. Each stage is a folder of its own
-and is done once; interrupted, the same call goes on. It knows no method's insides.
+`reproduce` returns `Results` and writes a folder with `report.html` (self-contained), `report.md` with the same
+content, `results.json`, `figures/`, and the folder of each stage. A finished stage is not run again; if the call is
+interrupted, repeat it to resume.
 """
 
 from swivel.pipeline.reproduce.config import METHODS, USUAL, ReproduceConfig

@@ -1,7 +1,4 @@
-"""What an experiment is: its methods, its settings, and the folders it is kept in.
-
-Receives what the user asks for, hands on an `Experiment`. It runs nothing.
-"""
+"""The methods and settings of an experiment, and the names of its folders."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ from swivel.config import (
     result_settings,
 )
 from swivel.evaluation.config import HALVES
-from swivel.pipeline.stages import split_settings
+from swivel.pipeline.settings import split_settings
 
-WORD2VEC = {"sgns": "word2vec's skip-gram with negative samples, by gensim", "cbow": "word2vec's CBOW, by gensim"}
+WORD2VEC = {"sgns": "word2vec, skip-gram with negative sampling (gensim)", "cbow": "word2vec, CBOW (gensim)"}
 ABOUT = {
-    "default": "Swivel, the best recipe known",
-    "paper": "Swivel, every setting the paper states",
-    "fast": "Swivel, the quick recipe",
-    "glove": "GloVe's objective, our optimizer",
+    "default": "Swivel, the best known recipe",
+    "paper": "Swivel, with the settings of the paper",
+    "fast": "Swivel, the fast recipe",
+    "glove": "the GloVe objective with Swivel's optimizer",
     **WORD2VEC,
 }
 METHODS = ("default", "paper", *sorted({*RECIPES} - {"default", "paper", "glove"}), "sgns", "cbow", "glove")
@@ -42,38 +39,38 @@ COUNT_STAGES = {"corpus": CorpusConfig, "vocabulary": VocabularyConfig, "count":
 
 _ALL_KNOWN = Rule(
     lambda v: isinstance(v, tuple) and len(v) > 0 and len(set(v)) == len(v) and set(v) <= set(METHODS),
-    f"different ones of {', '.join(METHODS)}",
+    f"one or more different methods of {', '.join(METHODS)}",
 )
 _NAMED = Rule(
     lambda v: len(dict(v)) == len(v) and all(_is_free(name) and isinstance(path, Path) for name, path in v),
-    "different names, of letters, digits and .+-_, that no method has, each with a pathlib.Path",
+    "pairs of a name (of letters, digits and .+-_, different from the other names and the methods) and a pathlib.Path",
 )
 _PATH = Rule(lambda v: isinstance(v, Path), "a pathlib.Path")
 
 
 def _is_free(name: str) -> bool:
-    """Return whether vectors of another tool may have a name: it names folders, as a method and its seed do."""
+    """Return whether vectors of another tool may have a name: it is used for folders, like `METHOD-seedN`."""
     return re.fullmatch(r"\w[\w.+-]*", name) is not None and re.sub(r"-seed\d+$", "", name) not in METHODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproduceConfig:
-    """What to compare, and how."""
+    """Settings of `reproduce`: the methods to compare, the size of the experiment, and the test sets."""
 
     methods: tuple[str, ...] = config_field(
-        USUAL, "the methods to compare; the first is compared with the others", _ALL_KNOWN
+        USUAL, "methods to compare; the others are compared with the first one", _ALL_KNOWN
     )
-    dim: int = config_field(300, "dimensions of a vector, of every method", POSITIVE_INT)
+    dim: int = config_field(300, "dimensions of the vectors of every method", POSITIVE_INT)
     tokens: int | None = config_field(
-        None, "only the first so many tokens of the text, in whole lines", POSITIVE_INT, optional=True
+        None, "use only the first tokens of the text, this many, in whole lines", POSITIVE_INT, optional=True
     )
-    seeds: int = config_field(1, "how often Swivel's recipes are trained, each time with another seed", POSITIVE_INT)
-    seed: int = config_field(1, "the first seed", NATURAL)
+    seeds: int = config_field(1, "number of seeds that each of Swivel's recipes is trained with", POSITIVE_INT)
+    seed: int = config_field(1, "first seed", NATURAL)
     data: Path | None = config_field(  # noqa: RUF009 (a field, as the others are)
-        None, "folder of test sets; default: the paper's, from the cache", _PATH, optional=True
+        None, "folder of test sets; default: those of the paper, from the cache", _PATH, optional=True
     )
-    vectors: tuple[tuple[str, Path], ...] = config_field((), "vectors of other tools that join the table", _NAMED)
-    half: str | None = config_field(None, "only one half of every test set", one_of(*HALVES), optional=True)
+    vectors: tuple[tuple[str, Path], ...] = config_field((), "vectors of other tools to add to the table", _NAMED)
+    half: str | None = config_field(None, "use only one half of every test set", one_of(*HALVES), optional=True)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,53 +78,57 @@ class ReproduceConfig:
 
 @dataclass(frozen=True, slots=True)
 class VectorsSpec:
-    """One set of vectors to be made: a method and a seed."""
+    """Vectors to train: a method and a seed."""
 
     method: str
     seed: int
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """Name of the folder of the vectors."""
         return f"{self.method}-seed{self.seed}"
 
 
 def is_ours(method: str) -> bool:
-    """Return whether a method is one of Swivel's recipes: what several seeds are for."""
+    """Return whether a method is one of Swivel's recipes, which are trained with several seeds."""
     return method in RECIPES and method != "glove"
 
 
 def list_trained(config: ReproduceConfig) -> tuple[VectorsSpec, ...]:
-    """Return all vectors that an experiment trains, method by method."""
-    return tuple(
-        VectorsSpec(method, config.seed + number)
-        for method in config.methods
-        for number in range(config.seeds if is_ours(method) else 1)
-    )
+    """Return all vectors that an experiment trains, in the order of the methods."""
+    specs = []
+    for method in config.methods:
+        seeds = config.seeds if is_ours(method) else 1
+        specs += [VectorsSpec(method, config.seed + number) for number in range(seeds)]
+    return tuple(specs)
 
 
 def count_settings(recipe: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings on which the counts of a recipe depend, stage by stage."""
+    """Return the settings that the counts of a recipe depend on, by stage."""
     chosen = split_settings(recipe, settings, *COUNT_STAGES.values())
     return {name: result_settings(config) for name, config in zip(COUNT_STAGES, chosen, strict=True)}
 
 
 def matrix_name(recipe: str, settings: Mapping[str, Any]) -> str:
-    """Return what the folder of a recipe's counts is called; recipes with the same counts share it.
+    """Return the name of the folder for the counts of a recipe; recipes with the same counts share it.
 
-    The same whatever other methods are asked for, so that an experiment can take more of them later.
+    The name does not depend on the methods of the experiment, so that methods can be added later.
 
     >>> matrix_name("paper", {})
     'symmetric-sentence'
     """
     own = count_settings(recipe, settings)
-    alike: list[dict[str, dict[str, Any]]] = []
+
+    # Recipes with the same label but other settings get a number.
+    same_label: list[dict[str, dict[str, Any]]] = []
     for name in sorted(RECIPES):
         other = count_settings(name, settings)
-        if _label(other) == _label(own) and other not in alike:
-            alike.append(other)
-    place = alike.index(own)
-    return _label(own) + (f"-{place + 1}" if place else "")
+        if _label(other) == _label(own) and other not in same_label:
+            same_label.append(other)
+
+    index = same_label.index(own)
+    suffix = f"-{index + 1}" if index else ""
+    return _label(own) + suffix
 
 
 def _label(settings: Mapping[str, Mapping[str, Any]]) -> str:

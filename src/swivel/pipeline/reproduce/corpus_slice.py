@@ -1,7 +1,6 @@
-"""The first tokens of a corpus, as a corpus: what a quick experiment runs on.
+"""Write the first tokens of a corpus, in whole lines, to a file for a quick experiment.
 
-Receives files, hands on a folder with one text of whole lines: each method then reads the same text, and may still
-split it into sentences as it likes.
+All methods then read the same text, and each may split it into sentences in its own way.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, split_units
 from swivel.corpus.chunks import cut_stream, describe_bad_byte
 from swivel.corpus.sources import open_streams
-from swivel.pipeline.stages import is_done
+from swivel.pipeline.result_folder import is_done
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 from swivel.storage import create_folder, scratch_folder
@@ -26,7 +25,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """Write the lines that hold the first `tokens` tokens of `texts`, the last one whole, into the folder `out`."""
+    """Write the lines with the first `tokens` tokens of `texts`, including the whole last line, to the folder `out`."""
 
     resumes: ClassVar[bool] = False
 
@@ -36,24 +35,30 @@ class SliceJob:
     config: CorpusConfig
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the slice depends on."""
+        """Return the settings and inputs that the slice depends on."""
         config = {"corpus": {"tokens": self.tokens, "tokenizer": self.config.tokenizer}}
         return {"config": config, "inputs": fingerprint_sources(list(self.texts), self.config)}
 
     def run(self, options: RunOptions) -> None:
-        """Write the slice, unless it is there: written again it would pass for another text."""
+        """Write the slice unless it exists; a new file would count as another text for the later stages."""
         if is_done(self.out, STAGE, self.provenance(), options):
             return
+
         with create_folder(self.out, STAGE, overwrite=options.overwrite) as folder, scratch_folder(self.out) as scratch:
             with track(options.progress, "taking the first tokens", self.tokens, "tokens") as task:
-                taken = _Slice(self.tokens, self.config, scratch, task)
-                taken.fill(_read_pieces(self.texts, self.config))
-            folder.write_bytes(TEXT, b"".join(taken.kept))
-            folder.finish(**self.provenance(), facts={"tokens": taken.tokens, "bytes": sum(map(len, taken.kept))})
+                text_slice = _Slice(self.tokens, self.config, scratch, task)
+                text_slice.fill(_read_pieces(self.texts, self.config))
+
+            text = b"".join(text_slice.kept)
+            folder.write_bytes(TEXT, text)
+            folder.finish(**self.provenance(), facts={"tokens": text_slice.tokens, "bytes": len(text)})
 
 
 def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]:
-    """Yield the text in pieces that end with a line where lines are short enough; each file ends with one, too."""
+    """Yield the text in pieces that end with a line, unless a line is longer than a piece.
+
+    A line end is added to a file that does not end with one.
+    """
     for stream in open_streams(list(texts), config):
         ends_line = True
         for piece in cut_stream(stream, PIECE_BYTES):
@@ -70,7 +75,7 @@ def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]
 
 @dataclass(slots=True)
 class _Slice:
-    """Text that is being taken until it holds enough tokens."""
+    """Collects text until it has enough tokens."""
 
     wanted: int
     config: CorpusConfig
@@ -80,12 +85,14 @@ class _Slice:
     kept: list[bytes] = field(default_factory=list)
 
     def fill(self, pieces: Iterator[str]) -> None:
+        """Take whole pieces while they fit, then the lines of the last piece."""
         for text in pieces:
-            found = self._count(text)
-            if self.tokens + found > self.wanted:
+            tokens = self._count(text)
+            if self.tokens + tokens > self.wanted:
                 self._fill_lines(text)
                 return
-            self._keep(text, found)
+
+            self._keep(text, tokens)
             if self.tokens == self.wanted:
                 return
 

@@ -1,7 +1,7 @@
-"""Figures of one set of vectors, kept: a folder with `report.json` and, set by set, what was found item by item.
+"""Evaluate vectors on test sets and save the results in a folder.
 
-Receives vectors and test sets, hands on results, from the folder or fresh. Parts: `report.json` (a list of each set's
-figures) and `NAME.npy` (of similarity: the cosines; else two rows of flags, right and known), in the set's order.
+The folder has `report.json`, a list with the scores of each set, and one file `NAME.npy` per set with the results of
+its items: for similarity the cosines, otherwise two rows of flags (correct, known).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STAGE, REPORT = "evaluation", "report.json"
 
 @dataclass(frozen=True, slots=True)
 class EvaluateJob:
-    """Score vectors on test sets, and keep what was found."""
+    """Evaluate vectors on test sets and save the results."""
 
     resumes: ClassVar[bool] = False
 
@@ -49,16 +49,21 @@ class EvaluateJob:
     rules: EvaluationConfig
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the figures depend on."""
+        """Return the settings and inputs that the results depend on."""
         inputs = {"vectors": fingerprint_of(self.vectors), "sets": fingerprint([repr(each) for each in self.sets])}
         return {"config": asdict(self.rules), "inputs": inputs}
 
     def run(self, options: RunOptions) -> None:
-        """Score every set, unless that is done: the record of it may not have been written any more."""
+        """Evaluate all sets, unless the folder has the results already.
+
+        An interrupted experiment may have the folder without a record in `measures.json`.
+        """
         if not options.overwrite and self._is_done():
             return
+
         vectors = open_vectors(self.vectors)
         results = score_sets(vectors, self.sets, self.rules, progress=options.progress)
+
         with create_folder(self.out, STAGE, overwrite=True) as folder:
             folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in results], indent=1)])
             for result in results:
@@ -69,27 +74,31 @@ class EvaluateJob:
         try:
             manifest = open_folder(self.out, STAGE).manifest
         except StorageError:
-            return False  # not there, or damaged: it is made again
+            return False  # missing or damaged
         return fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(self.provenance())
 
 
 def is_known(test_set: TestSet, vocabulary: Vocabulary) -> bool:
-    """Return whether all words of an item of a set are in a vocabulary, be it one item."""
+    """Return whether a vocabulary has all words of at least one item of a set."""
     return any(all(word in vocabulary for word in words) for words in _words_of(test_set))
 
 
 def _words_of(test_set: TestSet) -> Iterator[tuple[str, ...]]:
     if isinstance(test_set, AnalogySet):
         return (words for _, words in test_set.rows)
-    return iter(test_set.pairs) if isinstance(test_set, SimilaritySet) else ((word,) for word in test_set.words)
+    if isinstance(test_set, SimilaritySet):
+        return iter(test_set.pairs)
+    return ((word,) for word in test_set.words)
 
 
 def _items_of(result: Result) -> np.ndarray[Any, Any]:
-    return result.cosines if isinstance(result, SimilarityResult) else np.stack([result.is_right, result.is_known])
+    if isinstance(result, SimilarityResult):
+        return result.cosines
+    return np.stack([result.is_right, result.is_known])
 
 
 def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
-    """Return what a folder keeps of the results on these sets, sections apart."""
+    """Return the saved results on these sets; the sections of analogies are not saved."""
     folder = open_folder(path, STAGE)
     try:
         figures = {each["name"]: each for each in json.loads("\n".join(folder.lines(REPORT)))}
@@ -97,7 +106,7 @@ def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
         return Report(results, EvaluationConfig(**folder.manifest.config))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedFolder(
-            f"{path}: not what was found on these sets ({error}); remove it and evaluate again"
+            f"{path}: not the results of these test sets ({error}); remove it and evaluate again"
         ) from error
 
 
@@ -105,6 +114,7 @@ def _rebuild(folder: Folder, test_set: TestSet, figures: Mapping[str, Any]) -> R
     interval = figures["interval"] and (figures["interval"][0], figures["interval"][1])
     common = test_set.name, figures["figure"], interval, figures["known"], figures["total"]
     items = np.asarray(folder.array(f"{test_set.name}.npy"))
+
     if isinstance(test_set, AnalogySet):
         questions = tuple(words for _, words in test_set.rows)
         return AnalogyResult(*common, figures["correct"], (), items[0], items[1], questions)

@@ -1,4 +1,4 @@
-"""What the stages of an experiment left behind, gathered into its results."""
+"""Collect the results of an experiment from the folders of its stages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from swivel.storage import read_manifest
 from swivel.vectors import Vectors
 from swivel.vectors.formats import open_vectors
 
-FOREIGN = "vectors of another tool, as they came"
+FOREIGN = "vectors of another tool"
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Vectors of a method: trained with a seed, or (None) brought along as a file."""
+    """Vectors of a method: trained with a seed, or read from the file of another tool (seed None)."""
 
     method: str
     seed: int | None
@@ -35,53 +35,59 @@ class Made:
 
     @property
     def name(self) -> str:
-        """What its folders are called."""
+        """Name of the folders of the vectors and of their evaluation."""
         return self.method if self.seed is None else f"{self.method}-seed{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where everything lies, and what it took."""
+    """Settings, folders and measurements of an experiment."""
 
     out: Path
     config: ReproduceConfig
-    texts: tuple[Path, ...]  # as the user named them
-    matrices: Mapping[str, Path]  # by recipe; the first one's words are everybody's
+    texts: tuple[Path, ...]  # the files that the user passed, also if only a slice of them was used
+    matrices: Mapping[str, Path]  # by recipe; all methods use the vocabulary of the first one
     records: Mapping[str, Record]
     threads: int | None
 
     @property
     def words_of(self) -> Path:
-        """The matrix whose vocabulary the baselines take, and whose counts say how frequent a word is."""
+        """The matrix with the vocabulary of the baselines and the word frequencies."""
         return next(iter(self.matrices.values()))
 
 
 def gather_results(ground: Ground, made: Sequence[Made], sets: Sequence[TestSet]) -> Results:
-    """Return all that was found; the first method is compared with each other one."""
+    """Return the results of an experiment; the first method is compared with each of the others."""
     vocabulary = open_matrix(ground.words_of).rows
     reports = {each: open_evaluation(ground.out / "evaluation" / each.name, sets) for each in made}
-    firsts = {each.method: each for each in reversed(made)}  # the first seed of each method
-    order = list(dict.fromkeys(each.method for each in made))
-    vectors = {method: open_vectors(firsts[method].path) for method in order}
-    ours = reports[firsts[order[0]]]
-    analogies = {method: _analogies_of(reports[firsts[method]]) for method in order}
+
+    # Comparisons, figures and neighbors use the vectors of the first seed of each method.
+    firsts: dict[str, Made] = {}
+    for each in made:
+        firsts.setdefault(each.method, each)
+    vectors = {method: open_vectors(first.path) for method, first in firsts.items()}
+    our_report = reports[made[0]]
+
+    methods = []
+    for method, first in firsts.items():
+        method_result = MethodResult(
+            name=method,
+            about=ABOUT.get(method, FOREIGN),
+            words=len(vectors[method]),
+            dim=vectors[method].dim,
+            scores=_scores(first, reports),
+            comparisons={} if first == made[0] else _compare(our_report, reports[first]),
+            costs=_costs(ground, first),
+            settings=_settings(ground, first, vectors[method]),
+        )
+        methods.append(method_result)
+
+    analogies = {method: _analogies_of(reports[first]) for method, first in firsts.items()}
     curves, differences = make_curves(analogies, vocabulary)
     return Results(
         corpus=_describe_corpus(ground, int(vocabulary.counts.sum()), len(vocabulary)),
         sets=tuple(SetInfo(each.name, _kind_of(each), each.size) for each in sets),
-        methods=tuple(
-            MethodResult(
-                name=method,
-                about=ABOUT.get(method, FOREIGN),
-                words=len(vectors[method]),
-                dim=vectors[method].dim,
-                scores=_scores(firsts[method], reports),
-                comparisons={} if method == order[0] else _compare(ours, reports[firsts[method]]),
-                costs=_costs(ground, firsts[method]),
-                settings=_settings(ground, firsts[method], vectors[method]),
-            )
-            for method in order
-        ),
+        methods=tuple(methods),
         curves=curves,
         differences=differences,
         rare=find_rare_neighbours(vectors, choose_rare_words(vocabulary), vocabulary),
@@ -108,12 +114,15 @@ def _describe_corpus(ground: Ground, tokens: int, words: int) -> dict[str, Any]:
 
 
 def _scores(first: Made, reports: Mapping[Made, Report]) -> dict[str, Score]:
-    """Return the figures of a method's first vectors, and those of its other seeds beside them."""
-    same = [report for made, report in reports.items() if made.method == first.method]
+    """Return the scores of a method by test set: those of the first seed, and of all seeds if there are several."""
+    same_method = [report for made, report in reports.items() if made.method == first.method]
+
     scores = {}
     for result in reports[first].results:
-        figures = [report[result.name].figure for report in same]
-        by_seed = tuple(figure for figure in figures if figure is not None) if len(same) > 1 else ()
+        by_seed: tuple[float, ...] = ()
+        if len(same_method) > 1:
+            figures = [report[result.name].figure for report in same_method]
+            by_seed = tuple(figure for figure in figures if figure is not None)
         scores[result.name] = Score(result.figure, result.interval, result.known, by_seed)
     return scores
 
@@ -123,23 +132,27 @@ def _compare(ours: Report, other: Report) -> dict[str, Comparison]:
 
 
 def _costs(ground: Ground, made: Made) -> tuple[Cost, ...]:
-    """Return what a method's stages took: its counts, its training, its evaluation."""
-    stages = {"training": f"vectors {made.name}", "evaluation": f"evaluation {made.name}"}
+    """Return the time and memory of counting, training and evaluation of a method, as far as they are recorded."""
+    names = {}
     if made.method in ground.matrices:
-        stages = {"counting": f"matrix {ground.matrices[made.method].name}"} | stages
-    found = {stage: ground.records.get(name) for stage, name in stages.items()}
-    return tuple(
-        Cost(stage, record.seconds, record.peak_bytes, record.attempts)
-        for stage, record in found.items()
-        if record is not None
-    )
+        names["counting"] = f"matrix {ground.matrices[made.method].name}"
+    names["training"] = f"vectors {made.name}"
+    names["evaluation"] = f"evaluation {made.name}"
+
+    costs = []
+    for stage, name in names.items():
+        record = ground.records.get(name)
+        if record is not None:
+            costs.append(Cost(stage, record.seconds, record.peak_bytes, record.attempts))
+    return tuple(costs)
 
 
 def _settings(ground: Ground, made: Made, vectors: Vectors) -> dict[str, Any]:
-    """Return what a method used, as the manifests say; of a file, its name."""
+    """Return the settings of a method from its manifests; for vectors of another tool, the name of the file."""
     size = {"words": len(vectors), "dimensions": vectors.dim}
     if made.seed is None:
         return {"file": made.path.name, **size}
+
     manifest = read_manifest(made.path)
     counts = read_manifest(ground.matrices[made.method]).config if made.method in RECIPES else {}
     plan = {"plan": manifest.facts["plan"]} if "plan" in manifest.facts else {}

@@ -1,6 +1,7 @@
-"""The jobs of an experiment: counting, training, and the baselines.
+"""The jobs of an experiment: counting, training, and the word2vec baselines.
 
-Each can be pickled, runs in a process of its own, writes one folder, and says what that folder depends on.
+A job can be pickled and runs in a separate process. It writes one folder; `provenance` returns the settings and inputs
+that the folder depends on.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from swivel.config import CorpusConfig, TrainConfig, VectorsConfig, result_setti
 from swivel.corpus import fingerprint_sources
 from swivel.counts import open_matrix
 from swivel.evaluation.baselines import BaselineConfig, baseline_settings, keep_vectors, train_word2vec
-from swivel.pipeline import stages as pipeline
+from swivel.pipeline.count import count
 from swivel.pipeline.reproduce.config import count_settings
+from swivel.pipeline.result_folder import is_done
+from swivel.pipeline.settings import split_settings
+from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.storage import checksum, fingerprint, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
 class CountStage:
-    """Count a text as a recipe says."""
+    """Count a text with the settings of a recipe."""
 
     resumes: ClassVar[bool] = False
 
@@ -32,18 +36,18 @@ class CountStage:
     settings: Mapping[str, Any]
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the counts depend on."""
+        """Return the settings and inputs that the counts depend on."""
         configs = count_settings(self.recipe, self.settings)
         return {"configs": configs, "texts": fingerprint_sources(list(self.texts), CorpusConfig(**configs["corpus"]))}
 
     def run(self, options: RunOptions) -> None:
-        """Count."""
-        pipeline.count(list(self.texts), self.out, recipe=self.recipe, options=options, **self.settings)
+        """Count the text into the folder `out`."""
+        count(list(self.texts), self.out, recipe=self.recipe, options=options, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStage:
-    """Train a matrix as a recipe says."""
+    """Train vectors on a matrix with the settings of a recipe."""
 
     resumes: ClassVar[bool] = True
 
@@ -53,18 +57,18 @@ class TrainStage:
     settings: Mapping[str, Any]
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the vectors depend on."""
-        configs = pipeline.split_settings(self.recipe, self.settings, TrainConfig, VectorsConfig)
+        """Return the settings and inputs that the vectors depend on."""
+        configs = split_settings(self.recipe, self.settings, TrainConfig, VectorsConfig)
         return {"configs": [result_settings(config) for config in configs], "matrix": fingerprint_of(self.matrix)}
 
     def run(self, options: RunOptions) -> None:
-        """Train, or go on from the last checkpoint."""
-        pipeline.train(self.matrix, self.out, recipe=self.recipe, options=options, **self.settings)
+        """Train, or resume from the last checkpoint."""
+        train(self.matrix, self.out, recipe=self.recipe, options=options, **self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Word2vecJob:
-    """Train word2vec on a text, with the words of a matrix."""
+    """Train word2vec on a text with the vocabulary of a matrix."""
 
     resumes: ClassVar[bool] = False
 
@@ -75,7 +79,7 @@ class Word2vecJob:
     settings: Mapping[str, Any]
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the vectors depend on."""
+        """Return the settings and inputs that the vectors depend on."""
         words = fingerprint(list(open_matrix(self.matrix).rows))
         inputs = {**fingerprint_sources(list(self.texts), self._config().corpus), "vocabulary": words}
         return {"config": baseline_settings(self.method, self._config()), "inputs": inputs}
@@ -86,10 +90,11 @@ class Word2vecJob:
         return BaselineConfig(dim=self.settings["dim"], seed=self.settings["seed"], corpus=corpus)
 
     def run(self, options: RunOptions) -> None:
-        """Train, unless that was done already."""
+        """Train, unless the folder has the vectors already."""
         provenance = self.provenance()
-        if pipeline.is_done(self.out, "vectors", provenance, options):
+        if is_done(self.out, "vectors", provenance, options):
             return
+
         vectors = train_word2vec(
             list(self.texts),
             open_matrix(self.matrix).rows,
@@ -102,7 +107,7 @@ class Word2vecJob:
 
 
 def fingerprint_of(path: Path) -> str:
-    """Return a digest of the content of a finished folder, or of a file."""
+    """Return a digest of the content of a finished folder or of a file."""
     if path.is_file():
         return checksum(path)
     return fingerprint({name: part.sha256 for name, part in sorted(read_manifest(path).parts.items())})

@@ -1,4 +1,4 @@
-"""The machine and the versions behind an experiment, without names of hosts, users or folders."""
+"""Describe the machine and the library versions of an experiment, without names of hosts, users or folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARIES = ("numpy", "scipy", "numba", "torch", "gensim", "matplotlib", "sciki
 
 
 def describe_machine(threads: int | None) -> dict[str, Any]:
-    """Return what ran the experiment: processor, cores in use, system, and the versions of what it is built on."""
+    """Return the processor, the cores in use, the operating system, and the versions of Python and the libraries."""
     return {
         "processor": name_processor(),
         "cores": threads or count_cores(),
@@ -27,12 +27,12 @@ def describe_machine(threads: int | None) -> dict[str, Any]:
 
 
 def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name, as near as the system knows it."""
+    """Return the model name of the processor, or the best description that the system has."""
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "a processor without a name"
+    return platform.processor() or platform.machine() or "unknown processor"
 
 
 def _version_of(library: str) -> str:

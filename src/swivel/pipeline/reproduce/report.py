@@ -1,4 +1,4 @@
-"""The words of the report: results in, a document out. It computes nothing and writes no file."""
+"""Arrange the results of an experiment in a document: the text, tables and figures of the report."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from swivel.reports.document.model import say_value
 from swivel.reports.plots import RareWords
 from swivel.runtime.resources import format_bytes
 
-BELOW, ABOVE = "▽", "▲"  # the other is significantly below, or above, ours
+BELOW, ABOVE = "▽", "▲"  # marks of a method that is significantly below or above the first method
 NOTHING = "–"
 
-
 RULES = {
-    "similarity": "Similarity: Spearman's rank correlation with people's judgements; pairs with an unknown word are "
-    "left out.",
-    "analogies": "Analogies: the share of right answers among all questions; one with an unknown word counts as wrong.",
+    "similarity": "Similarity: Spearman's rank correlation with human judgments, without pairs with an unknown word.",
+    "analogies": "Analogies: the share of correct answers; a question with an unknown word counts as wrong.",
     "categories": "Categories: the purity of clusters of the known words.",
 }
 
 TUNED = (
-    "The settings of `default` were chosen on one half of each of the paper's eight sets: of these, the other half "
-    "(`--half report`) is the fairer judge."
+    "The settings of `default` were chosen on one half of each of the paper's eight sets. The other half "
+    "(`--half report`) gives a fairer comparison."
 )
 
-Svgs = Mapping[str, bytes]  # the figures by name; one that could not be drawn is not there
+Svgs = Mapping[str, bytes]  # the figures by name, without those that could not be drawn
 
 
 def compose_report(results: Results, svgs: Svgs) -> Document:
-    """Return the report of an experiment."""
+    """Return the report of an experiment as a document, with the figures given by name."""
     blocks: list[Block] = [
         *_write_table(results),
         *_write_seeds(results),
@@ -47,10 +45,11 @@ def compose_report(results: Results, svgs: Svgs) -> Document:
 
 
 def _describe_corpus(corpus: Mapping[str, Any]) -> str:
-    files, taken = ", ".join(corpus["files"]), corpus.get("tokens taken")
+    files = ", ".join(corpus["files"])
     known = f"{corpus['tokens']:,}"
-    first = f"The first {taken:,} tokens of {files}, {known} of them" if taken else f"{files}: {known} tokens"
-    return f"{first} in a vocabulary of {corpus['words']:,} words."
+    taken = corpus.get("tokens taken")
+    text = f"The first {taken:,} tokens of {files}, {known} of them" if taken else f"{files}: {known} tokens"
+    return f"{text} in a vocabulary of {corpus['words']:,} words."
 
 
 def _describe_methods(results: Results) -> str:
@@ -59,15 +58,17 @@ def _describe_methods(results: Results) -> str:
 
 
 def format_figure(figure: float | None) -> str:
-    """Return a figure as tables have it.
+    """Return a score as the tables show it, without a leading zero.
 
     >>> format_figure(0.7601), format_figure(-0.05), format_figure(None), format_figure(1.0)
     ('.760', '−.050', '–', '1.000')
     """
     if figure is None:
         return NOTHING
+
     text = f"{abs(figure):.3f}"
-    return ("−" if figure < 0 and float(text) != 0 else "") + (text[1:] if text.startswith("0") else text)
+    sign = "−" if figure < 0 and float(text) != 0 else ""
+    return sign + text.removeprefix("0")
 
 
 def _range(interval: tuple[float, float] | None) -> str:
@@ -81,15 +82,17 @@ def _write_table(results: Results) -> Iterator[Block]:
     ours = results.ours.name
     kinds = {info.kind for info in results.sets}
     rules = " ".join(text for kind, text in RULES.items() if kind in kinds)
-    half = f" Only the half `{results.half}` of every set is asked." if results.half else ""
+    half = f" Only the half `{results.half}` of every set is used." if results.half else ""
+
     yield Heading("The table")
     yield Paragraph(
-        f"{rules}{half} Below each figure its 95 % bootstrap interval; the best of a column stands out. {BELOW} "
-        f"significantly below `{ours}`, {ABOVE} significantly above it, by a paired bootstrap over the same items "
-        "(95 %, each set by itself)."
+        f"{rules}{half} Below each score is its 95 % bootstrap interval; the best score of each column is highlighted. "
+        f"{BELOW}: significantly below `{ours}`; {ABOVE}: significantly above it, by a paired bootstrap over the same "
+        "items (95 %, each set separately)."
     )
     if results.half != "report" and any(method.name == "default" for method in results.methods):
         yield Paragraph(TUNED)
+
     header = ("", *(info.label for info in results.sets))
     yield Table(header, tuple(_table_row(method, results) for method in results.methods))
     yield _coverage(results)
@@ -109,19 +112,25 @@ def _table_row(method: MethodResult, results: Results) -> tuple[Cell, ...]:
 
 
 def _below(score: Score, known_to_ours: int) -> str:
-    """Return what stands below a figure: its interval, and its items where they are not ours; or why it has none."""
+    """Return the note below a score: its interval, and the number of items if it differs from the first method's.
+
+    Without a score, the note gives the reason.
+    """
     if score.figure is None:
-        return "nothing known" if score.known == 0 else "too little known"
+        return "no known items" if score.known == 0 else "too few known items"
     items = f", {score.known:,} items" if score.known != known_to_ours else ""
     return _range(score.interval) + items
 
 
 def _mark(comparison: Comparison | None) -> str:
-    """Return how a method stands to ours: marked where the whole interval of the difference is on one side of 0."""
+    """Return the mark of a method whose difference from the first method is significant, else an empty string."""
     if comparison is None or comparison.interval is None:
         return ""
-    low, high = comparison.interval
-    return BELOW if low > 0 else ABOVE if high < 0 else ""
+
+    low, high = comparison.interval  # of the first method minus this one
+    if low > 0:
+        return BELOW
+    return ABOVE if high < 0 else ""
 
 
 def _coverage(results: Results) -> Details:
@@ -131,17 +140,17 @@ def _coverage(results: Results) -> Details:
         for method in results.methods
     ]
     rows.append((Cell("all items"), *(Cell(f"{info.total:,}") for info in results.sets)))
-    return Details("How many items of each set have known words only", (Table(header, tuple(rows)),))
+    return Details("Number of items of each set with known words only", (Table(header, tuple(rows)),))
 
 
 def _differences(results: Results) -> Details:
     header = ("", *(info.label for info in results.sets))
     rows = []
     for method in results.methods[1:]:
-        found = [method.comparisons.get(info.name) for info in results.sets]
-        rows.append((Cell(f"{results.ours.name} − {method.name}"), *map(_difference_cell, found)))
-    note = "Below each difference its 95 % interval and the p-value, two-sided."
-    return Details("Differences, figure by figure", (Paragraph(note), Table(header, tuple(rows))))
+        comparisons = [method.comparisons.get(info.name) for info in results.sets]
+        rows.append((Cell(f"{results.ours.name} − {method.name}"), *map(_difference_cell, comparisons)))
+    note = "Below each difference are its 95 % interval and the two-sided p-value."
+    return Details("Differences of the scores", (Paragraph(note), Table(header, tuple(rows))))
 
 
 def _difference_cell(comparison: Comparison | None) -> Cell:
@@ -154,11 +163,13 @@ def _difference_cell(comparison: Comparison | None) -> Cell:
 def _write_seeds(results: Results) -> Iterator[Block]:
     if results.seeds < 2:
         return
+
     yield Heading("Over several seeds")
     yield Paragraph(
-        f"Swivel's recipes were trained with {results.seeds} seeds. The table has their means; here with the standard "
-        "deviation from seed to seed. Intervals and comparisons are those of the first seed."
+        f"Swivel's recipes were trained with {results.seeds} seeds. The scores are means over the seeds, here with "
+        "their standard deviation. Intervals and comparisons are those of the first seed."
     )
+
     header = ("", *(info.label for info in results.sets))
     rows = [
         (Cell(method.name), *(_seed_cell(method.scores[info.name]) for info in results.sets))
@@ -176,20 +187,21 @@ def _seed_cell(score: Score) -> Cell:
 def _write_frequency(results: Results, svgs: Svgs) -> Iterator[Block]:
     yield Heading("Common and rare words")
     if "frequency" not in svgs:
-        yield Paragraph("Too few analogies have known words only: there is nothing to draw against frequency.")
+        yield Paragraph("Too few analogies have known words only, so that there is no figure by frequency.")
         return
+
     buckets = len(results.curves[0].points)
     yield from _picture(
         svgs,
         "frequency",
-        "Accuracy of analogies (all sets of analogies together) against the mean frequency of the four words of a "
-        f"question, in {buckets} buckets of at least 100 questions; bands are 95 % bootstrap intervals.",
+        "Accuracy of analogies (all analogy sets together) against the mean frequency of the four words of a question, "
+        f"in {buckets} buckets of at least 100 questions; bands are 95 % bootstrap intervals.",
     )
     yield from _picture(
         svgs,
         "differences",
-        f"The same, bucket by bucket: `{results.ours.name}` minus each other method, with paired 95 % intervals. Blue: "
-        "above; orange: below; grey: no telling.",
+        f"The accuracy of `{results.ours.name}` minus that of each other method, per bucket, with paired 95 % "
+        "intervals. Blue: above 0; orange: below 0; gray: the interval contains 0.",
     )
 
 
@@ -203,27 +215,32 @@ def _write_rare_words(rare: RareWords) -> Iterator[Block]:
     if not rare.words:
         yield Paragraph("The vocabulary has no rare words to show.")
         return
+
     yield Paragraph(
-        "Nearest neighbours: of the paper's rare words, those that are in the vocabulary, and of words picked evenly "
-        "from the rarest fifth of the vocabulary."
+        "Nearest neighbors of the paper's rare words that are in the vocabulary, and of evenly spaced words of the "
+        "rarest fifth of the vocabulary."
     )
     rows: list[tuple[Cell, ...]] = []
-    for place, (word, count) in enumerate(zip(rare.words, rare.counts, strict=True)):
-        for number, (method, found) in enumerate(rare.neighbours.items()):
-            first = Cell(word, f"seen {count:,} times") if number == 0 else Cell("")
-            rows.append((first, Cell(method), Cell(", ".join(found[place]) or "unknown, or without neighbours")))
+    for index, (word, count) in enumerate(zip(rare.words, rare.counts, strict=True)):
+        word_cell = Cell(word, f"seen {count:,} times")
+        for method, neighbours in rare.neighbours.items():
+            nearest = ", ".join(neighbours[index]) or "unknown, or without neighbors"
+            rows.append((word_cell, Cell(method), Cell(nearest)))
+            word_cell = Cell("")  # The word is shown in its first row only.
+
     yield Table(("word", "method", "nearest"), tuple(rows), is_text=True)
 
 
 def _write_costs(results: Results) -> Iterator[Block]:
     yield Heading("Time and memory")
     yield Paragraph(
-        "Seconds on the clock and the most memory held at a time (mapped files included), each stage in a process of "
-        f"its own. {results.machine['processor']}, {results.machine['cores']} cores in use. Counting is shared by "
-        "methods with the same counts, and stands with each of them; word2vec reads the text in its training."
+        "Wall-clock seconds and peak memory (including mapped files) of each stage, in a separate process. "
+        f"{results.machine['processor']}, {results.machine['cores']} cores in use. Methods with the same counts share "
+        "the counting, which is listed for each of them; the training of word2vec includes reading the text."
     )
-    found = {cost.stage for method in results.methods for cost in method.costs}
-    stages = [stage for stage in STAGES if stage in found]
+
+    recorded = {cost.stage for method in results.methods for cost in method.costs}
+    stages = [stage for stage in STAGES if stage in recorded]
     rows = []
     for method in results.methods:
         by_stage = {cost.stage: cost for cost in method.costs}
@@ -244,14 +261,14 @@ def _write_method(svgs: Svgs) -> Iterator[Block]:
     yield from _picture(
         svgs,
         "loss",
-        "What a cell costs against the prediction, for a target of 2: the squared error of cells that were seen x "
-        "times, and the soft hinge of those never seen, which punishes only predictions that are too high.",
+        "The loss of a cell against the prediction, for a target of 2: the squared error of a cell with the count x, "
+        "and the soft hinge of a cell without counts, which penalizes only predictions that are too high.",
     )
     yield from _picture(
         svgs,
         "block",
-        "Counts of the commonest words with each other, and of one block as it is trained: rows and columns are "
-        "dealt out to the blocks in turn, so that each has common and rare ones alike.",
+        "Counts of the most common words with each other, and the counts of one block of the training: rows and "
+        "columns are distributed over the blocks in turn, so that each block has common and rare words alike.",
     )
 
 

@@ -1,7 +1,4 @@
-"""What an experiment found, as plain values: what the report is written from, and `results.json`.
-
-Nothing here computes but means; nothing knows where a value came from.
-"""
+"""The results of an experiment as plain values, for the report and for `results.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 from swivel.evaluation import Comparison
 from swivel.reports.plots import Curve, RareWords
 
-STAGES = ("counting", "training", "evaluation")  # whose costs are shown
+STAGES = ("counting", "training", "evaluation")  # the stages in the table of costs
 LABELS = {
     "ws353_similarity": "WS sim",
     "ws353_relatedness": "WS rel",
@@ -28,7 +25,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class SetInfo:
-    """A test set: its name, its kind, its items."""
+    """A test set: its name, its kind, and its number of items."""
 
     name: str
     kind: str
@@ -36,33 +33,36 @@ class SetInfo:
 
     @property
     def label(self) -> str:
-        """What stands above its column."""
+        """Header of the column of the set."""
         return LABELS.get(self.name, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One method's figure on one set (None: nothing of it is known), its 95 % interval, and the items that counted."""
+    """The score of one method on one set (None if no item is known), its 95 % interval, and the number of known items.
+
+    With several seeds, `by_seed` has the score of each.
+    """
 
     figure: float | None
     interval: tuple[float, float] | None
     known: int
-    by_seed: tuple[float, ...] = ()  # one figure a seed, where there are several
+    by_seed: tuple[float, ...] = ()
 
     @property
     def mean(self) -> float | None:
-        """Mean over the seeds."""
+        """Mean over the seeds, or the score of the only seed."""
         return statistics.fmean(self.by_seed) if self.by_seed else self.figure
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation over the seeds."""
+        """Standard deviation over the seeds, None with fewer than two."""
         return statistics.stdev(self.by_seed) if len(self.by_seed) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one of a method's STAGES took; None: not known."""
+    """Time and memory of one stage of a method; None if unknown."""
 
     stage: str
     seconds: float | None
@@ -72,7 +72,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
-    """All about one method: its vectors, figures by set, comparisons with ours by set, costs and settings."""
+    """The results of one method: scores by set, comparisons with the first method by set, costs, and settings."""
 
     name: str
     about: str
@@ -86,7 +86,7 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that an experiment found; the first method is ours, with which the others are compared."""
+    """The results of an experiment; the other methods are compared with the first one, `ours`."""
 
     corpus: Mapping[str, Any]
     sets: tuple[SetInfo, ...]
@@ -99,29 +99,31 @@ class Results:
 
     @property
     def ours(self) -> MethodResult:
-        """The method that the others are compared with."""
+        """The first method, which the others are compared with."""
         return self.methods[0]
 
     @property
     def seeds(self) -> int:
-        """How often our recipes were trained."""
-        return max((len(score.by_seed) for method in self.methods for score in method.scores.values()), default=1) or 1
+        """Number of seeds of Swivel's recipes."""
+        numbers = [len(score.by_seed) for method in self.methods for score in method.scores.values()]
+        return max(numbers, default=1) or 1
 
     def best(self, name: str) -> float | None:
-        """Return the highest figure on a set."""
+        """Return the highest score on a set, None if no method has one."""
         figures = [method.scores[name].mean for method in self.methods if name in method.scores]
         return max((figure for figure in figures if figure is not None), default=None)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the table, for a terminal; the last row says how much of each set is known."""
+        """Return the header and rows of the table of scores; the last row is the share of known items of each set."""
         rows = []
         for method in self.methods:
             figures = [method.scores[info.name].mean for info in self.sets]
             rows.append([method.name, *("-" if figure is None else f"{figure:.3f}" for figure in figures)])
+
         shares = [self.ours.scores[info.name].known / max(info.total, 1) for info in self.sets]
         rows.append([f"known to {self.ours.name}", *(f"{share:.0%}" for share in shares)])
         return ["method", *(info.label for info in self.sets)], rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)  # tuples become lists, frozen classes plain dicts
+        """Return plain values, for JSON."""
+        return asdict(self)

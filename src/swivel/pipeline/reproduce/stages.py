@@ -1,7 +1,7 @@
-"""The stages of an experiment: each a folder, done once, and what it took, kept in `measures.json`.
+"""Run the stages of an experiment, each once, and record their time and memory in `measures.json`.
 
-Receives jobs, hands on measures. A stage is done when its folder has a manifest and the measures say that it was made
-from the same things; otherwise its job runs, and goes on where it was if it can.
+A stage is finished if its folder has a manifest and its record has the same provenance. Otherwise its job runs, and
+resumes if it can.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ MEASURES = "measures.json"
 
 
 class StageJob(SubprocessJob, Protocol):
-    """A job that makes a folder; `resumes`: interrupted, it goes on where it was, or it begins again."""
+    """A job that writes a folder; `resumes` is whether it continues after an interruption or starts again."""
 
     resumes: ClassVar[bool]
 
     @property
     def out(self) -> Path:
-        """The folder."""
+        """The folder that the job writes."""
 
     def provenance(self) -> Mapping[str, Any]:
-        """Return what the result depends on."""
+        """Return the settings and inputs that the result depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a stage: what it is made from, what it took so far, in how many attempts."""
+    """The record of a stage: a digest of its provenance, and its time, peak memory and attempts so far.
+
+    `seconds` and `peak_bytes` are None if they are unknown.
+    """
 
     identity: str
     seconds: float | None = 0.0
@@ -44,11 +47,14 @@ class Record:
     is_finished: bool = False
 
     def after(self, measure: Measure, *, is_finished: bool) -> Record:
-        """Return the record after one more attempt."""
-        unknown = self.seconds is None or measure.seconds is None
+        """Return the record with the measure of one more attempt added."""
+        seconds = None
+        if self.seconds is not None and measure.seconds is not None:
+            seconds = round(self.seconds + measure.seconds, 3)
+
         return replace(
             self,
-            seconds=None if unknown else round((self.seconds or 0) + (measure.seconds or 0), 3),
+            seconds=seconds,
             peak_bytes=max(self.peak_bytes or 0, measure.peak_bytes or 0) or None,
             is_finished=is_finished,
         )
@@ -56,7 +62,7 @@ class Record:
 
 @dataclass(slots=True)
 class Stages:
-    """Does stages in the folder of an experiment."""
+    """Runs stages in the folder of an experiment and keeps their records."""
 
     path: Path
     options: RunOptions
@@ -67,38 +73,45 @@ class Stages:
         self.records = read_records(self.path / MEASURES)
 
     def do(self, name: str, job: StageJob) -> Path:
-        """Do a stage unless it is done, and return its folder."""
-        before, found = self.records.get(name), _stamp(job.out)
+        """Run a stage unless it is finished, and return its folder."""
+        stamp_before = _stamp(job.out)
         record = Record(fingerprint(job.provenance()))
-        if before is not None and before.identity == record.identity and not self.options.overwrite:
-            if before.is_finished and found:
+        saved = self.records.get(name)
+        if saved is not None and saved.identity == record.identity and not self.options.overwrite:
+            if saved.is_finished and stamp_before is not None:
                 return job.out
-            record = before if job.resumes and not before.is_finished else record
-        self.options.progress.message(f"{name}: " + ("going on" if record.attempts else "beginning"))
+            if job.resumes and not saved.is_finished:
+                record = saved
+
+        self.options.progress.message(f"{name}: " + ("resuming" if record.attempts else "starting"))
         record = replace(record, attempts=record.attempts + 1)
-        if not found:  # What is there may be refused, and its record must not be lost then.
-            self._keep(name, record)
+        if stamp_before is None:  # The job may reject an existing folder, and then its old record must be kept.
+            self._save(name, record)
+
         started = time.perf_counter()
         try:
             measure = self.runner(job, self.options)
-        except BaseException:  # also when interrupted: the time was spent
-            left = _stamp(job.out)
-            if left is None or left != found:
-                self._keep(name, record.after(Measure(time.perf_counter() - started), is_finished=left is not None))
+        except BaseException:  # An interrupted attempt counts, too.
+            stamp = _stamp(job.out)
+            if stamp is None or stamp != stamp_before:
+                spent = Measure(time.perf_counter() - started)
+                self._save(name, record.after(spent, is_finished=stamp is not None))
             raise
-        # What was there already, without a record, was found in no time: what it took is not known.
-        was_found = found is not None and _stamp(job.out) == found
-        self._keep(name, record.after(Measure() if was_found else measure, is_finished=True))
+
+        # If the job kept an existing folder, nothing was computed, and the time of the folder is unknown.
+        if stamp_before is not None and _stamp(job.out) == stamp_before:
+            measure = Measure()
+        self._save(name, record.after(measure, is_finished=True))
         return job.out
 
-    def _keep(self, name: str, record: Record) -> None:
+    def _save(self, name: str, record: Record) -> None:
         self.records[name] = record
         plain = {"stages": {key: asdict(value) for key, value in self.records.items()}}
         write_file(self.path / MEASURES, seal(plain))
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
-    """Return what tells one writing of a finished folder from another; None where it is not finished."""
+    """Return a value that changes when a finished folder is written again; None if the folder is not finished."""
     try:
         status = (folder / MANIFEST).stat()
     except OSError:
@@ -107,12 +120,13 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
 
 
 def read_records(file: Path) -> dict[str, Record]:
-    """Return what is known of each stage; nothing where there is no file yet."""
+    """Return the records in a file by stage; empty if the file does not exist."""
     with clear_errors(file):
         try:
             data = file.read_bytes()
         except FileNotFoundError:
             return {}
+
     try:
         fields = unseal(data)
         stages = fields.pop("stages")
@@ -121,5 +135,5 @@ def read_records(file: Path) -> dict[str, Record]:
         return {name: Record(**fields) for name, fields in stages.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFolder(
-            f"{file}: not a list of stages ({one_line(error)}); remove it, the times in it are lost"
+            f"{file}: not a record of stages ({one_line(error)}); remove it (the times in it are lost)"
         ) from error

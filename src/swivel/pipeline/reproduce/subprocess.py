@@ -1,7 +1,7 @@
-"""A job in a process of its own, so that the memory it took is its own.
+"""Run a job in a separate process, to measure its memory.
 
-Receives a job that can be pickled, hands on what it took; its progress is told here as if it ran here, its errors are
-raised here. Ctrl-C is heard by this process alone, which hands it on once: a job that saves what it has then does so.
+The process sends its progress and its errors through a pipe, and the parent reports and raises them. Only the parent
+handles Ctrl-C; it sends SIGTERM to the process once, so that the job can save a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from swivel.runtime.progress import Progress, Task
 from swivel.runtime.signals import StopRequest, leave_in_time, stop_on_signals
 
 _POLL_SECONDS = 0.1
-_KILLED = -9  # by the system, as a rule because memory ran out
+_KILLED = -9  # SIGKILL, usually sent by the kernel because memory ran out
 
 
 class SubprocessJob(Protocol):
-    """Something to be done that takes long."""
+    """A job that can be pickled and run in another process."""
 
     def run(self, options: RunOptions) -> None:
-        """Do it."""
+        """Run the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a job took: seconds, and the most memory its process held, mapped files included; None: not known."""
+    """Seconds and peak memory of a job, including mapped files; None if unknown."""
 
     seconds: float | None = None
     peak_bytes: int | None = None
@@ -48,44 +48,59 @@ Runner = Callable[[SubprocessJob, RunOptions], Measure]
 
 
 def run_here(job: SubprocessJob, options: RunOptions) -> Measure:
-    """Run a job in this process, whose memory is not the job's own."""
+    """Run a job in this process; its memory is not measured."""
     started = time.perf_counter()
     job.run(options)
     return Measure(time.perf_counter() - started)
 
 
 def run_in_process(job: SubprocessJob, options: RunOptions) -> Measure:
-    """Run a job in a new process and return what it took.
+    """Run a job in a new process and return its time and peak memory.
 
-    Raises what the job raised, TrainingError where its process was ended from outside, and KeyboardInterrupt or
-    SystemExit, after the job has saved what it can, where this process was asked to stop.
+    Errors of the job are raised in this process.
+
+    Raises
+    ------
+    TrainingError
+        The process was killed.
+    KeyboardInterrupt, SystemExit
+        This process was asked to stop; raised after the job has saved its checkpoint.
     """
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    allowed = {"threads": options.threads, "memory": options.memory, "overwrite": options.overwrite}
-    process = context.Process(target=_work, args=(theirs, job, allowed))
+    receiver, sender = context.Pipe(duplex=False)
+    job_options = {"threads": options.threads, "memory": options.memory, "overwrite": options.overwrite}
+    process = context.Process(target=_work, args=(sender, job, job_options))
+
     with stop_on_signals() as should_stop:
-        with _deaf_children():
+        with _block_interrupts():
             process.start()
-        theirs.close()
+        sender.close()  # Only the child holds it now, so that `recv` raises EOFError when the child ends.
+
         try:
-            measure = _Relay(ours, process, options.progress).listen(should_stop)
+            measure = _Relay(receiver, process, options.progress).listen(should_stop)
         finally:
-            if process.is_alive() and not _ends_soon(process):
+            process.join(5)
+            if process.is_alive():
                 process.kill()
             process.join()
+
     if measure is None:
-        raise _died(process.exitcode)
+        raise _describe_exit(process.exitcode)
     return measure
 
 
 @contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Start processes that do not hear a Ctrl-C in the terminal, from their first moment on: it goes to them, too."""
+def _block_interrupts() -> Iterator[None]:
+    """Block SIGINT in the processes that are started in this context.
+
+    The terminal sends Ctrl-C to the whole process group. Children inherit the signal mask, so that they are protected
+    from the start.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # Started later, by multiprocessing, it would lift the mask.
+
+    resource_tracker.ensure_running()  # If multiprocessing starts it later, it unblocks SIGINT.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -93,48 +108,50 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ends_soon(process: Any) -> bool:
-    process.join(5)
-    return not process.is_alive()
-
-
-def _died(status: int | None) -> TrainingError:
-    why = "; the system ends a process so when memory runs out: pass a smaller --memory, --max-size or --dim"
-    return TrainingError(f"the process of this stage ended with status {status}{why if status == _KILLED else ''}")
+def _describe_exit(status: int | None) -> TrainingError:
+    message = f"the process of this stage ended with status {status}"
+    if status == _KILLED:
+        message += "; memory probably ran out: pass a smaller memory, max_size or dim"
+    return TrainingError(message)
 
 
 class _Relay:
-    """The parent's end: what the job reports, told to whoever watches."""
+    """The parent's end of the pipe: forwards the progress of the job to `progress`."""
 
     def __init__(self, connection: Connection, process: Any, progress: Progress) -> None:
-        self.connection, self.process, self.progress = connection, process, progress
-        self._tasks: dict[int, Task] = {}
+        self.connection = connection
+        self.process = process
+        self.progress = progress
+        self._tasks: dict[int, Task] = {}  # open tasks, by their number in the job
 
     def listen(self, should_stop: StopRequest) -> Measure | None:
-        """Return what the job took, or None where its process ended without a word; raise what it raised."""
-        is_asked = False
+        """Return the measure of the job, None if its process ended early; raise the error of the job."""
+        is_terminated = False
         try:
             while True:
-                if should_stop() and not is_asked:
+                if should_stop() and not is_terminated:
                     self.process.terminate()
-                    is_asked = True
+                    is_terminated = True
+
+                # Poll with a timeout, because a signal does not interrupt `recv`.
                 if not self.connection.poll(_POLL_SECONDS):
                     continue
+
                 kind, *values = self.connection.recv()
                 if kind == "done":
                     return Measure(*values)
                 if kind == "failed":
                     should_stop.raise_if_set()
                     raise values[0]
-                self._tell(kind, *values)
+                self._forward(kind, *values)
         except EOFError:
             return None
         finally:
             for number in list(self._tasks):
-                self._tell("end", number)
+                self._forward("end", number)
 
-    def _tell(self, kind: str, *values: Any) -> None:
-        if kind == "say":
+    def _forward(self, kind: str, *values: Any) -> None:
+        if kind == "message":
             self.progress.message(*values)
         elif kind == "begin":
             self._tasks[values[0]] = self.progress.begin(*values[1:])
@@ -145,10 +162,12 @@ class _Relay:
 
 
 class _Reports:
-    """The job's end: a Progress that sends what it is told."""
+    """The job's end of the pipe: a Progress that sends its events to the parent."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._lock, self._begun = connection, threading.Lock(), 0
+        self._connection = connection
+        self._lock = threading.Lock()  # Threads of the job report concurrently; a message must not be interleaved.
+        self._begun = 0
 
     def send(self, *event: Any) -> None:
         with self._lock:
@@ -163,10 +182,10 @@ class _Reports:
         self.send("end", task.number)
 
     def message(self, text: str) -> None:
-        self.send("say", text)
+        self.send("message", text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
-        pass  # Nobody draws curves of an experiment's jobs.
+        pass  # The report of an experiment has no training curves.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +197,27 @@ class _ReportedTask:
         self.reports.send("advance", self.number, amount, note)
 
 
-def _work(connection: Connection, job: SubprocessJob, allowed: dict[str, Any]) -> None:
-    """Run a job: the whole life of the new process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _work(connection: Connection, job: SubprocessJob, job_options: dict[str, Any]) -> None:
+    """Run a job and send its measure or its error: the main function of the new process."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     reports = _Reports(connection)
     started = time.perf_counter()
     try:
         with leave_in_time(lambda number: None):
-            job.run(RunOptions(**allowed, progress=reports))
+            job.run(RunOptions(**job_options, progress=reports))
         reports.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:
-        pass  # The parent is gone, and with it whoever wanted this.
+        pass  # The parent has ended, and the result is not needed.
     except BaseException as error:
         error.add_note(traceback.format_exc())
         with contextlib.suppress(BrokenPipeError):
             _send_error(reports, error)
-        if isinstance(error, SystemExit):  # Asked to leave: libraries take long to unload, and somebody waits.
+        if isinstance(error, SystemExit):  # Terminated: exit at once, because unloading libraries takes seconds.
             os._exit(128 + signal.SIGTERM)
 
 
-def _end_with_parent() -> None:
-    """Leave when the parent was killed: a job that waits for others, as gensim's does, would never notice."""
+def _exit_with_parent() -> None:
+    """Exit this process when the parent has ended; a job that waits for its threads (gensim) would never notice."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -208,22 +227,23 @@ def _end_with_parent() -> None:
 def _send_error(reports: _Reports, error: BaseException) -> None:
     try:
         reports.send("failed", error)
-    except (TypeError, AttributeError, ValueError):  # It cannot be pickled.
+    except (TypeError, AttributeError, ValueError):  # The error cannot be pickled.
         reports.send("failed", RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that this process has held at a time, where the system says so.
+    """Return the peak memory of this process in bytes, None if the system does not provide it.
 
-    The kernel's own mark comes first: `getrusage` gives a child the parent's peak at the time it was born.
+    On Linux, VmHWM is preferred: `getrusage` of a child includes the peak of its parent at the fork.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
+
     try:
         import resource
     except ImportError:  # Windows
         return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if os.uname().sysname == "Darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024  # bytes on macOS, kilobytes elsewhere

@@ -1,4 +1,4 @@
-"""The files of a report: figures, `report.html`, `report.md` and `results.json`."""
+"""Write the files of a report: figures, `report.html`, `report.md` and `results.json`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ HTML, MARKDOWN, RESULTS = "report.html", "report.md", "results.json"
 
 
 def write_report(out: Path, results: Results, matrix: Path) -> None:
-    """Draw and write everything; `matrix` is the one a block of which is shown."""
+    """Draw the figures and write all files; `matrix` is the matrix that the block figure shows."""
     svgs = {}
     for name, figure in _draw(results, matrix):
-        drawn = {kind: draw_figure(figure, kind) for kind in FORMATS}
-        for kind, data in drawn.items():
+        for kind in FORMATS:
+            data = draw_figure(figure, kind)
             write_file(out / FIGURES / f"{name}.{kind}", data)
-        svgs[name] = drawn["svg"]
+            if kind == "svg":
+                svgs[name] = data
+
     document = compose_report(results, svgs)
     write_file(out / RESULTS, json.dumps(results.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
     write_file(out / MARKDOWN, write_markdown(document).encode())

@@ -1,7 +1,6 @@
-"""Reports as pages: plain blocks in, one HTML file that asks for nothing, or Markdown, out.
+"""Documents of headings, paragraphs, tables and figures, and their conversion to HTML and Markdown.
 
-Receives a `Document` of headings, paragraphs, tables and pictures; hands on text. It computes nothing and writes no
-file.
+The HTML page is self-contained: it loads no other file. The functions return text and write no file.
 """
 
 from swivel.reports.document.html import write_html

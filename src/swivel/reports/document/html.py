@@ -1,4 +1,4 @@
-"""A document as one HTML file that asks for nothing: styles and pictures are in it, light or dark as the reader is."""
+"""Convert a document to one self-contained HTML page, with light and dark colors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ summary { cursor: pointer; color: var(--soft); }
 
 
 def write_html(document: Document) -> str:
-    """Return a document as a whole page."""
+    """Return a document as a complete HTML page, with its styles and figures inline."""
     body = "\n".join(_block(block) for block in document.blocks)
     title = html.escape(document.title)
     return (
@@ -70,8 +70,8 @@ def _block(block: Block) -> str:
         case Table():
             return _table(block)
         case Picture(name, caption, svg):
-            drawn = inline_svg(svg, name, caption)
-            return f"<figure>\n{drawn}\n<figcaption>{_text(caption)}</figcaption>\n</figure>"
+            figure = inline_svg(svg, name, caption)
+            return f"<figure>\n{figure}\n<figcaption>{_text(caption)}</figcaption>\n</figure>"
         case Details(summary, blocks):
             inner = "\n".join(_block(each) for each in blocks)
             return f"<details>\n<summary>{_text(summary)}</summary>\n{inner}\n</details>"
@@ -86,25 +86,38 @@ def _table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = html.escape(cell.text)  # Words of a vocabulary, of which some are backticks.
-    text = f'<span class="best">{text}</span>' if cell.is_best else text
-    mark = f'<span class="mark">{html.escape(cell.mark)}</span>' if cell.mark else ""
-    return f"<td>{text}{mark}{f'<small>{html.escape(cell.small)}</small>' if cell.small else ''}</td>"
+    # Cells may contain any word of a vocabulary, so backticks in them do not mean code: no `_text` here.
+    content = html.escape(cell.text)
+    if cell.is_best:
+        content = f'<span class="best">{content}</span>'
+    if cell.mark:
+        content += f'<span class="mark">{html.escape(cell.mark)}</span>'
+    if cell.small:
+        content += f"<small>{html.escape(cell.small)}</small>"
+    return f"<td>{content}</td>"
 
 
 def _text(text: str) -> str:
-    """Return escaped text, with code where backticks stand."""
+    """Return escaped text, with text between backticks as code."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 
 def inline_svg(svg: bytes, name: str, caption: str) -> str:
-    """Return an SVG file as an element of a page: ink as the page has it, and names of parts that are its own."""
+    """Return an SVG file as an element of the page, with the colors of the page and with ids that are unique in it."""
     text = svg.decode("utf-8")
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+
+    # Several figures share the page: prefix the ids of each, and the references to them, with its name.
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    for side in ("width", "height"):  # of the file; the page has its own, and the viewBox the proportions
+
+    # The style sheet sets the size, and the viewBox keeps the proportions.
+    for side in ("width", "height"):
         text = re.sub(rf'(<svg[^>]*?)\s{side}="[^"]*"', r"\1", text, count=1)
-    for colour, role in ((INK, "var(--ink)"), (FAINT, "var(--faint)"), (PAPER, "var(--paper)")):
-        text = re.sub(re.escape(colour), role, text, flags=re.IGNORECASE)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(caption.replace("`", ""))}" ', 1)
+
+    # CSS variables make the figure follow the light or dark colors of the page.
+    for color, variable in ((INK, "var(--ink)"), (FAINT, "var(--faint)"), (PAPER, "var(--paper)")):
+        text = re.sub(re.escape(color), variable, text, flags=re.IGNORECASE)
+
+    label = html.escape(caption.replace("`", ""))
+    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)

@@ -1,4 +1,4 @@
-"""A document as Markdown, with its figures as files beside it."""
+"""Convert a document to Markdown that refers to figures as PNG files in a folder beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from swivel.reports.document.model import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
 
-FIGURES = "figures"  # the folder of the pictures
+FIGURES = "figures"  # the folder of the figures
 
 
 def write_markdown(document: Document) -> str:
@@ -41,16 +41,19 @@ def _table(table: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     text = _escape_all(cell.text)
-    text = f"**{text}**" if cell.is_best else text
-    return " ".join(part for part in (text, cell.mark, f"({_escape_all(cell.small)})" if cell.small else "") if part)
+    if cell.is_best:
+        text = f"**{text}**"
+
+    small = f"({_escape_all(cell.small)})" if cell.small else ""
+    return " ".join(part for part in (text, cell.mark, small) if part)
 
 
 def _escape(text: str) -> str:
-    """Return text that Markdown leaves alone, but for what stands between backticks, which is code."""
+    """Return text with Markdown's special characters escaped, except between backticks, which mark code."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part.replace("|", "\\|") if part.startswith("`") else _escape_all(part) for part in parts)
 
 
 def _escape_all(text: str) -> str:
-    """Return text that Markdown leaves alone: words of a vocabulary, of which some are backticks."""
+    """Return text with all of Markdown's special characters escaped, for words of a vocabulary (which may be "`")."""
     return re.sub(r"([\\*_|<>\[\]`])", r"\\\1", text)

@@ -1,7 +1,4 @@
-"""The report as plain blocks, from which its two faces are written.
-
-Nothing here knows HTML or Markdown, and nothing there knows a result: twins that cannot drift apart.
-"""
+"""The blocks of a report, independent of the output format, so that HTML and Markdown have the same content."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a table: its text, something small below it, whether it is the best, and a mark beside it."""
+    """One cell of a table: text, a small note below it, whether it is the best of its column, and a mark beside it."""
 
     text: str
     small: str = ""
@@ -35,7 +32,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; its first column is text, the others are numbers unless `is_text`."""
+    """A table. The first column is text; the others are numbers unless `is_text` is set."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -44,7 +41,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: the name of its files, what it shows, and itself as SVG."""
+    """A figure: the name of its files without extension, its caption, and its SVG data."""
 
     name: str
     caption: str
@@ -53,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Blocks that are folded away where a page can do that."""
+    """Blocks that are collapsed below a summary where the format allows it."""
 
     summary: str
     blocks: tuple[Paragraph | Table, ...]
@@ -64,7 +61,7 @@ Block = Heading | Paragraph | Table | Picture | Details
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report: its title, one sentence below it, and the blocks."""
+    """A report: a title, one sentence below it, and the blocks."""
 
     title: str
     subtitle: str
@@ -72,7 +69,7 @@ class Document:
 
 
 def say_value(value: Any) -> str:
-    """Return a value of the settings for people.
+    """Return the value of a setting as text for the reader of a report.
 
     >>> say_value(None), say_value(True), say_value(98304), say_value(0.05), say_value(["a", "b"])
     ('not set', 'yes', '98,304', '0.05', 'a, b')
@@ -83,4 +80,8 @@ def say_value(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(say_value, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

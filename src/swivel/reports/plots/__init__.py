@@ -1,8 +1,7 @@
-"""The paper's figures, those of a training run, and the table of very rare words.
+"""The figures of the paper, the figures of a training run, and the table of very rare words.
 
-Receives results, matrices and vectors, hands on matplotlib Figures (`save_figure` puts them into files, through
-`storage`) and a `RareWords` table. It evaluates nothing. matplotlib, the extra `plot`, is loaded when a figure is
-drawn; no figure touches pyplot or its global state.
+The `plot_...` functions return matplotlib Figures, which `save_figure` writes to files. matplotlib (the extra `plot`)
+is imported when a figure is drawn. pyplot and its global state are not used.
 """
 
 from swivel.reports.plots.block import plot_block

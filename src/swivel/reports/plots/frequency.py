@@ -1,6 +1,6 @@
-"""Accuracy of analogies against the frequency of their words: one curve a method, and where ours is above.
+"""Figures of analogy accuracy against word frequency: one curve per method, and differences between methods.
 
-Receives curves of points, hands on Figures. `buckets` makes the curves.
+`frequency_buckets` computes the curves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WORDS_OF_X = "mean frequency of a question's four words (log scale)"
-_LABEL_POINTS = 12.0  # from one label to the next
-_PANELS_A_ROW = 4
+X_LABEL = "mean frequency of a question's four words (log scale)"
+_LABEL_SPACING = 12.0  # points between two labels
+_PANELS_PER_ROW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One bucket of questions: log10 of the mean frequency, a figure, and its 95 % interval."""
+    """One bucket of questions: log10 of the mean frequency, an accuracy or difference, and its 95 % interval."""
 
     x: float
     y: float
@@ -44,13 +44,13 @@ class Point:
 
     @property
     def verdict(self) -> int:
-        """For a difference: 1 where the whole interval is above 0, -1 where it is below, else 0."""
+        """Sign of a significant difference: 1 if the whole interval is above 0, -1 if it is below, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of a method, by rising frequency."""
+    """The points of one method, in order of increasing frequency."""
 
     name: str
     points: tuple[Point, ...]
@@ -58,7 +58,9 @@ class Curve:
 
 @in_style
 def plot_frequency(curves: Sequence[Curve]) -> Figure:
-    """Draw accuracy against log10 of the mean frequency, one curve a method with its band; the first one is ours.
+    """Draw accuracy against log10 of the mean frequency: one curve per method, with its 95 % interval as a band.
+
+    The first curve is emphasized; the others are compared with it.
 
     >>> figure = plot_frequency([Curve("ours", (Point(2, .5, .4, .6, 100), Point(3, .7, .6, .8, 120)))])
     >>> figure.axes[0].get_xlabel()
@@ -66,21 +68,20 @@ def plot_frequency(curves: Sequence[Curve]) -> Figure:
     """
     _need_points(curves)
     figure, axes = new_figure(6.8, 4.2)
-    for place, curve in reversed(list(enumerate(curves))):  # Ours is drawn last, above the others.
-        colour = COLOURS[place % len(COLOURS)]
+
+    for index, curve in reversed(list(enumerate(curves))):  # The first curve is drawn last, above the others.
+        is_first = index == 0
+        color = COLOURS[index % len(COLOURS)]
         x = [point.x for point in curve.points]
-        low, high = [point.low for point in curve.points], [point.high for point in curve.points]
-        axes.fill_between(x, low, high, color=colour, alpha=0.16 if place == 0 else 0.09, linewidth=0)
-        axes.plot(
-            x,
-            [point.y for point in curve.points],
-            color=colour,
-            linewidth=2.2 if place == 0 else 1.3,
-            marker="o",
-            markersize=3 if place == 0 else 2,
-        )
+        y = [point.y for point in curve.points]
+        low = [point.low for point in curve.points]
+        high = [point.high for point in curve.points]
+
+        axes.fill_between(x, low, high, color=color, alpha=0.16 if is_first else 0.09, linewidth=0)
+        axes.plot(x, y, color=color, linewidth=2.2 if is_first else 1.3, marker="o", markersize=3 if is_first else 2)
+
     highest = max(point.high for curve in curves for point in curve.points)
-    axes.set(ylim=(0, highest * 1.04 or 1), xlabel=WORDS_OF_X, ylabel="accuracy")
+    axes.set(ylim=(0, highest * 1.04 or 1), xlabel=X_LABEL, ylabel="accuracy")
     _write_frequencies(axes, 1, 3)
     _label_curves(figure, axes, curves)
     return figure
@@ -88,13 +89,11 @@ def plot_frequency(curves: Sequence[Curve]) -> Figure:
 
 def _need_points(curves: Sequence[Curve]) -> None:
     if not curves or not all(curve.points for curve in curves):
-        raise ConfigError(
-            "too few analogies to draw against frequency: a bucket needs questions all of whose words have a count"
-        )
+        raise ConfigError("too few analogies to draw against frequency: all four words of a question need a count")
 
 
 def _write_frequencies(axes: Axes, *steps: int) -> None:
-    """Label the axis of log10 with the frequencies themselves: powers of ten, times each of `steps`."""
+    """Label the log10 axis with frequencies: powers of ten, multiplied by each of `steps`."""
     low, high = axes.get_xlim()
     values = [step * 10.0**power for power in range(int(low) - 1, int(high) + 2) for step in steps]
     marks = {math.log10(value): short_number(value) for value in values if low <= math.log10(value) <= high}
@@ -102,46 +101,52 @@ def _write_frequencies(axes: Axes, *steps: int) -> None:
 
 
 def _label_curves(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
-    """Write the names behind the curves' ends, apart from each other."""
-    points_high = axes.get_position().height * figure.get_figheight() * 72
-    scale = points_high / (axes.get_ylim()[1] - axes.get_ylim()[0])
+    """Write the name of each curve after its end, without overlaps."""
+    height_points = axes.get_position().height * figure.get_figheight() * 72  # 72 points per inch
+    scale = height_points / (axes.get_ylim()[1] - axes.get_ylim()[0])
+
     ends = [curve.points[-1] for curve in curves]
-    heights = spread_labels([end.y * scale for end in ends], _LABEL_POINTS)
+    heights = spread_labels([end.y * scale for end in ends], _LABEL_SPACING)
     right = max(end.x for end in ends)
-    for place, (curve, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
-        label_end(axes, right, end.y, curve.name, COLOURS[place % len(COLOURS)], shift=height - end.y * scale)
+
+    for index, (curve, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
+        label_end(axes, right, end.y, curve.name, COLOURS[index % len(COLOURS)], shift=height - end.y * scale)
 
 
 @in_style
 def plot_differences(curves: Sequence[Curve], ours: str) -> Figure:
-    """Draw, bucket by bucket, accuracy of ours minus that of each other method with its paired 95 % interval.
+    """Draw the accuracy of `ours` minus that of each other method, per bucket, with paired 95 % intervals.
 
-    Blue: ours is above, the whole interval is; orange: below; grey and hollow: no telling.
+    Blue: the whole interval is above 0; orange: below 0; gray and hollow: the interval contains 0.
     """
     _need_points(curves)
-    columns = min(len(curves), _PANELS_A_ROW)
+
+    columns = min(len(curves), _PANELS_PER_ROW)
     rows = -(-len(curves) // columns)
     figure, grid = new_figure(
         1.0 + 1.8 * columns, 1.0 + 1.9 * rows, nrows=rows, ncols=columns, sharex=True, sharey=True, squeeze=False
     )
-    places: list[Any] = list(grid.flat)
-    for place, curve in zip(places, curves, strict=False):
-        _draw_differences(place, curve)
-        above, below = (sum(point.verdict == verdict for point in curve.points) for verdict in (1, -1))
-        place.set_title(f"{ours} − {curve.name}\nabove in {above}, below in {below} of {len(curve.points)}")
-    for place in places[len(curves) :]:
-        place.set_visible(False)
-    _write_frequencies(places[0], 1)
-    figure.supxlabel(WORDS_OF_X, fontsize=9, color=INK)
+    panels: list[Any] = list(grid.flat)
+
+    for panel, curve in zip(panels, curves, strict=False):
+        _draw_differences(panel, curve)
+        above = sum(point.verdict == 1 for point in curve.points)
+        below = sum(point.verdict == -1 for point in curve.points)
+        panel.set_title(f"{ours} − {curve.name}\nabove in {above}, below in {below} of {len(curve.points)}")
+    for panel in panels[len(curves) :]:
+        panel.set_visible(False)
+
+    _write_frequencies(panels[0], 1)
+    figure.supxlabel(X_LABEL, fontsize=9, color=INK)
     figure.supylabel("difference of accuracy", fontsize=9, color=INK)
     return figure
 
 
 def _draw_differences(axes: Axes, curve: Curve) -> None:
     axes.axhline(0, color=FAINT, linewidth=0.8)
-    for verdict, colour, fill in ((1, COLOURS[0], COLOURS[0]), (0, FAINT, PAPER), (-1, COLOURS[1], COLOURS[1])):
+    for verdict, color, fill in ((1, COLOURS[0], COLOURS[0]), (0, FAINT, PAPER), (-1, COLOURS[1], COLOURS[1])):
         points = [point for point in curve.points if point.verdict == verdict]
         if points:
             x = [point.x for point in points]
-            axes.vlines(x, [point.low for point in points], [point.high for point in points], color=colour, linewidth=1)
-            axes.plot(x, [point.y for point in points], "o", color=colour, markerfacecolor=fill, markersize=3.5)
+            axes.vlines(x, [point.low for point in points], [point.high for point in points], color=color, linewidth=1)
+            axes.plot(x, [point.y for point in points], "o", color=color, markerfacecolor=fill, markersize=3.5)

@@ -1,6 +1,6 @@
 """Curves of accuracy against frequency, from the answers of several methods to the same questions.
 
-Receives results of analogies by method, hands on the curves that `frequency` draws. The buckets are evaluation's.
+`evaluation.by_frequency` defines the buckets and `plots.frequency` draws the curves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swivel.reports.plots.frequency import Curve, Point
 
 
 def join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
-    """Return several sets of analogies as one: the paper takes Google's and MSR's questions together."""
+    """Return the results of several analogy sets as one result, as the paper does with Google's and MSR's."""
     return dataclasses.replace(
         results[0],
         name=" + ".join(result.name for result in results),
@@ -27,17 +27,18 @@ def join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
 
 
 def make_curves(methods: Mapping[str, Sequence[AnalogyResult]], counts: Counts) -> tuple[tuple[Curve, ...], ...]:
-    """Return one curve of accuracy a method, and one of differences for each but the first: the first minus it.
+    """Return one curve of accuracy per method, and the differences of the first method from each other one.
 
-    Without questions enough there are no curves. All methods must have answered the same questions.
+    All methods must have answered the same questions. Both tuples are empty if there are too few questions.
     """
     joined = {name: join_analogies(results) for name, results in methods.items() if results}
     curves = [_curve(name, bucket_by_frequency(result, counts)) for name, result in joined.items()]
     if not curves or not curves[0].points:
         return (), ()
-    ours = next(iter(joined.values()))
-    others = list(joined.items())[1:]
-    return tuple(curves), tuple(_curve(name, compare_buckets(ours, result, counts)) for name, result in others)
+
+    (_, first), *others = joined.items()
+    differences = [_curve(name, compare_buckets(first, result, counts)) for name, result in others]
+    return tuple(curves), tuple(differences)
 
 
 def _curve(name: str, buckets: Iterable[Bucket]) -> Curve:

@@ -1,6 +1,6 @@
-"""The two losses against the prediction: what an observed and an unobserved cell cost.
+"""Figure of the loss of observed and unobserved cells against the prediction w . c.
 
-Receives the settings of the loss, hands on a Figure. The formulas are those of `objective`, asked point by point.
+The losses are computed by `training.objective`, so that the figure shows the loss that is minimized.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ if TYPE_CHECKING:
 
 TARGET = 2.0  # as in the paper
 COUNTS = (1.0, 10.0, 100.0)
-LOWEST, HIGHEST, MOST_LOSS = -4.0, 8.0, 10.0
-_POINTS = 241
+MIN_PREDICTION, MAX_PREDICTION = -4.0, 8.0
+MAX_LOSS = 10.0
+_POINTS = 241  # per curve
 
 
 def losses_of(count: float, predictions: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
-    """Return the loss of a cell with that count (0: unobserved) and a target of 2, for each prediction.
+    """Return the loss of a cell with the given count (0 if unobserved) and the target 2, for each prediction.
 
     >>> losses_of(4.0, np.array([1.0, 2.0]), Objective()).tolist()
     [0.3, 0.0]
     """
+    # PMI = log x + offset, so this offset gives the cell its target.
     offset = TARGET - float(np.log(count or objective.unseen))
-    x, offsets = np.full((1, 1), count), np.full((1, 1), offset)
-    found = [loss_and_gradient(np.full((1, 1), prediction), x, offsets, objective)[0] for prediction in predictions]
-    return np.array([loss.observed + loss.unobserved for loss in found])
+    counts = np.full((1, 1), count)
+    offsets = np.full((1, 1), offset)
+
+    losses = []
+    for prediction in predictions:
+        loss, _ = loss_and_gradient(np.full((1, 1), prediction), counts, offsets, objective)
+        losses.append(loss.observed + loss.unobserved)
+    return np.array(losses)
 
 
 @in_style
@@ -42,22 +49,28 @@ def plot_losses(objective: Objective | None = None) -> Figure:
     1
     """
     objective = objective or Objective()
+    predictions = np.linspace(MIN_PREDICTION, MAX_PREDICTION, _POINTS)
+
     figure, axes = new_figure(6.4, 3.6)
-    predictions = np.linspace(LOWEST, HIGHEST, _POINTS)
     axes.axvline(TARGET, color=FAINT, linewidth=0.6)
-    axes.annotate("target", (TARGET, MOST_LOSS), (0, 4), textcoords="offset points", ha="center", color=INK)
-    for place, count in enumerate(COUNTS):
+    axes.annotate("target", (TARGET, MAX_LOSS), (0, 4), textcoords="offset points", ha="center", color=INK)
+
+    for index, count in enumerate(COUNTS):
         line = losses_of(count, predictions, objective)
-        axes.plot(predictions, line, color=BLUE, linewidth=0.9 + 0.6 * place)
-        label_end(axes, *_end_of(predictions, line), f"seen, x = {count:g}" if place == 0 else f"x = {count:g}", BLUE)
+        label = f"seen, x = {count:g}" if index == 0 else f"x = {count:g}"
+        axes.plot(predictions, line, color=BLUE, linewidth=0.9 + 0.6 * index)
+        label_end(axes, *_end_of(predictions, line), label, BLUE)
+
     line = losses_of(0.0, predictions, objective)
     axes.plot(predictions, line, color=ORANGE, linestyle=(0, (1, 1.6)), linewidth=2)
     label_end(axes, *_end_of(predictions, line), "never seen", ORANGE, shift=-9)
-    axes.set(xlim=(LOWEST, HIGHEST), ylim=(0, MOST_LOSS), xlabel="prediction, w · c", ylabel="loss of the cell")
+
+    xlim = (MIN_PREDICTION, MAX_PREDICTION)
+    axes.set(xlim=xlim, ylim=(0, MAX_LOSS), xlabel="prediction, w · c", ylabel="loss of the cell")
     return figure
 
 
 def _end_of(predictions: NDArray[np.float64], line: NDArray[np.float64]) -> tuple[float, float]:
-    """Return where a curve leaves the picture."""
-    inside = np.flatnonzero(line <= MOST_LOSS)[-1]
+    """Return the last point of a curve inside the figure."""
+    inside = np.flatnonzero(line <= MAX_LOSS)[-1]
     return float(predictions[inside]), float(line[inside])

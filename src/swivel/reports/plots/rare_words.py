@@ -1,7 +1,4 @@
-"""Nearest neighbours of very rare words, method by method: a table.
-
-Receives vectors by method, hands on a `RareWords`. It draws nothing.
-"""
+"""Table of the nearest neighbors of very rare words in the vectors of several methods."""
 
 from __future__ import annotations
 
@@ -15,60 +12,71 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.vectors import Vectors
 
 PAPER_WORDS = ("bootblack", "chigger", "decretal", "tuxedoes")  # Table 3 of the paper
-RAREST = 0.2  # the share of the vocabulary, from its end, that words are picked from
-SHORTEST = 5  # letters: shorter rare words are abbreviations and names of things
+RAREST = 0.2  # words are chosen from this share of the vocabulary, counted from its end
+MIN_LETTERS = 5  # shorter rare words are mostly abbreviations and names
 
 
 @dataclass(frozen=True, slots=True)
 class RareWords:
-    """For each word its count in the text, and for each method the nearest tokens (none: the word is unknown)."""
+    """Rare words with their counts in the text, and their nearest tokens by method (empty for an unknown word)."""
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
     neighbours: Mapping[str, tuple[tuple[str, ...], ...]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return plain lists and dictionaries, for JSON."""
         return {
             "words": list(self.words),
             "counts": list(self.counts),
-            "neighbours": {name: [list(found) for found in rows] for name, rows in self.neighbours.items()},
+            "neighbours": {name: [list(tokens) for tokens in rows] for name, rows in self.neighbours.items()},
         }
 
 
 def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, ...]:
-    """Return the paper's rare words that the vocabulary has, and `count` of its rarest fifth, evenly spaced.
+    """Return the paper's rare words that are in the vocabulary, and `count` words of its rarest fifth, evenly spaced.
 
-    Only words of letters without capitals are picked, so that something can be said of their neighbours.
+    Only lower-case words of letters are chosen, so that a reader can judge their neighbors.
 
     >>> choose_rare_words(Vocabulary(["the", "of", "chigger", "aardvark"]), count=1)
     ('chigger', 'aardvark')
     """
     known = tuple(word for word in PAPER_WORDS if word in vocabulary)
+
     rare = vocabulary.tokens[int(len(vocabulary) * (1 - RAREST)) :]
-    likely = [word for word in rare if word not in known and word.isalpha() and word == word.lower()]
-    likely = [word for word in likely if len(word) >= SHORTEST] or likely
-    places = np.linspace(0, max(len(likely) - 1, 0), count).round().astype(int) if likely else np.empty(0, int)
-    return known + tuple(likely[place] for place in np.unique(places))
+    candidates = [word for word in rare if word not in known and word.isalpha() and word == word.lower()]
+    candidates = [word for word in candidates if len(word) >= MIN_LETTERS] or candidates
+    if not candidates:
+        return known
+
+    positions = np.linspace(0, len(candidates) - 1, count).round().astype(int)
+    return known + tuple(candidates[position] for position in np.unique(positions))
 
 
 def find_rare_neighbours(
     methods: Mapping[str, Vectors], words: Sequence[str], counts: Vocabulary, *, count: int = 6
 ) -> RareWords:
-    """Return the nearest neighbours of words in the vectors of each method.
+    """Return the nearest neighbors of words in the vectors of each method.
 
     Parameters
     ----------
-    counts
-        The vocabulary of the text, whose counts are shown beside the words.
-    count
-        How many neighbours of each.
+    methods : mapping of str to Vectors
+        The vectors by the name of their method.
+    words : sequence of str
+        Words of `counts`.
+    counts : Vocabulary
+        The vocabulary of the text, with the counts shown beside the words.
+    count : int
+        Number of neighbors per word.
+
+    Returns
+    -------
+    RareWords
     """
-    neighbours = {
-        name: tuple(
-            tuple(found.token for found in vectors.nearest(word, count=count)) if word in vectors else ()
-            for word in words
-        )
-        for name, vectors in methods.items()
-    }
-    return RareWords(tuple(words), tuple(int(counts.counts[counts.id(word)]) for word in words), neighbours)
+    neighbours = {}
+    for name, vectors in methods.items():
+        rows = [vectors.nearest(word, count=count) if word in vectors else [] for word in words]
+        neighbours[name] = tuple(tuple(neighbour.token for neighbour in row) for row in rows)
+
+    word_counts = tuple(int(counts.counts[counts.id(word)]) for word in words)
+    return RareWords(tuple(words), word_counts, neighbours)

@@ -1,6 +1,6 @@
-"""What all figures share: a sheet of paper, ink, colours that everyone can tell apart, and the way into files.
+"""Style and file output shared by all figures: colors, fonts, labels, PNG and SVG.
 
-Receives sizes, hands on Figures without pyplot; the same figure gives the same bytes, today and tomorrow.
+Figures are made without pyplot, and saving the same figure twice gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 
-# Okabe and Ito's palette, without its yellow, which is too light for lines on white.
+# The palette of Okabe and Ito for color-blind readers, without its yellow, which is too light for lines on white.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY)
 INK, FAINT, PAPER = "#1b1b1d", "#8a8a90", "#ffffff"
 FORMATS = ("png", "svg")
 DOTS_PER_INCH = 200
 _STYLE: Mapping[str, Any] = {
-    "font.family": "DejaVu Sans",  # it comes with matplotlib: the same picture on every machine
+    "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
     "font.size": 9.0,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -51,7 +51,7 @@ _STYLE: Mapping[str, Any] = {
 
 
 def need_matplotlib() -> Any:
-    """Return matplotlib, or raise MissingExtra."""
+    """Return the matplotlib module, or raise MissingExtra if it is not installed."""
     try:
         import matplotlib
         import matplotlib.figure
@@ -60,11 +60,11 @@ def need_matplotlib() -> Any:
     return matplotlib
 
 
-def in_style(draw: Callable[Given, Figure]) -> Callable[Given, Figure]:
-    """Make a function draw in the style of the house, whatever the settings of matplotlib are around it."""
+def in_style(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Decorate a function to draw with Swivel's style, regardless of the caller's matplotlib settings."""
 
     @functools.wraps(draw)
-    def draw_in_style(*arguments: Given.args, **keywords: Given.kwargs) -> Figure:
+    def draw_in_style(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Figure:
         with need_matplotlib().rc_context(dict(_STYLE)):
             return draw(*arguments, **keywords)
 
@@ -72,49 +72,52 @@ def in_style(draw: Callable[Given, Figure]) -> Callable[Given, Figure]:
 
 
 def new_figure(width: float, height: float, **grid: Any) -> tuple[Figure, Any]:
-    """Return a Figure of so many inches and its axes, as `Figure.subplots` gives them for `grid`."""
+    """Return a Figure of `width` x `height` inches and its axes, `Figure.subplots(**grid)`."""
     figure = need_matplotlib().figure.Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
     return figure, figure.subplots(**grid)
 
 
-def label_end(axes: Axes, x: float, y: float, text: str, colour: str, *, shift: float = 0.0) -> None:
-    """Write a name behind the end of a curve, in its colour, `shift` points above it."""
-    axes.annotate(
-        text, (x, y), (5, shift), textcoords="offset points", color=colour, va="center", annotation_clip=False
-    )
+def label_end(axes: Axes, x: float, y: float, text: str, color: str, *, shift: float = 0.0) -> None:
+    """Write a label after the end of a curve at (x, y), in the color of the curve, `shift` points above it."""
+    axes.annotate(text, (x, y), (5, shift), textcoords="offset points", color=color, va="center", annotation_clip=False)
 
 
-def spread_labels(heights: list[float], least: float) -> list[float]:
-    """Return heights that are `least` apart or more, in the same order, moved as little as a sweep does.
+def spread_labels(heights: list[float], min_distance: float) -> list[float]:
+    """Return heights that are at least `min_distance` apart, in the same order and close to the given ones.
+
+    Labels that would overlap form a group, which is centered on the mean of its heights.
 
     >>> spread_labels([0.0, 0.1, 5.0], 1.0)
     [-0.45, 0.55, 5.0]
     """
-    order = sorted(range(len(heights)), key=lambda number: heights[number])
+    order = sorted(range(len(heights)), key=lambda label: heights[label])
+
+    # Merge a group with the one below it until no two groups overlap.
     groups: list[list[int]] = []
-    for number in order:
-        groups.append([number])
-        while len(groups) > 1 and _lowest(groups[-1], heights, least) < _highest(groups[-2], heights, least) + least:
+    for label in order:
+        groups.append([label])
+        while len(groups) > 1:
+            below_top = _lowest(groups[-2], heights, min_distance) + min_distance * (len(groups[-2]) - 1)
+            if _lowest(groups[-1], heights, min_distance) >= below_top + min_distance:
+                break
             last = groups.pop()
             groups[-1] += last
+
     placed = list(heights)
     for group in groups:
-        start = _lowest(group, heights, least)
-        for place, number in enumerate(group):
-            placed[number] = round(start + place * least, 6)
+        start = _lowest(group, heights, min_distance)
+        for index, label in enumerate(group):
+            placed[label] = round(start + index * min_distance, 6)
     return placed
 
 
-def _lowest(group: list[int], heights: list[float], least: float) -> float:
-    return sum(heights[number] for number in group) / len(group) - least * (len(group) - 1) / 2
-
-
-def _highest(group: list[int], heights: list[float], least: float) -> float:
-    return _lowest(group, heights, least) + least * (len(group) - 1)
+def _lowest(group: list[int], heights: list[float], min_distance: float) -> float:
+    """Return the height of the lowest label of a group."""
+    return sum(heights[label] for label in group) / len(group) - min_distance * (len(group) - 1) / 2
 
 
 def short_number(value: float) -> str:
-    """Return a number as briefly as can be.
+    """Return a number with a unit prefix: k, M or G.
 
     >>> short_number(300), short_number(30_000), short_number(1e6), short_number(2e9)
     ('300', '30 k', '1 M', '2 G')
@@ -126,24 +129,25 @@ def short_number(value: float) -> str:
 
 
 def draw_figure(figure: Figure, kind: str) -> bytes:
-    """Return a figure as `png` or `svg`: the same bytes each time."""
+    """Return the bytes of a figure as `png` or `svg`, the same bytes for the same figure."""
     matplotlib = need_matplotlib()
     file = io.BytesIO()
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[kind]
-    # The names of an SVG's parts are made of random numbers, unless they are given this salt.
+
+    # matplotlib makes random ids for the elements of an SVG unless it is given a salt.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}):
         figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata, facecolor=PAPER)
     return file.getvalue()
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG or SVG, by the file's ending."""
+    """Write a figure to a file as PNG or SVG, according to the file extension."""
     path = Path(path)
     write_file(path, draw_figure(figure, check_format(path)))
 
 
 def check_format(path: Path) -> str:
-    """Return the kind of a file by its ending, or raise ConfigError where that is neither PNG nor SVG."""
+    """Return the format of a figure file from its extension, or raise ConfigError if it is not png or svg."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise ConfigError(f"{path}: figures are written as .png or .svg")

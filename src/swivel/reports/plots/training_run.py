@@ -1,6 +1,6 @@
-"""What a training run looks like: its losses, the lengths of its vectors, how well common and rare words fit.
+"""Figures of a training run: losses per epoch, lengths of vectors, and the fit of common and rare words.
 
-Receives numbers by pass or by frequency, hands on Figures. `reporting` finds the numbers.
+`run_report.collect` computes the numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WORDS_OF_X = "frequency of the word (log scale)"
+X_LABEL = "frequency of the word (log scale)"
 
 
 @dataclass(frozen=True, slots=True)
 class EpochLoss:
-    """Mean losses of an epoch: of all cells, of the observed, of the unobserved."""
+    """Mean losses of an epoch: over all cells, over the observed and over the unobserved ones."""
 
     mean: float
     observed: float
@@ -33,7 +33,7 @@ class EpochLoss:
 
 @dataclass(frozen=True, slots=True)
 class NormBucket:
-    """Lengths of the vectors of words whose frequency is at least `low` and below `high`: three quantiles."""
+    """Quantiles (10 %, 50 %, 90 %) of the vector lengths of words with a frequency in [low, high)."""
 
     low: float
     high: float
@@ -45,7 +45,7 @@ class NormBucket:
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """Lengths of vectors against the frequency of their words: some of them, and all in buckets."""
+    """Lengths of vectors against the frequency of their words: a sample of points, and quantiles per bucket."""
 
     name: str
     frequencies: NDArray[np.float64]
@@ -55,10 +55,10 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class FitBucket:
-    """Observed cells of rows whose frequency is at least `low` and below `high`.
+    """Observed cells of rows with a frequency in [low, high).
 
-    `loss` is the mean over the sampled `cells`, `error` the root of the mean squared distance of w . c from its target,
-    every cell counting alike.
+    `loss` is the mean loss of the sampled `cells`; `error` is the unweighted root mean square of
+    w . c minus its target.
     """
 
     low: float
@@ -71,65 +71,76 @@ class FitBucket:
 
 @in_style
 def plot_epochs(epochs: Sequence[EpochLoss]) -> Figure:
-    """Draw the mean loss of all cells, of the observed and of the unobserved ones, pass by pass.
+    """Draw the mean loss of all cells, of the observed and of the unobserved ones, per epoch.
 
     >>> len(plot_epochs([EpochLoss(0.3, 2.0, 0.2), EpochLoss(0.2, 1.0, 0.1)]).axes)
     3
     """
     if not epochs:
-        raise ConfigError("the vectors' manifest has no losses: only what training wrote has a curve")
+        raise ConfigError("the manifest of the vectors has no losses; open a folder written by training")
+
     panels = [("all cells", BLUE, [each.mean for each in epochs])]
     if any(each.unobserved for each in epochs):
         panels.append(("observed", GREEN, [each.observed for each in epochs]))
         panels.append(("unobserved", ORANGE, [each.unobserved for each in epochs]))
+
     figure, axes = new_figure(1.2 + 2.5 * len(panels), 2.6, ncols=len(panels), squeeze=False)
-    for place, (title, colour, values) in zip(axes[0], panels, strict=True):
+    for panel, (title, color, values) in zip(axes[0], panels, strict=True):
         numbers = range(1, len(values) + 1)
-        place.plot(numbers, values, color=colour, linewidth=1.8, marker="o", markersize=3 if len(values) <= 30 else 0)
-        place.set(title=title, xlabel="pass", ylim=(0, 1.05 * max(values) or 1))
-        place.xaxis.set_major_locator(need_matplotlib().ticker.MaxNLocator(integer=True, nbins=6))
+        marker_size = 3 if len(values) <= 30 else 0
+        panel.plot(numbers, values, color=color, linewidth=1.8, marker="o", markersize=marker_size)
+        panel.set(title=title, xlabel="epoch", ylim=(0, 1.05 * max(values) or 1))
+        panel.xaxis.set_major_locator(need_matplotlib().ticker.MaxNLocator(integer=True, nbins=6))
+
     axes[0][0].set_ylabel("mean loss of a cell")
     return figure
 
 
 @in_style
 def plot_norms(sides: Sequence[Norms]) -> Figure:
-    """Draw the lengths of vectors against frequency: points, and the median with the middle four fifths."""
+    """Draw the lengths of vectors against frequency: a sample, the median, and the 10 % to 90 % band."""
     if not sides:
-        raise ConfigError("these vectors do not say how frequent words are: open the folder that training wrote")
+        raise ConfigError("these vectors have no word frequencies; open a folder written by training")
+
     figure, axes = new_figure(1.2 + 3.3 * len(sides), 3.2, ncols=len(sides), squeeze=False)
-    for place, side in zip(axes[0], sides, strict=True):
-        place.plot(side.frequencies, side.lengths, ".", color=FAINT, markersize=2.6, alpha=0.7, markeredgewidth=0)
+    for panel, side in zip(axes[0], sides, strict=True):
         x = [_middle(bucket) for bucket in side.buckets]
-        low, high = [each.tenth for each in side.buckets], [each.ninetieth for each in side.buckets]
-        place.fill_between(x, low, high, color=BLUE, alpha=0.15, linewidth=0)
-        place.plot(x, [each.median for each in side.buckets], color=BLUE, linewidth=1.8, marker="o", markersize=3)
-        place.set(title=side.name, xlabel=WORDS_OF_X, ylim=(0, None))
-        _log_axis(place)
+        low = [bucket.tenth for bucket in side.buckets]
+        medians = [bucket.median for bucket in side.buckets]
+        high = [bucket.ninetieth for bucket in side.buckets]
+
+        panel.plot(side.frequencies, side.lengths, ".", color=FAINT, markersize=2.6, alpha=0.7, markeredgewidth=0)
+        panel.fill_between(x, low, high, color=BLUE, alpha=0.15, linewidth=0)
+        panel.plot(x, medians, color=BLUE, linewidth=1.8, marker="o", markersize=3)
+        panel.set(title=side.name, xlabel=X_LABEL, ylim=(0, None))
+        _log_axis(panel)
+
     axes[0][0].set_ylabel("length of the vector")
     return figure
 
 
 @in_style
 def plot_fit(buckets: Sequence[FitBucket]) -> Figure:
-    """Draw the mean loss of observed cells, and how far off their products are, against the frequency of the row."""
+    """Draw the mean loss of observed cells, and the error of their predictions, against the frequency of the row."""
     if not buckets:
-        raise ConfigError("there is no loss by frequency: vectors without columns (objective glove) have no scores")
-    figure, axes = new_figure(7.8, 2.9, ncols=2)
+        raise ConfigError("no loss by frequency: these vectors have no columns (objective glove does not keep them)")
+
     x = [_middle(bucket) for bucket in buckets]
-    drawn = (
+    panels = (
         ("mean loss of an observed cell", BLUE, [each.loss for each in buckets]),
         ("distance from the target", GREEN, [each.error for each in buckets]),
     )
-    for place, (title, colour, values) in zip(axes, drawn, strict=True):
-        place.plot(x, values, color=colour, linewidth=1.8, marker="o", markersize=3.5)
-        place.set(title=title, xlabel=WORDS_OF_X, ylim=(0, 1.08 * max(values) or 1))
-        _log_axis(place)
+
+    figure, axes = new_figure(7.8, 2.9, ncols=2)
+    for panel, (title, color, values) in zip(axes, panels, strict=True):
+        panel.plot(x, values, color=color, linewidth=1.8, marker="o", markersize=3.5)
+        panel.set(title=title, xlabel=X_LABEL, ylim=(0, 1.08 * max(values) or 1))
+        _log_axis(panel)
     return figure
 
 
 def _middle(bucket: Any) -> float:
-    """Return the middle of a bucket on a scale of logarithms."""
+    """Return the geometric mean of the bounds of a bucket."""
     return float(np.sqrt(bucket.low * bucket.high))
 
 

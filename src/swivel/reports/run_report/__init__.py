@@ -1,8 +1,7 @@
-"""A finished run as a page: `report.html`, one file that asks for nothing.
+"""The report of a finished run: `report.html`, one self-contained page.
 
-Receives the folder of vectors that training wrote and their matrix; hands on what there is to see of them
-(`look_at_run`) and the page (`write_report`). It trains nothing, and whatever goes wrong here leaves a finished run
-finished.
+`look_at_run` collects the numbers from the folder of vectors and their matrix, `compose_run` arranges them in a
+document, and `write_report` writes the page. An error in the report does not make the run fail.
 """
 
 from swivel.reports.run_report.collect import RunSummary, find_epochs, find_fit, find_norms, look_at_run

@@ -1,7 +1,7 @@
-"""What there is to see of a finished run: losses, lengths, fit, neighbours.
+"""Collect the numbers for the report of a run: losses, lengths of vectors, fit, and neighbors.
 
-Receives vectors with their manifest and a matrix, hands on plain numbers. Samples keep it to about a second, however
-large the run was; the same run gives the same numbers.
+Lengths, cells and candidates are sampled, so that the time is about a second for a run of any size. The samples are
+deterministic.
 """
 
 from __future__ import annotations
@@ -15,28 +15,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel import vectors as vectors_room
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
-from swivel.vectors import Neighbour, Vectors, VectorTable
+from swivel.vectors import Neighbour, Vectors, VectorTable, load
 
 Doubles = NDArray[np.float64]
 BANDS = ("common", "middling", "rare")
-WORDS_A_BAND, NEIGHBOURS = 5, 8
-SKIPPED = 50  # words that are too common to have a meaning
-SHORTEST = 3  # letters, where there are words that long
-MOST_CANDIDATES = 200_000  # among which neighbours are looked for: the commonest, and the words asked about
-MOST_POINTS, MOST_LENGTHS = 700, 50_000  # drawn, and measured
-MOST_BLOCKS, CELLS_A_BLOCK, MOST_CELLS = 1_000, 20_000, 200_000
+WORDS_PER_BAND = 5
+NEIGHBOURS = 8
+SKIPPED = 50  # the most common words are function words, whose neighbors say little
+MIN_LETTERS = 3  # shorter words are chosen only if there are too few longer ones
+MAX_CANDIDATES = 200_000  # neighbors are searched among this many most common words, and the chosen words
+
+# Samples: lengths that are computed and points that are drawn; blocks and cells for the loss by frequency.
+MAX_LENGTHS = 50_000
+MAX_POINTS = 700
+MAX_BLOCKS = 1_000
+CELLS_PER_BLOCK = 20_000
+MAX_CELLS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A word, how common it is, and its nearest neighbours."""
+    """A word, its frequency and the band it was chosen from, and its nearest neighbors."""
 
     band: str
     word: str
@@ -46,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What there is to see of a run; `seconds` are those of the stages that ran now, by their names."""
+    """The numbers in the report of a run; `seconds` are those of the stages that ran in this call, by name."""
 
     name: str
     shape: tuple[int, int]
@@ -62,16 +67,18 @@ class RunSummary:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds spent training, in all sittings."""
+        """Seconds spent training, including earlier calls that were interrupted."""
         return float(self.manifest.facts.get("training_seconds", 0.0))
 
 
 def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> RunSummary:
-    """Return what there is to see of the vectors in a folder that were trained on a matrix."""
-    vectors, manifest = vectors_room.load(folder), read_manifest(folder)
-    place = folder.resolve()
+    """Return the numbers for the report on the vectors in `folder`, which were trained on `matrix`."""
+    vectors = load(folder)
+    manifest = read_manifest(folder)
+    path = folder.resolve()
+
     return RunSummary(
-        name=place.parent.name if place.name == "vectors" else place.name,
+        name=path.parent.name if path.name == "vectors" else path.name,
         shape=matrix.shape,
         cells=matrix.cell_count,
         total=matrix.total,
@@ -86,67 +93,79 @@ def look_at_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | Non
 
 
 def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
-    """Return the mean losses of each epoch, as training wrote them down."""
+    """Return the mean losses of each epoch from the manifest; empty if the vectors were not trained by Swivel."""
     losses: list[dict[str, float]] = manifest.facts.get("losses", [])
     return tuple(EpochLoss(loss["mean"], loss["observed"], loss["unobserved"]) for loss in losses)
 
 
 def read_objective(manifest: Manifest) -> Objective:
-    """Return the loss that vectors were trained with; the default's where the manifest does not say."""
+    """Return the objective of the training from the manifest, or the default objective if it is not recorded."""
     return Objective.from_config(TrainConfig(**manifest.config.get("train", {})))
 
 
 def find_frequencies(vectors: Vectors) -> Doubles | None:
-    """Return how often each word was seen, or the sum of its row's counts; None where neither is known."""
+    """Return the count of each word in the text, else the sum of its row; None if neither is known."""
     counts = vectors.vocabulary.counts.astype(np.float64)
     return counts if counts.any() else vectors.row_sums
 
 
 def find_norms(vectors: Vectors) -> tuple[Norms, ...]:
-    """Return the lengths of the trained rows and of the vectors that users get, against frequency."""
+    """Return the lengths of the row vectors w, and of the combined vectors if they differ, against frequency."""
     frequencies = find_frequencies(vectors)
     if frequencies is None:
         return ()
+
     sides = {"rows, w": vectors.rows}
     if vectors.vectors is not vectors.rows and not np.shares_memory(vectors.vectors, vectors.rows):
         sides["vectors, as they are used"] = vectors.vectors
-    # Evenly over the ranks: a share of the rare words, all of the few common ones.
-    ids = spread_over_ranks(len(vectors), MOST_LENGTHS)
-    seen = ids[frequencies[ids] > 0]
-    return tuple(_norms(name, values, frequencies, seen) for name, values in sides.items() if len(seen))
+
+    # A sample of the many rare words, and all of the few common ones.
+    ids = spread_over_ranks(len(vectors), MAX_LENGTHS)
+    ids = ids[frequencies[ids] > 0]
+    if not len(ids):
+        return ()
+    return tuple(_norms(name, values, frequencies, ids) for name, values in sides.items())
 
 
 def _norms(name: str, values: NDArray[np.float32], frequencies: Doubles, ids: NDArray[np.int64]) -> Norms:
-    lengths, seen = np.linalg.norm(values[ids], axis=1).astype(np.float64), frequencies[ids]
+    lengths = np.linalg.norm(values[ids], axis=1).astype(np.float64)
+    sampled = frequencies[ids]
+
     buckets = []
-    for low, high, members in split_by_frequency(seen):
+    for low, high, members in split_by_frequency(sampled):
         tenth, median, ninetieth = np.quantile(lengths[members], (0.1, 0.5, 0.9)).tolist()
         buckets.append(NormBucket(low, high, int(members.sum()), tenth, median, ninetieth))
-    drawn = spread_over_ranks(len(ids), MOST_POINTS)
-    return Norms(name, seen[drawn], lengths[drawn], tuple(buckets))
+
+    drawn = spread_over_ranks(len(ids), MAX_POINTS)
+    return Norms(name, sampled[drawn], lengths[drawn], tuple(buckets))
 
 
-def spread_over_ranks(size: int, most: int) -> NDArray[np.int64]:
-    """Return at most `most` ranks of `size`, half of them evenly, half evenly by their logarithm.
+def spread_over_ranks(size: int, limit: int) -> NDArray[np.int64]:
+    """Return at most `limit` of the ranks 0 to `size` - 1: half evenly spaced, half on a logarithmic scale.
 
     >>> spread_over_ranks(5, 10).tolist(), len(spread_over_ranks(1_000_000, 100)) <= 100
     ([0, 1, 2, 3, 4], True)
     """
-    if size <= most:
+    if size <= limit:
         return np.arange(size)
-    even = np.linspace(0, size - 1, most // 2)
-    return np.unique(np.concatenate([even, np.geomspace(1, size, most - most // 2) - 1]).astype(np.int64))
+
+    even = np.linspace(0, size - 1, limit // 2)
+    logarithmic = np.geomspace(1, size, limit - limit // 2) - 1
+    return np.unique(np.concatenate([even, logarithmic]).astype(np.int64))
 
 
 def split_by_frequency(frequencies: Doubles) -> Iterator[tuple[float, float, NDArray[np.bool_]]]:
-    """Yield buckets of frequencies above 0 at 1, 3, 10, 30, ...: bounds, and who is inside; empty ones are left out.
+    """Yield the non-empty buckets [1, 3), [3, 10), [10, 30), ...: low, high, and a mask of the members.
+
+    All frequencies must be above 0.
 
     >>> [(low, high, int(members.sum())) for low, high, members in split_by_frequency(np.array([1.0, 2, 30, 40]))]
     [(1.0, 3.0, 2), (30.0, 100.0, 2)]
     """
-    lowest, highest = float(frequencies.min()), float(frequencies.max())
-    powers = range(int(np.floor(np.log10(lowest))), int(np.floor(np.log10(highest))) + 1)
-    edges = [step * 10.0**power for power in powers for step in (1, 3)] + [10.0 ** (powers[-1] + 1)]
+    lowest = int(np.floor(np.log10(float(frequencies.min()))))
+    highest = int(np.floor(np.log10(float(frequencies.max()))))
+    edges = [step * 10.0**power for power in range(lowest, highest + 1) for step in (1, 3)] + [10.0 ** (highest + 1)]
+
     for low, high in pairwise(edges):
         members = (frequencies >= low) & (frequencies < high)
         if members.any():
@@ -154,64 +173,83 @@ def split_by_frequency(frequencies: Doubles) -> Iterator[tuple[float, float, NDA
 
 
 def find_fit(vectors: Vectors, matrix: Matrix, objective: Objective) -> tuple[FitBucket, ...]:
-    """Return, by the frequency of the row, the mean loss of observed cells and how far their products are off.
+    """Return the mean loss of observed cells and the error of their predictions, by the frequency of the row.
 
-    From a sample of cells of blocks along the diagonals: blocks are interleaved, so that each has all frequencies.
-    Without columns there are no products, and no buckets.
+    The cells are a sample. The result is empty if the vectors have no columns or no frequencies.
     """
     frequencies = find_frequencies(vectors)
     if vectors.columns is None or frequencies is None:
         return ()
+
     row_offset = row_offsets(matrix.row_sums, matrix.total, objective)
     column_offset = column_offsets(matrix.column_sums, objective)
-    seen, losses, squares = [], [], []
+    sampled_rows = []
+    losses = []
+    squares = []
     for rows, columns, counts in _sample_cells(matrix):
         products = np.einsum("nd,nd->n", vectors.rows[rows], vectors.columns[columns]).astype(np.float64)
         offsets = row_offset[rows] + column_offset[columns]
-        seen.append(rows)
+        sampled_rows.append(rows)
         losses.append(observed_losses(products, counts, offsets, objective))
         squares.append((products - observed_targets(counts, offsets)) ** 2)
-    return _fit_buckets(frequencies, np.concatenate(seen), np.concatenate(losses), np.concatenate(squares))
+
+    return _fit_buckets(frequencies, np.concatenate(sampled_rows), np.concatenate(losses), np.concatenate(squares))
 
 
 def _fit_buckets(
     frequencies: Doubles, rows: NDArray[np.int64], losses: Doubles, squares: Doubles
 ) -> tuple[FitBucket, ...]:
-    of_cells = frequencies[rows]
-    known = of_cells > 0
+    """Return the mean loss and the root mean square error of sampled cells, given the row of each cell."""
+    cell_frequencies = frequencies[rows]
+    known = cell_frequencies > 0
     if not known.any():
         return ()
-    losses, squares, rows, of_cells = losses[known], squares[known], rows[known], of_cells[known]
-    found = []
-    for low, high, members in split_by_frequency(of_cells):
+    losses = losses[known]
+    squares = squares[known]
+
+    buckets = []
+    for low, high, members in split_by_frequency(cell_frequencies[known]):
         words = int(((frequencies >= low) & (frequencies < high)).sum())
         error = float(np.sqrt(squares[members].mean()))
-        found.append(FitBucket(low, high, words, int(members.sum()), float(losses[members].mean()), error))
-    return tuple(found)
+        buckets.append(FitBucket(low, high, words, int(members.sum()), float(losses[members].mean()), error))
+    return tuple(buckets)
 
 
 def _sample_cells(matrix: Matrix) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Doubles]]:
-    """Yield rows, columns and counts of some observed cells, block by block."""
-    height, width = matrix.row_blocks, matrix.column_blocks
+    """Yield rows, columns and counts of sampled observed cells, block by block.
+
+    Blocks are interleaved, so that a few of them contain words of all frequencies.
+    """
+    height = matrix.row_blocks
+    width = matrix.column_blocks
     rng = np.random.default_rng(1)
-    taken = 0
-    for n in range(min(MOST_BLOCKS, height * width)):
-        # Diagonal after diagonal; the main one, where words meet themselves, comes last.
-        i, j = n % height, (n % height + 1 + n // height) % width
+    sampled = 0
+
+    for n in range(min(MAX_BLOCKS, height * width)):
+        # Go through the diagonals. The main diagonal, with the cells of each word with itself, comes last.
+        i = n % height
+        j = (i + 1 + n // height) % width
         cells = matrix.cells(i, j)
-        size = len(cells.counts)
-        chosen = rng.choice(size, CELLS_A_BLOCK, replace=False, shuffle=False) if size > CELLS_A_BLOCK else slice(None)
+
+        chosen: NDArray[np.int64] | slice = slice(None)
+        if len(cells.counts) > CELLS_PER_BLOCK:
+            chosen = rng.choice(len(cells.counts), CELLS_PER_BLOCK, replace=False, shuffle=False)
+
+        # A position packs (first << 16 | second); in a mirrored block, `first` is the column.
         positions = cells.positions[chosen].astype(np.int64)
-        first, second = positions >> 16, positions & 0xFFFF
-        row, column = (second, first) if cells.mirrored else (first, second)
+        row = positions >> 16
+        column = positions & 0xFFFF
+        if cells.mirrored:
+            row, column = column, row
         yield row * height + i, column * width + j, cells.counts[chosen].astype(np.float64)
-        taken += len(positions)
-        if taken >= MOST_CELLS:
+
+        sampled += len(positions)
+        if sampled >= MAX_CELLS:
             break
 
 
 def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
-    """Return some common, middling and rare words: the band and the number of each.
+    """Return some common, middling and rare words: pairs of a band and the id of a word.
 
     >>> words = Vocabulary([f"word{n}" for n in range(1000)])
     >>> [number for band, number in choose_words(words) if band == "middling"]
@@ -220,43 +258,51 @@ def choose_words(vocabulary: Vocabulary) -> list[tuple[str, int]]:
     size = len(vocabulary)
     start = min(SKIPPED, size // 10)
     bounds = {
-        "common": (start, max(start + WORDS_A_BAND, int(0.03 * size))),
+        "common": (start, max(start + WORDS_PER_BAND, int(0.03 * size))),
         "middling": (int(0.4 * size), int(0.6 * size)),
         "rare": (int(0.9 * size), size),
     }
+
+    # In a small vocabulary the bands overlap; a word belongs to the first one.
     chosen: dict[int, str] = {}
     for band, (low, high) in bounds.items():
         numbers = [number for number in range(low, min(high, size)) if number not in chosen]
         plain = [number for number in numbers if _is_plain(vocabulary[number])]
-        pool = plain if len(plain) >= WORDS_A_BAND else numbers
-        places = np.unique(np.linspace(0, len(pool) - 1, WORDS_A_BAND).astype(int)) if pool else ()
-        chosen |= {pool[place]: band for place in places}
+        pool = plain if len(plain) >= WORDS_PER_BAND else numbers
+        if pool:
+            positions = np.unique(np.linspace(0, len(pool) - 1, WORDS_PER_BAND).astype(int))
+            chosen |= {pool[position]: band for position in positions}
+
     return [(band, number) for number, band in chosen.items()]
 
 
 def _is_plain(word: str) -> bool:
-    return len(word) >= SHORTEST and word.isalpha() and word == word.lower()
+    return len(word) >= MIN_LETTERS and word.isalpha() and word == word.lower()
 
 
 def ask_words(vectors: Vectors) -> tuple[Asked, ...]:
-    """Return common, middling and rare words with their nearest neighbours."""
-    chosen, frequencies = choose_words(vectors.vocabulary), find_frequencies(vectors)
-    among = vectors
-    if len(vectors) > MOST_CANDIDATES:  # Scaling millions of vectors would take longer than all else here.
-        ids = np.unique(np.concatenate([np.arange(MOST_CANDIDATES), [number for _, number in chosen]]))
-        tokens = [vectors.vocabulary[number] for number in ids.tolist()]
-        among = Vectors(VectorTable(Vocabulary(tokens), vectors.vectors[ids]))
+    """Return common, middling and rare words with their nearest neighbors."""
+    chosen = choose_words(vectors.vocabulary)
     words = [vectors.vocabulary[number] for _, number in chosen]
-    found = among.nearest_each(words, count=NEIGHBOURS) if words else []
-    return tuple(
-        Asked(band, word, 0.0 if frequencies is None else float(frequencies[number]), tuple(nearest))
-        for (band, number), word, nearest in zip(chosen, words, found, strict=True)
-    )
+    frequencies = find_frequencies(vectors)
+
+    candidates = vectors
+    if len(vectors) > MAX_CANDIDATES:  # Normalizing millions of vectors would take longer than the rest of the report.
+        ids = np.unique(np.concatenate([np.arange(MAX_CANDIDATES), [number for _, number in chosen]]))
+        tokens = [vectors.vocabulary[number] for number in ids.tolist()]
+        candidates = Vectors(VectorTable(Vocabulary(tokens), vectors.vectors[ids]))
+    neighbours = candidates.nearest_each(words, count=NEIGHBOURS) if words else []
+
+    asked = []
+    for (band, number), word, nearest in zip(chosen, words, neighbours, strict=True):
+        frequency = 0.0 if frequencies is None else float(frequencies[number])
+        asked.append(Asked(band, word, frequency, tuple(nearest)))
+    return tuple(asked)
 
 
 def facts_of(run: RunSummary) -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of a run by stage, and what was chosen for it."""
-    facts, config = run.manifest.facts, run.manifest.config
+    """Return the settings of a run by stage, and the plan that was chosen for it."""
+    facts = run.manifest.facts
     counted = facts.get("counted_with", {})
     stages = {name: values for name, values in counted.items() if isinstance(values, Mapping)}
-    return {**stages, **config, "chosen for this run": facts.get("plan", {})}
+    return {**stages, **run.manifest.config, "chosen for this run": facts.get("plan", {})}

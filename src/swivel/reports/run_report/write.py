@@ -1,4 +1,4 @@
-"""The file of a run's report, and the rule that it never costs anyone a run."""
+"""Write the report of a run to a file. An error in the report does not make a finished run fail."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ REPORT = "report.html"
 def write_report(
     vectors: str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
 ) -> RunSummary:
-    """Write the page of a finished run and return what is on it.
+    """Write the report of a finished run as an HTML page.
 
     Parameters
     ----------
-    vectors
-        The folder that training wrote.
-    matrix
-        What it was trained on.
-    out
+    vectors : str or Path
+        The folder written by training.
+    matrix : Matrix
+        The matrix that the vectors were trained on.
+    out : str or Path
         The file to write.
-    seconds
-        Of the stages that ran, by name; `total` is that of all.
+    seconds : mapping of str to float, optional
+        Seconds of each stage that ran in this call, by name; `total` for all of them.
+
+    Returns
+    -------
+    RunSummary
+        The numbers in the report.
 
     Examples
     --------
@@ -52,12 +57,13 @@ def write_report(
 
 
 def draw_run(run: RunSummary) -> dict[str, bytes]:
-    """Return the figures of a run as SVG by name; none without matplotlib."""
+    """Return the figures of a run as SVG, by name; an empty dictionary if matplotlib is not installed."""
     drawers: dict[str, tuple[Callable[[Any], Any], Sequence[Any]]] = {
         "epochs": (plot_epochs, run.epochs),
         "norms": (plot_norms, run.norms),
         "fit": (plot_fit, run.fit),
     }
+
     try:
         return {name: draw_figure(draw(numbers), "svg") for name, (draw, numbers) in drawers.items() if numbers}
     except MissingExtra:
@@ -65,16 +71,23 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
 
 
 def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
-    """Write `out/report.html` where it is wanted, and fresh or missing; what goes wrong is said, not raised."""
+    """Write `out/report.html` after training, or if it is missing, when `options.report` is set.
+
+    An error is reported as a progress message and not raised.
+    """
     rank = find_rank()
-    if not options.report or (rank is not None and rank[0] != 0):
+    is_leader = rank is None or rank[0] == 0
+    if not options.report or not is_leader:
         return
+
     was_trained = "training" in watch.seconds
     if not was_trained and (out / REPORT).exists():
         return
+    seconds = {**watch.seconds, "total": watch.total} if was_trained else None
+
     try:
-        write_report(folder, matrix, out / REPORT, {**watch.seconds, "total": watch.total} if was_trained else None)
-    except Exception as error:  # Vectors are finished: a page about them is no reason to fail.
+        write_report(folder, matrix, out / REPORT, seconds)
+    except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
         options.progress.message(f"no report: {type(error).__name__}: {error}")
         return
     options.progress.message(f"the report: {out / REPORT}")

@@ -1,10 +1,10 @@
-"""What computes a step: the reference (NumPy float64), the CPU's own, CUDA's own (Triton), plain torch for the rest.
+"""Backends compute training steps.
 
-Receives arrays from the training loop, changes them in place, hands back losses. `docs/architecture.md` says how a
-new backend joins.
+`reference` is NumPy in float64, `cpu` uses torch products and numba kernels, `triton` runs on NVIDIA GPUs, and `torch`
+runs on every other device. `docs/architecture.md` explains how to add one.
 """
 
-from swivel.training.backends.base import Backend, ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends.base import Backend, ParameterBlock, Step, StepSettings
 from swivel.training.backends.select import (
     BackendConfig,
     choose_backend,
@@ -12,6 +12,7 @@ from swivel.training.backends.select import (
     create_backend,
     describe_accelerator,
 )
+from swivel.training.zero_sampling import ZeroSampling
 
 __all__ = [
     "Backend",

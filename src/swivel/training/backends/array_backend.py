@@ -1,7 +1,4 @@
-"""Steps one after the other, each its gradients first and then Adagrad's update.
-
-Receives steps, hands on what they lost, or their gradients alone. What computes them is a backend of its own.
-"""
+"""Base class of backends that compute the gradients of a step as arrays and then apply Adagrad."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from swivel.training.objective import Loss
 
 
 class ArrayBackend(HeldParameters):
-    """A backend that computes gradients as arrays."""
+    """Runs one step at a time. Subclasses implement `compute` and `update`."""
 
     settings: StepSettings
 
@@ -35,24 +32,29 @@ class ArrayBackend(HeldParameters):
         raise NotImplementedError
 
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
-        """Take an Adagrad step."""
+        """Apply one Adagrad update in place."""
         raise NotImplementedError
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
-        """Run steps one after the other."""
+        """Run steps one after the other until `should_stop` returns true."""
         return run_in_turn(self._run_step, steps, should_stop)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return what a step at these vectors loses, and its gradients; what is held is not touched."""
+        """Return the loss and the gradients of a step at the given vectors; the held parameters do not change."""
         cells = step.load()
-        row_side, column_side = (
-            ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in (rows, columns)
-        )
+        row_side = ParameterBlock(self.put(rows.vectors), None, self.put(rows.offsets))
+        column_side = ParameterBlock(self.put(columns.vectors), None, self.put(columns.offsets))
+
         if cells.mirrored:
             loss, column_gradient, row_gradient = self._mean_gradients(cells, column_side, row_side, step.seed)
         else:
             loss, row_gradient, column_gradient = self._mean_gradients(cells, row_side, column_side, step.seed)
-        return Gradients(loss, *(np.asarray(self.get(found), np.float32) for found in (row_gradient, column_gradient)))
+
+        return Gradients(
+            loss,
+            np.asarray(self.get(row_gradient), np.float32),
+            np.asarray(self.get(column_gradient), np.float32),
+        )
 
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)
@@ -64,7 +66,7 @@ class ArrayBackend(HeldParameters):
     def _mean_gradients(
         self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
     ) -> tuple[Loss, Any, Any]:
-        """Return the loss and the gradients that vectors are moved by: a mean over the other side, with decay."""
+        """Return the loss and the gradients that Adagrad applies: means over the other side, plus weight decay."""
         loss, row_sums, column_sums = self.compute(cells, rows, columns, seed)
         weight_decay = self.settings.weight_decay
         row_gradient = row_sums / len(columns.vectors) + weight_decay * rows.vectors

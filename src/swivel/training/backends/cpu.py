@@ -1,7 +1,7 @@
-"""The step on CPU cores: torch's matrix products, one numba pass for everything else.
+"""The training step on CPU cores: matrix products by torch, everything else by the numba kernels of `cpu_kernels`.
 
-Each thread trains a block of its own: the blocks of a round share no parameters, so nothing is locked, nothing is
-merged, and the result does not depend on the number of threads.
+Every thread trains a different block. The blocks of a round share no parameters, so the threads need no locks and
+merge nothing, and the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from swivel.training.backends.base import (
     HeldParameters,
     ObservedCells,
     ParameterBlock,
-    RowBand,
     Step,
     StepSettings,
 )
 from swivel.training.objective import Loss
+from swivel.training.zero_sampling import RowBand
 
-# Rows of one dense product. Larger blocks (4,096) are done in pieces, so that a thread's buffer stays at
-# 1,024 x block columns.
-ROWS_AT_ONCE = 1024
-# What stands for infinity in the kernels, which are compiled for numbers that are finite.
-LARGEST, ENDLESS = float(np.finfo(np.float32).max), 1e4
+# Rows of one dense product. Larger blocks (4,096) are split, so that the buffer of a thread has at most
+# 1,024 x block columns values.
+MAX_PRODUCT_ROWS = 1024
+# Replacements for infinity: the kernels are compiled with fast-math, which assumes finite numbers.
+MAX_CONFIDENCE = float(np.finfo(np.float32).max)
+MAX_LOG_COUNT = 1e4
 
 
 _Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -42,16 +43,16 @@ _Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The columns that a band meets."""
+    """The columns that a band samples."""
 
     vectors: NDArray[np.float32]
     offsets: NDArray[np.float32]
-    places: NDArray[np.int64]  # of each column of the block among those taken, or -1
-    weights: NDArray[np.float32]  # of a zero in each
+    places: NDArray[np.int64]  # index of each column of the block among the sampled ones, or -1
+    weights: NDArray[np.float32]  # weight of a zero in each sampled column
 
 
 class CpuBackend(HeldParameters):
-    """Computes blocks on `threads` cores, with operands of the matrix products in `dtype`."""
+    """Trains blocks on `threads` cores, with the operands of the matrix products in `dtype`."""
 
     name = "cpu"
 
@@ -61,25 +62,31 @@ class CpuBackend(HeldParameters):
         self.threads = threads
         self._torch_dtype = getattr(torch, dtype)
         self._is_float32 = self._torch_dtype == torch.float32
+
+        # The tuple `objective` of the kernels: b0, b, a, f_max, log of the count that replaces 0, whether zeros push.
         objective = settings.objective
         self._objective = (
             objective.confidence_base,
             objective.confidence_scale,
             objective.confidence_power,
-            min(objective.confidence_most, LARGEST),
-            min(math.log(objective.unseen), ENDLESS),
+            min(objective.confidence_most, MAX_CONFIDENCE),
+            min(math.log(objective.unseen), MAX_LOG_COUNT),
             objective.pushes,
         )
-        self._local = threading.local()
-        self._ramp, self._ones = np.arange(1 << 16), np.ones(1 << 16, np.float32)
-        # One thread a block, so each product is single-threaded. The setting is each thread's own: set here alone, the
-        # products of 16 workers would run on 16 threads each.
+
+        self._local = threading.local()  # the buffers of each thread, by name
+        # Indexes and weights of all columns, for bands that are not sampled.
+        self._ramp = np.arange(1 << 16)
+        self._ones = np.ones(1 << 16, np.float32)
+
+        # A thread trains a whole block, so each product must be single-threaded. torch keeps this setting per thread:
+        # set only here, the products of 16 workers would run on 16 threads each.
         self._torch_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(threads, "swivel-step", initializer=torch.set_num_threads, initargs=(1,))
 
     def describe(self) -> str:
-        """Say what runs."""
+        """Return a short description of the backend, its threads and the dtype."""
         return f"cpu, {self.threads} threads, {self.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32]) -> Any:
@@ -87,32 +94,35 @@ class CpuBackend(HeldParameters):
         return np.array(array, np.float32, order="C")
 
     def get(self, array: Any) -> NDArray[np.float32]:
-        """Return the array itself: it is on the host already."""
+        """Return the array, which is a host array already."""
         return np.asarray(array, np.float32)
 
     def close(self) -> None:
-        """End the threads and give torch its own back."""
+        """Stop the threads and restore torch's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
-        """Run steps on all threads, each taking the next block."""
+        """Run steps on all threads; a free thread takes the next step."""
 
         def run_unless_stopped(step: Step) -> Loss | None:
-            # Steps begin in order, so what was run when someone says stop is a prefix.
+            # Steps begin in order, so the steps that ran before a stop request are the first ones.
             return None if should_stop() else self._run_step(step)
 
         futures: list[Future[Loss | None]] = [self._pool.submit(run_unless_stopped, step) for step in steps]
         results = [future.result() for future in futures]
         losses = [loss for loss in results if loss is not None]
+
+        # A thread may see the request just before another thread starts a later step. Run the skipped steps too, so
+        # that the finished steps are the first ones.
         if results[: len(losses)] != losses:
-            # One thread saw the request a moment before another began its block: run the hole, too.
             last = max(n for n, loss in enumerate(results) if loss is not None)
             losses = [loss or self._run_step(steps[n]) for n, loss in enumerate(results[: last + 1])]
+
         return FinishedSteps(losses)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return this thread's buffer of that name, grown when needed; its content is what was left in it."""
+        """Return the buffer `name` of this thread, enlarged if necessary; its content is undefined."""
         size = math.prod(shape)
         buffers = self._local.__dict__
         if name not in buffers or buffers[name].size < size:
@@ -125,9 +135,10 @@ class CpuBackend(HeldParameters):
         return tensor if self._is_float32 else tensor.to(self._torch_dtype)
 
     def _multiply(self, a: torch.Tensor, b: torch.Tensor, out: NDArray[np.float32], *, is_sum: bool = False) -> None:
-        """Write, or add, a matrix product to `out`."""
+        """Write the product a b to `out`, or add it if `is_sum`."""
         target = torch.from_numpy(out)
         if not self._is_float32:
+            # bfloat16 products cannot be written to a float32 tensor directly.
             product = torch.mm(a, b)
             target.add_(product) if is_sum else target.copy_(product)
         elif is_sum:
@@ -136,40 +147,47 @@ class CpuBackend(HeldParameters):
             torch.mm(a, b, out=target)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-        """Return the gradients of a step; they are in a thread's buffers."""
+        """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""
         return self._pool.submit(self._find_gradients, step, rows, columns).result()
 
     def _find_gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         cells = step.load()
         sides = (columns, rows) if cells.mirrored else (rows, columns)
         loss, gradients = self._add_up(cells, sides, step.seed)
+
         for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
             kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.weight_decay)
-        return Gradients(loss, *(reversed(gradients) if cells.mirrored else gradients))
+
+        first, second = gradients
+        return Gradients(loss, second, first) if cells.mirrored else Gradients(loss, first, second)
 
     def _run_step(self, step: Step) -> Loss:
         cells, rows, columns = self.open_step(step)
-        height, width = len(rows.vectors), len(columns.vectors)
         loss, gradients = self._add_up(cells, (rows, columns), step.seed)
-        weight_decay = self.settings.weight_decay
-        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], 1 / width, weight_decay, step.learning_rate)
-        kernels.adagrad(
-            columns.vectors, columns.accumulators, gradients[1], 1 / height, weight_decay, step.learning_rate
-        )
+
+        # The gradient of a row is the mean over the columns, and the other way round.
+        row_scale = 1 / len(columns.vectors)
+        column_scale = 1 / len(rows.vectors)
+        rate = step.learning_rate
+        decay = self.settings.weight_decay
+        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], row_scale, decay, rate)
+        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate)
         return loss
 
     def _add_up(
         self, cells: ObservedCells, sides: tuple[ParameterBlock, ParameterBlock], seed: tuple[int, ...]
     ) -> tuple[Loss, _Pair]:
-        """Return the loss of a block, and the sums over its cells of both sides' gradients."""
+        """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
+
         loss = Loss()
         is_first = True
         for band in self.settings.zeros.bands(len(rows.vectors), len(columns.vectors), seed):
-            for piece in band.pieces(ROWS_AT_ONCE):
+            for piece in band.pieces(MAX_PRODUCT_ROWS):
                 loss += self._run_band(piece, cells, sides, gradients, is_first=is_first)
                 is_first = False
+
         return loss, gradients
 
     def _run_band(
@@ -181,18 +199,25 @@ class CpuBackend(HeldParameters):
         *,
         is_first: bool,
     ) -> Loss:
-        """Set the gradients of some rows of a block, and set or add to those of its columns."""
+        """Set the gradients of a band's rows, and set (first band) or add to those of the columns; return the loss."""
         rows = sides[0].part(band.start, band.stop)
         taken = self._take_columns(band, sides[1])
-        W, C = self._operand(rows.vectors), self._operand(taken.vectors)
+
+        # `products` is W C^T first and then, overwritten in place, G = dL / d(W C^T).
+        W = self._operand(rows.vectors)
+        C = self._operand(taken.vectors)
         products = self._buffer("products", (len(rows.vectors), len(taken.vectors)))
         self._multiply(W, C.t(), products)
         loss, sparse = self._turn_into_gradient(band, cells, (rows, sides[1]), taken, products)
+
+        # dL/dW = G C; dL/dC = G^T W.
         G = self._operand(products)
         self._multiply(G, C, gradients[0][band.start : band.stop])
         if band.chosen is None:
             self._multiply(G.t(), W, gradients[1], is_sum=not is_first)
             return loss
+
+        # The band is sampled: add G^T W to the sampled columns only, then the observed cells of the other columns.
         if is_first:
             gradients[1].fill(0)
         part = self._buffer("part", taken.vectors.shape)
@@ -202,10 +227,11 @@ class CpuBackend(HeldParameters):
         return loss + Loss(kernels.sparse_step(sparse, arrays, gradients, self._objective), len(sparse[2]))
 
     def _take_columns(self, band: RowBand, columns: ParameterBlock) -> _Taken:
-        """Return the columns that a band meets: all as they are, or copies of the chosen ones."""
+        """Return the columns that a band samples: views of all columns, or copies of the chosen ones."""
         width = len(columns.vectors)
         if band.chosen is None or band.weights is None:
             return _Taken(columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width])
+
         vectors = self._buffer("taken", (len(band.chosen), columns.vectors.shape[1]))
         offsets = self._buffer("offsets", (len(band.chosen),))
         places = self._buffer("places", (width,), np.int64)
@@ -220,13 +246,20 @@ class CpuBackend(HeldParameters):
         taken: _Taken,
         products: NDArray[np.float32],
     ) -> tuple[Loss, tuple[Any, Any, Any]]:
-        """Overwrite a band's dot products by the gradient; return the loss and the cells that are still to do."""
+        """Overwrite the dot products of a band by the gradient with respect to them.
+
+        Returns the loss of the computed cells, and the observed cells whose column was not sampled (positions and
+        counts of the band, and the indexes of those cells), which are still to be computed.
+        """
         first, last = kernels.find_cells(cells.positions, band.start, band.stop)
-        positions, counts = cells.positions[first:last], cells.counts[first:last]
+        positions = cells.positions[first:last]
+        counts = cells.counts[first:last]
+
+        # Work arrays of `band_gradient`, an element for every observed cell of the band.
         n = last - first
         whole = self._buffer("whole", (3, n), np.int64)
         real = self._buffer("real", (3, n))
-        observed, unobserved, weight, found = kernels.band_gradient(
+        observed, unobserved, weight, count = kernels.band_gradient(
             (positions, counts, band.start),
             products,
             (sides[0].offsets, taken.offsets),
@@ -234,5 +267,6 @@ class CpuBackend(HeldParameters):
             self._objective,
             (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
         )
+
         zeros = len(sides[0].vectors) * len(sides[1].vectors) - weight
-        return Loss(observed, found, unobserved, zeros), (positions, counts, whole[2, : n - found])
+        return Loss(observed, count, unobserved, zeros), (positions, counts, whole[2, : n - count])

@@ -1,7 +1,19 @@
-"""Numba kernels of the CPU step: everything in it that is not a matrix product.
+"""Numba kernels of the CPU training step: everything that is not a matrix product.
 
-Written so that LLVM turns every inner loop into vector code: exp and log are polynomials, branches are selects.
-`benchmarks/step.py` prints what they cost beside the products.
+LLVM vectorizes every inner loop: exp and log are polynomials, and branches are selects. `benchmarks/step.py` prints
+the time of the kernels and of the matrix products.
+
+Symbols, as in the paper and in `swivel.training.objective`::
+
+    x_ij           count of a cell
+    pmi(i;j)       log x_ij + row offset + column offset            target of an observed cell
+    pmi*(i;j)      log(unseen) + row offset + column offset         target of an unobserved cell
+    f(x)           min(b0 + b x^a, f_max)                           confidence
+    L_1            1/2 f(x) (w_i . c_j - pmi)^2                     dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi)
+    L_0            log(1 + e^z),  z = w_i . c_j - pmi*              dL_0 / d(w_i . c_j) = e^z / (1 + e^z)
+    G              (rows, columns): derivative of the loss with respect to w_i . c_j
+
+Exponents are computed in base 2: e^z = 2^(z log2(e)).
 """
 
 from __future__ import annotations
@@ -14,43 +26,52 @@ import numpy as np
 F = np.float32
 LOG2E = F(1.4426950408889634)
 LN2 = F(0.6931471805599453)
-# Beyond these, in powers of two, the soft hinge is flat or straight in float32; 30 also keeps a product of four
-# (1 + 2^y) finite. The gradient is exact to the last bit there, and the loss of a cell is cut off at 20.8.
+# Exponents y of 2^y are clipped to this range. Beyond it the soft hinge log(1 + 2^y) is constant or linear in float32.
+# The upper bound also keeps a product of four (1 + 2^y) finite. The gradient is exact to the last bit there; the loss
+# of a cell is limited to 30 log 2 = 20.8.
 LOWEST = F(-86.0)
 HIGHEST = F(30.0)
 
 _inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
-# Parts are written into the kernel that calls them. As functions of their own they would be inlined or not, and so
-# round differently, depending on which process had compiled which of them first.
+# Parts are always inlined into the calling kernel. As separate functions they would be inlined or not, and therefore
+# round differently, depending on which process compiled which of them first.
 _part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
 _kernel = numba.njit(nogil=True, cache=True, fastmath=True, error_model="numpy", boundscheck=False)
 
 
 @_inline
 def _exp2(y: Any) -> Any:
-    """2^y for -126 < y < 127, relative error below 2e-7."""
+    """Return 2^y for -126 < y < 127, with a relative error below 2e-7."""
+    # 2^y = 2^whole 2^rest with |rest| <= 1/2; a polynomial of degree 5 approximates 2^rest.
     whole = np.rint(y)
     rest = y - whole
+
     p = F(1.3264727270531492e-3)
     p = p * rest + F(9.67151308088281e-3)
     p = p * rest + F(5.5507337460813586e-2)
     p = p * rest + F(2.4022242077873884e-1)
     p = p * rest + F(6.931469775960035e-1)
     p = p * rest + F(1.0)
-    # The sum of two int32 is an int64 to numba, and twice as wide as need be to the vector unit.
+
+    # Multiply by 2^whole: add `whole` to the exponent bits of p. The casts matter: for numba the sum of two int32 is an
+    # int64, which would halve the number of lanes of the vector unit.
     power = np.int32(np.int32(whole) << np.int32(23))
     return np.int32(F(p).view(np.int32) + power).view(np.float32)
 
 
 @_inline
 def _log(x: Any) -> Any:
-    """Log of a positive normal float32 (Cephes' polynomial), absolute error below 2e-7 near 1."""
+    """Return log x of a positive normal float32 (Cephes polynomial), with an absolute error below 2e-7 near 1."""
+    # x = m 2^exponent with 1/2 <= m < 1, read from the bits of the float.
     bits = F(x).view(np.int32)
     exponent = F((bits >> np.int32(23)) - np.int32(126))
     m = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)
+
+    # Move m to [sqrt(1/2), sqrt(2)), where the polynomial for log(1 + (m - 1)) is accurate.
     small = m < F(0.70710678)
     exponent = exponent - (F(1.0) if small else F(0.0))
     m = (m + m if small else m) - F(1.0)
+
     z = m * m
     p = F(7.0376836292e-2)
     p = p * m - F(1.1514610310e-1)
@@ -61,23 +82,26 @@ def _log(x: Any) -> Any:
     p = p * m + F(2.0000714765e-1)
     p = p * m - F(2.4999993993e-1)
     p = p * m + F(3.3333331174e-1)
+
     return m - F(0.5) * z + p * m * z + exponent * LN2
 
 
 @_inline
 def _power(y: Any) -> Any:
-    """2^y, with y held where float32 can follow."""
+    """Return 2^y, with y clipped to [LOWEST, HIGHEST]."""
     return _exp2(min(max(y, LOWEST), HIGHEST))
 
 
 @_part
 def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
-    """Turn dot products into the gradient of unobserved cells, in place; return their summed loss.
+    """Replace dot products by the gradient of unobserved cells, in place; return the sum of their losses L_0.
 
-    products (rows, columns) float32; offsets of pmi*, times log2(e). Four cells share one logarithm, for a sum of
-    log(1 + e^z) is the log of a product.
+    products: (rows, columns) float32, w_i . c_j on entry and e^z / (1 + e^z) on return. The offsets are those of pmi*,
+    times log2(e). Four cells share one logarithm, because a sum of log(1 + e^z) is the logarithm of a product.
     """
     rows, columns = products.shape
+    # A row is divided into four parts of q columns: a, b, c and d (with offsets oa to od). The same index j in each of
+    # them gives the four cells that share a logarithm. The last part is longer by columns % 4.
     q = columns // 4
     total = 0.0
     one = F(1.0)
@@ -87,11 +111,14 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
         column_offsets[2 * q : 3 * q],
         column_offsets[3 * q :],
     )
+
     for i in range(rows):
         line, offset = products[i], row_offsets[i]
         a, b, c, d = line[:q], line[q : 2 * q], line[2 * q : 3 * q], line[3 * q :]
         loss = F(0.0)
+
         for j in range(q):
+            # e = e^z and y = 1 + e^z of four cells.
             ea = _power(a[j] * LOG2E - (offset + oa[j]))
             eb = _power(b[j] * LOG2E - (offset + ob[j]))
             ec = _power(c[j] * LOG2E - (offset + oc[j]))
@@ -99,19 +126,24 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
             ya, yb, yc, yd = one + ea, one + eb, one + ec, one + ed
             loss += _log((ya * yb) * (yc * yd))
             a[j], b[j], c[j], d[j] = ea / ya, eb / yb, ec / yc, ed / yd
+
+        # The columns % 4 columns at the end of the last part.
         for j in range(q, columns - 3 * q):
             e = _power(d[j] * LOG2E - (offset + od[j]))
             loss += _log(one + e)
             d[j] = e / (one + e)
-        total += float(loss)
+
+        total += float(loss)  # float32 within a row, float64 over the rows
+
     return total
 
 
 @_part
 def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights: Any) -> float:
-    """Do as `hinge` does, with a weight for each column."""
+    """Compute the same as `hinge` for sampled columns: loss and gradient of a zero are multiplied by `weights`."""
     rows, columns = products.shape
     total = 0.0
+
     for i in range(rows):
         line, offset = products[i], row_offsets[i]
         loss = F(0.0)
@@ -120,35 +152,42 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
             loss += weights[j] * _log(F(1.0) + e)
             line[j] = weights[j] * e / (F(1.0) + e)
         total += float(loss)
+
     return total
 
 
 @_part
 def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
-    """Turn margins into the gradient of observed cells, in place; return their loss, and their loss as zeros.
+    """Replace margins by the gradient of observed cells, in place; return their loss L_1 and their loss as zeros.
 
-    The second is what the hinge adds for these cells without knowing that they are observed; `weights` are those of
-    a zero in their place. objective: b0, b, a, f_max, log of the count that stands in for 0.
+    The hinge kernels treat every cell of a band as unobserved. The second loss is what they add for these observed
+    cells, and the caller subtracts it. margins: w_i . c_j - offsets. weights: weight of a zero at the same place.
+    objective: b0, b, a, f_max, log of the count that replaces 0.
     """
     base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
     log_unseen = F(objective[4])
     observed = 0.0
     as_zeros = 0.0
+
     for n in range(len(margins)):
+        # f(x) = min(b0 + b x^a, f_max); x^a = 2^(a log2 x), with the exponent clipped to what `_exp2` supports.
         log_count = _log(counts[n])
         confidence = min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
-        distance = margins[n] - log_count
+
+        distance = margins[n] - log_count  # w_i . c_j - pmi
         gradient = confidence * distance
         observed += F(0.5) * gradient * distance
         as_zeros += weights[n] * _log(F(1.0) + _power((margins[n] - log_unseen) * LOG2E))
         margins[n] = gradient
+
     return observed, as_zeros
 
 
 @_kernel
 def find_cells(positions: Any, start: int, stop: int) -> tuple[int, int]:
-    """Return the range of ascending positions that lie in rows start to stop."""
+    """Return the range of the ascending positions that are in rows `start` to `stop`, by binary search."""
     ends = np.zeros(2, np.int64)
+
     for n in range(2):
         wanted = np.int64(stop if n else start) << 16
         low, high = 0, len(positions)
@@ -159,28 +198,32 @@ def find_cells(positions: Any, start: int, stop: int) -> tuple[int, int]:
             else:
                 high = middle
         ends[n] = low
+
     return ends[0], ends[1]
 
 
 @_part
 def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
-    """Read what is needed of the observed cells whose column was taken, and list the others.
+    """Collect the observed cells whose column was sampled, list the others, and return the number of the former.
 
-    cells: positions, counts, first row of the band; offsets: of rows and columns of `products`; taken: the place of
-    each column of the block in `products`, or -1, and the weight of zeros at each place. work: rows, places, counts,
-    zero weights and margins (w_i . c_j less offsets) of the cells found, and indexes of the others, to fill. Returns
-    how many were found.
+    cells: positions, counts, first row of the band.
+    offsets: offsets of the rows and of the columns of `products`.
+    taken: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
+    work: arrays to fill. For the collected cells: rows and columns in `products`, counts, weights of a zero, and
+    margins (w_i . c_j - offsets). For the other cells: their indexes.
     """
     positions, counts, first_row = cells
     row_offsets, column_offsets = offsets
     places, weights = taken
     rows, columns, found_counts, zero_weights, margins, others = work
     found = 0
+
     for n in range(len(positions)):
         place = places[np.int64(positions[n] & np.uint32(0xFFFF))]
         if place < 0:
             others[n - found] = n
             continue
+
         row = np.int64(positions[n] >> np.uint32(16)) - first_row
         rows[found] = row
         columns[found] = place
@@ -188,38 +231,46 @@ def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any
         zero_weights[found] = weights[place]
         margins[found] = products[row, place] - (row_offsets[row] + column_offsets[place])
         found += 1
+
     return found
 
 
 @_kernel
 def band_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
-    """Turn the dot products of a band into the gradient with respect to them, in place.
+    """Replace the dot products of a band by the gradient G with respect to them, in place.
 
-    Parameters as for `read_observed`, and objective: b0, b, a, f_max, log of the count that stands in for 0, whether
-    zeros push. Returns the loss of the observed cells whose column was taken, that of the unobserved, the weight of the
-    zeros that turned out to be observed, and how many of the observed were taken.
+    The parameters are those of `read_observed`, and objective: b0, b, a, f_max, log of the count that replaces 0,
+    whether unobserved cells have a gradient. Returns the loss of the observed cells whose column was sampled, the loss
+    of the unobserved cells, the summed weight that those observed cells would have as zeros, and their number.
     """
     rows, columns, found_counts, zero_weights, margins, _ = work
+
+    # The margins of observed cells must be read before the hinge overwrites `products`.
     found = read_observed(cells, products, offsets, taken, work)
     observed, as_zeros = observed_gradient(margins[:found], zero_weights[:found], found_counts[:found], objective)
+
+    # All cells as if they were unobserved. `powers` are the offsets of pmi*, times log2(e).
     powers = (offsets[0] + F(objective[4])) * LOG2E, offsets[1] * LOG2E
     if not objective[5]:
         products[:] = F(0.0)
-        unobserved = as_zeros  # which is nothing
+        unobserved = as_zeros  # 0: the count that replaces 0 is infinite
     elif products.shape[1] == len(taken[0]):
         unobserved = hinge(products, powers[0], powers[1])
     else:
         unobserved = weighted_hinge(products, powers[0], powers[1], taken[1])
+
+    # Then the observed cells, over the gradient of a zero.
     weight = 0.0
     for n in range(found):
         products[rows[n], columns[n]] = margins[n]
         weight += zero_weights[n]
+
     return observed, unobserved - as_zeros, weight, found
 
 
 @_kernel
 def take_columns(vectors: Any, offsets: Any, chosen: Any, out: Any) -> None:
-    """Copy the chosen columns' vectors and offsets, and note the place of every column (-1: not chosen)."""
+    """Copy vectors and offsets of the chosen columns; write the index of every column among them (-1: not chosen)."""
     taken, taken_offsets, places = out
     places[:] = -1
     for n in range(len(chosen)):
@@ -230,29 +281,37 @@ def take_columns(vectors: Any, offsets: Any, chosen: Any, out: Any) -> None:
 
 @_kernel
 def sparse_step(cells: Any, sides: Any, gradients: Any, objective: Any) -> float:
-    """Add the gradients of observed cells whose column was not taken, cell by cell; return their loss.
+    """Add the gradients of observed cells whose column was not sampled, cell by cell; return their loss L_1.
 
-    cells: positions, counts, and which of them; sides: vectors and offsets of rows, then of columns.
+    cells: positions, counts, and the indexes of the cells to compute. sides: vectors and offsets of the rows, then of
+    the columns.
     """
     positions, counts, which = cells
     rows, row_offsets, columns, column_offsets = sides
     row_gradients, column_gradients = gradients
     base, scale, power, most = F(objective[0]), F(objective[1]), F(objective[2]), F(objective[3])
     loss = 0.0
+
     for n in which:
         i = np.int64(positions[n] >> np.uint32(16))
         j = np.int64(positions[n] & np.uint32(0xFFFF))
         w, c, dw, dc = rows[i], columns[j], row_gradients[i], column_gradients[j]
+
         product = F(0.0)
         for t in range(len(w)):
             product += w[t] * c[t]
+
+        # g = dL_1 / d(w_i . c_j) = f(x) (w_i . c_j - pmi), with f(x) as in `observed_gradient`.
         log_count = _log(counts[n])
         distance = product - (row_offsets[i] + column_offsets[j]) - log_count
         g = distance * min(base + scale * _exp2(min(max(power * log_count * LOG2E, F(-120.0)), F(120.0))), most)
         loss += F(0.5) * g * distance
+
+        # dL/dw_i = g c_j; dL/dc_j = g w_i.
         for t in range(len(w)):
             dw[t] += g * c[t]
             dc[t] += g * w[t]
+
     return loss
 
 
@@ -269,7 +328,10 @@ def add_rows(target: Any, which: Any, source: Any) -> None:
 def adagrad(
     vectors: Any, accumulators: Any, gradient: Any, scale: float, weight_decay: float, learning_rate: float
 ) -> None:
-    """Update a block of vectors in place with the gradient times `scale`, plus weight decay."""
+    """Apply one Adagrad update in place, with the gradient g = scale * gradient + weight_decay * vectors.
+
+    accumulators += g^2; vectors -= learning_rate * g / sqrt(accumulators).
+    """
     factor, shrink, speed = F(scale), F(weight_decay), F(learning_rate)
     for i in range(vectors.shape[0]):
         w, a, g = vectors[i], accumulators[i], gradient[i]
@@ -281,7 +343,7 @@ def adagrad(
 
 @_kernel
 def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
-    """Scale a gradient and add weight decay, as `adagrad` does on its way."""
+    """Replace `gradient` by scale * gradient + weight_decay * vectors, the gradient that `adagrad` applies."""
     factor, shrink = F(scale), F(weight_decay)
     for i in range(vectors.shape[0]):
         w, g = vectors[i], gradient[i]
@@ -289,12 +351,12 @@ def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: flo
             g[t] = factor * g[t] + shrink * w[t]
 
 
-# Not fast-math: the square root of a square is the number itself, to the last bit, where both are rounded by the book.
+# Without fast-math: with IEEE rounding, the square root of a square is the number itself, to the last bit.
 @numba.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def recover_gradient(before: Any, after: Any, accumulators: Any, start: float) -> None:
-    """Overwrite accumulators, which began at a tiny `start`, by the gradient of the one step since then.
+    """Replace accumulators, which had the small value `start` before one step, by the gradient of that step.
 
-    Adagrad adds the square of the gradient to them and moves the vectors against its sign.
+    Adagrad added the square of the gradient to the accumulators and moved the vectors against its sign.
     """
     first = F(start)
     for i in range(before.shape[0]):

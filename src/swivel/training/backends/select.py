@@ -1,4 +1,4 @@
-"""Which backend and which operands: chosen by measuring, once, before the first step."""
+"""Selection of the backend, the device and the dtype of a run, before its first step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes, parse_bytes
 from swivel.training.backends.base import Backend, DeviceLoad, StepSettings
 
-# The three products of a step at k = 1,024, warmed, on one thread: cells a second in each dtype, a line each. It runs
-# in a process of its own because a product may die of an illegal instruction: some virtual machines announce matrix
-# units (AMX) that torch's library then cannot configure. What was printed before still counts.
+# Prints the speed of a step's three products at k = 1,024 on one thread, after a warm-up: one line per dtype, in cells
+# per second. It runs in a separate process because a product can be killed by an illegal instruction: some virtual
+# machines report matrix units (AMX) that torch's library then cannot configure. Lines printed before that still count.
 _PROBE = """
 import sys, time, torch
 torch.set_num_threads(1)
@@ -31,20 +31,32 @@ for name in sys.argv[1:]:
     print(name, k * k / min(products() for _ in range(5)), flush=True)
 """
 _PROBE_SECONDS = 60
+MIN_MEASURED_CELLS = 3e9  # shorter runs on a CPU use float32 without measuring
 
 
 def measure_products(*dtypes: str) -> dict[str, float]:
-    """Return cells a second of a step's three products on one thread, for the dtypes in which they run."""
+    """Return the speed of a step's three matrix products on one thread, in cells per second, for each dtype.
+
+    Dtypes whose products do not run on this machine are left out.
+    """
     command = [sys.executable, "-c", _PROBE, *dtypes]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     except (subprocess.TimeoutExpired, OSError):
         return {}
-    return {name: float(rate) for name, rate in map(str.split, done.stdout.splitlines())}
+
+    lines = [line.split() for line in result.stdout.splitlines()]
+    return {name: float(speed) for name, speed in lines}
 
 
 def choose_backend(config: TrainConfig) -> tuple[str, str]:
-    """Return the names of the backend and of the device that a configuration asks for."""
+    """Return the names of the backend and of the device for a configuration.
+
+    Raises
+    ------
+    TrainingError
+        If the device does not exist, or if the backend cannot run on it.
+    """
     import torch
 
     device = config.device
@@ -55,34 +67,50 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         line = str(error).splitlines()[0]
-        raise TrainingError(f"device {device!r} cannot be used: {line}; use --device auto or cpu") from error
-    device = "cpu" if kind == "cpu" else device
+        raise TrainingError(f"device {device!r} cannot be used: {line}; pass device='auto' or device='cpu'") from error
+
+    if kind == "cpu":
+        device = "cpu"
+
     backend = config.backend
     if backend == "auto":
-        backend = "cpu" if kind == "cpu" else "triton" if suits_triton(device) else "torch"
-    if backend in ("cpu", "reference") and kind != "cpu":
-        raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; use --backend torch")
-    if backend == "triton" and not suits_triton(device):
-        raise TrainingError(
-            f"the triton backend needs an NVIDIA GPU of compute capability 8 or more and Triton 3.3 or newer, and "
-            f"{device!r} {'is none' if has_triton() else 'lacks the second'}; use --backend auto"
-        )
+        backend = _best_backend(device)
+    _check_backend(backend, device)
     return backend, device
 
 
+def _best_backend(device: str) -> str:
+    if device == "cpu":
+        return "cpu"
+    return "triton" if suits_triton(device) else "torch"
+
+
+def _check_backend(backend: str, device: str) -> None:
+    """Raise TrainingError if a backend does not run on a device."""
+    if backend in ("cpu", "reference") and device != "cpu":
+        raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; pass backend='torch'")
+
+    if backend == "triton" and not suits_triton(device):
+        if has_triton():
+            need = f"an NVIDIA GPU of compute capability 8.0 or higher, and {device!r} is not one"
+        else:
+            need = "Triton 3.3 or newer, which is not installed"
+        raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
+
+
 def has_triton() -> bool:
-    """Return whether a Triton is installed that is new enough: torch brings one with its CUDA builds."""
+    """Return whether Triton 3.3 or newer is installed; CUDA builds of torch include Triton."""
     if find_spec("triton") is None:
         return False
     try:
-        found = version("triton")
-    except PackageNotFoundError:  # one that came under another name
+        installed = version("triton")
+    except PackageNotFoundError:  # Installed under another distribution name.
         return True
-    return tuple(int(part) for part in found.split(".")[:2]) >= (3, 3)
+    return tuple(int(part) for part in installed.split(".")[:2]) >= (3, 3)
 
 
 def suits_triton(device: str) -> bool:
-    """Return whether our kernels run on a device: NVIDIA's since Ampere; AMD's are left to plain torch."""
+    """Return whether the Triton kernels run on a device: NVIDIA GPUs since Ampere. AMD GPUs use the torch backend."""
     import torch
 
     if torch.device(device).type != "cuda" or torch.version.hip is not None or not has_triton():
@@ -91,13 +119,16 @@ def suits_triton(device: str) -> bool:
 
 
 def describe_accelerator() -> str:
-    """Say which accelerator there is, and how much of its memory is free."""
+    """Return the name of the accelerator and its free memory, or a message that there is none."""
     import torch
 
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return f"{torch.cuda.get_device_name()}, {format_bytes(free)} of {format_bytes(total)} free"
-    return "Apple's (mps)" if torch.backends.mps.is_available() else "none: no CUDA device, everything runs on the CPU"
+
+    if torch.backends.mps.is_available():
+        return "Apple GPU (mps)"
+    return "none: no CUDA device, everything runs on the CPU"
 
 
 def _best_device() -> str:
@@ -111,67 +142,80 @@ def _best_device() -> str:
 
 
 def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -> str:
-    """Return the dtype of the products' operands for a run over so many cells.
+    """Return the dtype of the matrix products' operands for a run that computes `cells` cells.
 
-    `auto` measures on a CPU, where the run is long enough (about half a minute) to pay for the measurement, and
-    takes bfloat16 on CUDA.
+    `auto` is bfloat16 on CUDA. On a CPU it measures both dtypes, if the run is long enough (about half a minute) to
+    justify the measurement.
+
+    Raises
+    ------
+    TrainingError
+        If the products of the requested dtype do not run on this machine.
     """
     if backend == "reference":
         return "float64"
+
     if config.dtype != "auto":
         if config.dtype != "float32" and device == "cpu" and not measure_products(config.dtype):
-            raise TrainingError(f"{config.dtype} matrix products do not run on this machine; use --dtype float32")
+            raise TrainingError(f"{config.dtype} matrix products do not run on this machine; pass dtype='float32'")
         return config.dtype
+
     if device != "cpu":
         return "bfloat16" if suits_triton(device) else "float32"
-    if cells < 3e9:
+    if cells < MIN_MEASURED_CELLS:
         return "float32"
-    rates = measure_products("float32", "bfloat16")
-    return "bfloat16" if rates.get("bfloat16", 0.0) > 1.15 * rates.get("float32", math.inf) else "float32"
+
+    speeds = measure_products("float32", "bfloat16")
+    is_faster = speeds.get("bfloat16", 0.0) > 1.15 * speeds.get("float32", math.inf)
+    return "bfloat16" if is_faster else "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """What a backend computes with."""
+    """Resources and sizes that a backend is created with."""
 
     device: str = "cpu"
-    dtype: str = "float32"  # of the operands of matrix products
+    dtype: str = "float32"  # of the operands of the matrix products
     threads: int = 1
-    memory: str | None = None  # of the device, a text such as 20GiB; None: what is free
-    groups: tuple[int, int] | None = None  # row blocks and column blocks that are trained together; None: all
-    cells: int = 0  # observed ones that will be laid out, at most
-    is_halved: bool = False  # whether only one mirror of them will be
+    memory: str | None = None  # device memory to use, such as "20GiB"; None: all that is free
+    groups: tuple[int, int] | None = None  # row and column blocks that are trained together; None: all
+    cells: int = 0  # upper bound of the observed cells in the device layout
+    is_halved: bool = False  # whether the layout has only one half of a symmetric matrix
 
     @property
     def memory_bytes(self) -> int | None:
-        """Bytes of the device to stay inside; None: what is free."""
+        """Limit of device memory in bytes; None: all that is free."""
         return None if self.memory is None else parse_bytes(self.memory)
 
 
 def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[int, int] | None:
-    """Return how many row blocks and column blocks the order of blocks keeps together; None: all fit the device."""
+    """Return how many row blocks and column blocks are trained together, or None if all fit on the device."""
     if name != "triton":
         return None
+
     from swivel.training.backends.triton import backend
 
     return backend.choose_groups(load, device=config.device, dtype=config.dtype, memory=config.memory_bytes)
 
 
 def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> Backend:
-    """Return the backend of that name."""
+    """Return the backend `name`: "reference", "cpu", "triton" or "torch"."""
     if name == "reference":
         from swivel.training.backends.reference import ReferenceBackend
 
         return ReferenceBackend(settings)
+
     if name == "cpu":
         from swivel.training.backends.cpu import CpuBackend
 
         return CpuBackend(settings, threads=config.threads, dtype=config.dtype)
+
     if name == "triton":
         from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
 
-        place = DeviceOptions(config.memory_bytes, config.groups, config.cells, config.is_halved)
-        return TritonBackend(settings, device=config.device, dtype=config.dtype, options=place)
+        options = DeviceOptions(config.memory_bytes, config.groups, config.cells, config.is_halved)
+        return TritonBackend(settings, device=config.device, dtype=config.dtype, options=options)
+
     from swivel.training.backends.torch import TorchBackend
 
     return TorchBackend(settings, device=config.device, dtype=config.dtype, threads=config.threads)

@@ -1,7 +1,7 @@
-"""The step in plain torch, for any device that torch has.
+"""The training step in plain torch, for any device that torch supports.
 
-No kernel of our own: a dense block, indexed assignment for the observed cells. It is what runs on devices that have
-no faster backend, and a second opinion for those that have.
+It computes a dense block and assigns the observed cells by index, without custom kernels. It is the backend of devices
+that have no faster one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.training.backends.array_backend import ArrayBackend
-from swivel.training.backends.base import ObservedCells, ParameterBlock, RowBand, StepSettings
+from swivel.training.backends.base import ObservedCells, ParameterBlock, StepSettings
 from swivel.training.objective import Loss
+from swivel.training.zero_sampling import RowBand
 
 Tensor = torch.Tensor
 
 
 class TorchBackend(ArrayBackend):
-    """Computes blocks one after the other on `device`, with operands of the products in `dtype`."""
+    """Computes one block at a time on `device`, with the operands of the matrix products in `dtype`."""
 
     name = "torch"
 
@@ -35,21 +36,21 @@ class TorchBackend(ArrayBackend):
         self._sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
 
     def describe(self) -> str:
-        """Say what runs."""
+        """Return a short description of the backend, the device and the dtype."""
         return f"torch on {self.device}, {self.dtype} products, float32 parameters"
 
     def put(self, array: NDArray[np.float32] | Tensor) -> Any:
-        """Return a copy on the device."""
+        """Return a float32 copy on the device."""
         if isinstance(array, Tensor):
             return array.to(self.device, torch.float32, copy=True)
         return torch.tensor(np.asarray(array, np.float32), device=self.device)
 
     def get(self, array: Any) -> NDArray[np.float32]:
-        """Return a copy on the host."""
+        """Return the tensor as a NumPy array."""
         return array.cpu().numpy()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Give torch its own number of threads back."""
+        """Restore torch's number of threads."""
         torch.set_num_threads(self._torch_threads)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
@@ -60,22 +61,27 @@ class TorchBackend(ArrayBackend):
         self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
     ) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients, as tensors."""
-        dW, dC = torch.zeros_like(rows.vectors), torch.zeros_like(columns.vectors)
+        dW = torch.zeros_like(rows.vectors)
+        dC = torch.zeros_like(columns.vectors)
         observed = self._put_cells(cells)
+
         loss = Loss()
         for band in self.settings.zeros.bands(len(dW), len(dC), seed):
             loss += self._run_band(band, observed, (rows, columns), (dW, dC))
+
         return loss, dW, dC
 
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
-        """Take an Adagrad step, in place."""
+        """Apply one Adagrad update in place."""
         side.accumulators.addcmul_(gradient, gradient)
         side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
 
     def _put_cells(self, cells: ObservedCells) -> tuple[Tensor, Tensor, Tensor]:
+        """Return local rows, local columns and counts of the observed cells on the device."""
         positions = cells.positions.astype(np.int64)
-        arrays = positions >> 16, positions & 0xFFFF, np.array(cells.counts, np.float32)
-        i, j, x = (torch.from_numpy(array).to(self.device) for array in arrays)
+        i = torch.from_numpy(positions >> 16).to(self.device)
+        j = torch.from_numpy(positions & 0xFFFF).to(self.device)
+        x = torch.from_numpy(np.array(cells.counts, np.float32)).to(self.device)
         return i, j, x
 
     def _run_band(
@@ -85,27 +91,43 @@ class TorchBackend(ArrayBackend):
         sides: tuple[ParameterBlock, ParameterBlock],
         out: tuple[Tensor, Tensor],
     ) -> Loss:
+        """Add the gradients of a band's rows and columns to `out` and return the loss of its cells."""
         rows, columns = sides
         width = len(columns.vectors)
+
+        # The columns that the band samples, the weight of their zeros, and the index of every column of the block
+        # among the sampled ones (-1: not sampled).
         chosen = np.arange(width) if band.chosen is None else band.chosen
         weights = np.ones(len(chosen), np.float32) if band.weights is None else band.weights
-        taken, weight = torch.from_numpy(chosen).to(self.device), torch.from_numpy(weights).to(self.device)
+        taken = torch.from_numpy(chosen).to(self.device)
+        weight = torch.from_numpy(weights).to(self.device)
         places = torch.full((width,), -1, device=self.device)
         places[taken] = torch.arange(len(taken), device=self.device)
-        W, C = rows.vectors[band.start : band.stop], columns.vectors[taken]
+
+        # Margins of the hinge: w_i . c_j - pmi*(i;j).
+        W = rows.vectors[band.start : band.stop]
+        C = columns.vectors[taken]
         products = self._product(W, C.T)
         unseen = float(np.log(self.settings.objective.unseen))
         margins = products - (rows.offsets[band.start : band.stop, None] + columns.offsets[taken] + unseen)
+
+        # Observed cells of the band. "Dense" ones are in a sampled column, so their dot product is known already.
         i, j, x = (part[(observed[0] >= band.start) & (observed[0] < band.stop)] for part in observed)
         is_dense = places[j] >= 0
-        near, place = i[is_dense] - band.start, places[j[is_dense]]
+        near = i[is_dense] - band.start
+        place = places[j[is_dense]]
+
+        # L_0 of all sampled cells, with weight 0 where a cell is observed; its derivative is the sigmoid.
         zero_weights = weight.expand_as(margins).clone()
         zero_weights[near, place] = 0
         unobserved = (torch.nn.functional.softplus(margins) * zero_weights).sum(dtype=self._sum_dtype)
         gradient = torch.sigmoid(margins) * zero_weights
         dense_loss, gradient[near, place] = self._observed(products[near, place], i, j, x, is_dense, sides)
+
+        # dL/dW = G C and dL/dC = G^T W.
         out[0][band.start : band.stop] += self._product(gradient, C)
         out[1].index_add_(0, taken, self._product(gradient.T, W))
+
         sparse_loss = self._add_sparse(i, j, x, ~is_dense, sides, out)
         zeros = len(W) * width - float(weight[place].sum(dtype=self._sum_dtype))
         return Loss(dense_loss + sparse_loss, len(x), float(unobserved), zeros)
@@ -119,11 +141,13 @@ class TorchBackend(ArrayBackend):
         which: Tensor,
         sides: tuple[ParameterBlock, ParameterBlock],
     ) -> tuple[float, Tensor]:
-        """Return the loss of some observed cells and its gradient with respect to their dot products."""
+        """Return the loss L_1 of the observed cells `which` and its gradient with respect to their dot products."""
         objective = self.settings.objective
         targets = torch.log(x[which]) + sides[0].offsets[i[which]] + sides[1].offsets[j[which]]
         confidence = objective.confidence_base + objective.confidence_scale * x[which] ** objective.confidence_power
         confidence = confidence.clamp(max=objective.confidence_most)
+
+        # L_1 = 1/2 f(x) (w . c - pmi)^2, dL_1 / d(w . c) = f(x) (w . c - pmi).
         distance = products - targets
         gradient = confidence * distance
         return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient
@@ -137,9 +161,11 @@ class TorchBackend(ArrayBackend):
         sides: tuple[ParameterBlock, ParameterBlock],
         out: tuple[Tensor, Tensor],
     ) -> float:
-        """Add the gradients of observed cells whose column was not taken."""
-        w, c = sides[0].vectors[i[which]], sides[1].vectors[j[which]]
+        """Add the gradients of observed cells whose column was not sampled; return their loss."""
+        w = sides[0].vectors[i[which]]
+        c = sides[1].vectors[j[which]]
         loss, gradient = self._observed((w * c).sum(1), i, j, x, which, sides)
+
         out[0].index_add_(0, i[which], gradient[:, None] * c)
         out[1].index_add_(0, j[which], gradient[:, None] * w)
         return loss

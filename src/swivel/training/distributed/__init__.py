@@ -1,5 +1,4 @@
-"""Many machines: counting and training on Ray, rotation over the processes of torch.distributed.
+"""Training on several processes or machines: a ring of ranks (torch.distributed) and parameter servers (Ray).
 
-Receives what one machine would do (a count, a run), hands on the same result. Nothing here is loaded, Ray least of
-all, until somebody asks for it.
+Both compute what one machine would compute. Ray and torch.distributed are imported only when they are used.
 """

@@ -1,17 +1,18 @@
-"""Asynchronous workers around parameter servers, on Ray: `Workers` of the one training loop.
+"""An executor with asynchronous workers and parameter servers, on Ray.
 
-Receives rounds from the loop, hands on what they lost. The command leases strips of blocks to workers; a worker
-fetches, computes and pushes, and waits for nobody. Every block is trained once an epoch whatever dies: leases run out,
-servers apply each change once, and what a restored server has not got is leased again before the epoch ends. Nothing
-here waits without a limit.
+The process that runs the training loop leases strips of blocks to workers. A worker fetches parameters, computes
+gradients and pushes them, without waiting for other workers. Every block is trained once per epoch, even if processes
+die: leases expire, servers apply each change once, and changes that a restored server does not have are leased again
+before the epoch ends. Every wait has a time limit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from swivel.errors import ClusterError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, connect
 from swivel.runtime.resources import format_bytes
-from swivel.training.distributed.leases import MOST_BLOCKS, Leases, Part, Strip, compose_strips
+from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.distributed.server_pool import ServerPool, now
 from swivel.training.distributed.worker import Result, WorkerSetup
 from swivel.training.distributed.worker_pool import WorkerMessage, WorkerPool
@@ -27,240 +28,275 @@ from swivel.training.executor import CompletedSteps, LocalResources, PauseReques
 from swivel.training.objective import Objective
 from swivel.training.schedule import Block
 
+T = TypeVar("T")
 POLL_SECONDS = 0.5
-TIMES_TYPICAL = 5  # what a strip may take, before it is leased again
-RECENT = 0.95  # how slowly the measured time of a block follows
+LEASE_FACTOR = 5  # A strip is leased again after this many times its expected duration.
+SMOOTHING = 0.95  # weight of the past in the moving average of the time per block
 
 
 @dataclass(slots=True)
 class RunStatistics:
-    """What a run has done so far: figures for people and for benchmarks."""
+    """Counters of a run, for the progress line and for benchmarks."""
 
     blocks: int = 0
     moved: int = 0  # bytes between workers and servers
-    least: int = 0  # bytes that had to move, for the strips as they were
+    needed: int = 0  # lower bound on these bytes, given the strips
     pushes: int = 0
-    stale: int = 0  # changes by others between fetches and pushes, all together
+    stale: int = 0  # changes by other workers between fetch and push, summed over all pushes
     failures: int = 0
-    seconds_per_block: float = 0.0  # of a worker, lately
+    seconds_per_block: float = 0.0  # moving average, of one worker
 
     def add(self, result: Result, blocks: int) -> None:
-        """Count a strip of so many blocks."""
+        """Add the result of a strip of `blocks` blocks."""
         self.moved += result.moved
         if result.failure:
-            self.failures += not result.is_untouched  # One that rests has not failed.
+            self.failures += not result.is_untouched  # A strip that a paused worker skipped has not failed.
             return
+
         self.pushes += len(result.staleness)
         self.stale += sum(result.staleness)
         seconds = result.seconds / blocks
-        before = self.seconds_per_block or seconds
-        self.seconds_per_block = RECENT * before + (1 - RECENT) * seconds
+        average = self.seconds_per_block or seconds
+        self.seconds_per_block = SMOOTHING * average + (1 - SMOOTHING) * seconds
 
     @property
     def staleness(self) -> float:
-        """How many changes by others a push finds that its vectors had not."""
+        """Mean number of changes by other workers between fetch and push."""
         return self.stale / max(1, self.pushes)
 
 
 class AsyncExecutor:
-    """Workers and servers on Ray; the process that runs the loop leases work to them."""
+    """Workers and servers on Ray. The process that runs the loop leases strips to the workers."""
 
-    is_leader, ranks = True, 1
-    min_block_size = 1024  # some 60 shards a second can be leased (docs/cluster.md)
+    is_leader = True
+    ranks = 1
+    min_block_size = 1024  # about 60 blocks per second can be leased (docs/cluster.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
         self.config = config
-        self.tally = RunStatistics()
+        self.statistics = RunStatistics()
         self._resources = ExitStack()
         cores = None if config.workers is None else config.workers * config.worker_threads
-        # Here and not in `begin`: Ray takes SIGTERM for itself, which the loop then turns into a request.
-        self._ray = self._resources.enter_context(connect(address, cores=cores))
-        self._run_id = 0
-        self._failure = ""
 
-    def broadcast(self, text: str) -> str:
-        """Return the text itself: one process runs the loop."""
-        return text
+        # Connect here and not in `begin`: Ray installs a SIGTERM handler, which the loop then replaces by its own.
+        self._ray = self._resources.enter_context(connect(address, cores=cores))
+        self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
+        self._failure = ""  # the last one, for the error message
+
+    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
+        """Return the value itself: one process runs the loop."""
+        assert value is not None
+        return value
 
     def any_rank(self, is_so: bool) -> bool:
-        """Return what was said."""
+        """Return the argument: one process runs the loop."""
         return is_so
 
-    def begin(self, job: TrainingJob, here: LocalResources) -> None:
-        """Start servers and workers, and wait for the first of these."""
+    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+        """Start servers and workers, and wait for the first worker."""
         path = getattr(job.matrix, "path", None)
         if path is None:
-            raise ClusterError("workers on other nodes read the matrix from its folder, and this one has none")
+            raise ClusterError("the matrix must be in a folder: workers on other nodes read it from there")
+
         self._job = job
-        self._bytes = 4 * (job.config.dim + Objective.from_config(job.config).extra_dims)
+        self._vector_bytes = 4 * (job.config.dim + Objective.from_config(job.config).extra_dims)
         config = self.config
-        self._bank = ServerPool(self._ray, config, job.starts)
-        self._resources.callback(self._bank.close)
-        order = WorkerSetup(
+        self._servers = ServerPool(self._ray, config, job.starts)
+        self._resources.callback(self._servers.close)
+
+        setup = WorkerSetup(
             path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
         )
-        self._crew = WorkerPool(self._ray, config, order, config.workers or self._count_places())
-        self._resources.callback(self._crew.close)
-        self._advanced = now()
-        while not self._crew.ready:
-            self._crew.tend(now())
-            self._listen()
+        self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
+        self._resources.callback(self._workers.close)
+
+        self._last_progress = now()
+        while not self._workers.ready:
+            self._workers.maintain(now())
+            self._wait_for_messages()
 
     def _count_places(self) -> int:
-        """Return how many workers the cluster has cores for, and GPUs where each needs one."""
+        """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
         places = sum(int(node.cores) // self.config.worker_threads for node in await_nodes(self._ray))
         if self._job.plan.device.startswith("cuda"):
             places = min(places, int(self._ray.cluster_resources().get("GPU", 0) / self.config.worker_gpus))
         return max(1, places)
 
     def hold(self, sides: Sides | None) -> None:
-        """Give the servers the parameters."""
+        """Send the parameters to the servers."""
         assert sides is not None
-        self._bank.hold(sides)
-        self._began = now()
+        self._servers.hold(sides)
+        self._started = now()
 
     def describe(self) -> str:
-        """Say what runs."""
-        crew, servers = len(self._crew), self.config.servers
+        """Return the number of workers and servers, and what a worker computes with."""
+        workers = len(self._workers)
+        servers = self.config.servers
         plural = "s" * (servers > 1)
-        return f"{crew} asynchronous workers around {servers} server{plural} on Ray, each {self._crew.description}"
+        return (
+            f"{workers} asynchronous workers around {servers} server{plural} on Ray, each {self._workers.description}"
+        )
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Lease rounds as strips until all are done; what a lost server had is done again before the end."""
+        """Lease rounds as strips until all are done, and repeat the changes that a lost server had."""
         self._run_id += 1
-        self._bank.begin(self._run_id)
-        strips = compose_strips(rounds, len(self._crew))
-        table = Leases(strips)
-        self._advanced = now()
+        self._servers.begin(self._run_id)
+        strips = compose_strips(rounds, len(self._workers))
+        leases = Leases(strips)
+        self._last_progress = now()
+
         while True:
-            while not table.is_over:
-                if not table.is_pausing and wishes.pause():
-                    table.is_pausing = True
-                    self._crew.rest(self._run_id)
-                yield from self._turn(table, strips)
-            # The servers say what was applied: what one has lost, or what came from one that is no longer there, is
-            # found here and leased again.
-            for part, applied in self._bank.save().items():
-                table.undo(part, applied)
-            self._advanced = now()
-            if table.is_over:
+            while not leases.is_over:
+                if not leases.is_pausing and requests.pause():
+                    leases.is_pausing = True
+                    self._workers.pause(self._run_id)
+                yield from self._poll(leases, strips)
+
+            # Reading the parameters shows which changes the servers really have. Changes that a server lost, or that
+            # went to a server which was replaced since, are leased again.
+            for part, applied in self._servers.save().items():
+                leases.undo(part, applied)
+            self._last_progress = now()
+            if leases.is_over:
                 return
 
-    def _turn(self, table: Leases, strips: Sequence[Strip]) -> Iterator[CompletedSteps]:
-        """See to everybody once."""
+    def _poll(self, leases: Leases, strips: Sequence[Strip]) -> Iterator[CompletedSteps]:
+        """Check servers and workers once, lease strips to free workers, and yield completed steps."""
         moment = now()
-        restored = self._bank.tend(moment)
+        restored = self._servers.maintain(moment)
         for part, applied in restored.items():
-            table.undo(part, applied)
+            leases.undo(part, applied)
         if restored:
-            self._advanced = moment = now()
-        for worker in self._crew.tend(moment):
-            table.lose(worker)
-        self._crew.mark_late(table.expire(moment), moment)
-        while (worker_ := self._crew.free()) is not None:
-            strip = table.take(worker_, moment + self._allowed_seconds())
+            moment = now()  # Restoring takes a while.
+            self._last_progress = moment
+
+        for lost in self._workers.maintain(moment):
+            leases.lose(lost)
+        self._workers.mark_late(leases.expire(moment), moment)
+
+        while (worker := self._workers.free()) is not None:
+            strip = leases.take(worker, moment + self._lease_seconds())
             if strip is None:
                 break
-            handles = self._bank.handles
-            self._crew.lend(worker_, strip, self._run_id, handles, is_last=table.is_pausing)
-        for heard in self._listen():
-            done = self._hear(heard, table, strips)
-            if done is not None:
-                yield done
+            self._workers.assign(worker, strip, self._run_id, self._servers.handles, is_last=leases.is_pausing)
 
-    def _allowed_seconds(self) -> float:
-        """Return how long a worker may take for the strips that it has."""
-        return max(self.config.lease_seconds, TIMES_TYPICAL * self._longest_seconds())
+        for message in self._wait_for_messages():
+            steps = self._handle(message, leases, strips)
+            if steps is not None:
+                yield steps
 
-    def _longest_seconds(self) -> float:
-        return MOST_BLOCKS * self.config.ahead * self.tally.seconds_per_block
+    def _lease_seconds(self) -> float:
+        """Return the duration of a lease: a worker may have several strips before this one."""
+        return max(self.config.lease_seconds, LEASE_FACTOR * self._expected_seconds())
 
-    def _listen(self) -> list[WorkerMessage]:
-        """Wait a moment for news; raise where there has been none for long."""
-        references = self._crew.references()
+    def _expected_seconds(self) -> float:
+        """Return how long the longest strips take that a worker can have at a time."""
+        return MAX_BLOCKS_PER_STRIP * self.config.ahead * self.statistics.seconds_per_block
+
+    def _wait_for_messages(self) -> list[WorkerMessage]:
+        """Wait briefly for messages of workers; raise ClusterError if nothing was finished for too long."""
+        references = self._workers.references()
         if references:
             self._ray.wait(references, num_returns=1, timeout=POLL_SECONDS)
             references, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         else:
             time.sleep(POLL_SECONDS)
-        heard = list(self._crew.hear(references, now()))
-        if any(each.result is not None and not each.result.failure for each in heard):
-            self._advanced = now()
-        elif now() - self._advanced > max(self.config.patience_seconds, 2 * TIMES_TYPICAL * self._longest_seconds()):
-            raise self._stuck()
-        return heard
 
-    def _stuck(self) -> ClusterError:
-        workers, servers = self._crew.silent(), self._bank.silent(now())
-        what = [f"of {len(self._crew)} workers {len(workers)} do not answer"] if workers else []
-        what += [f"server {number} does not answer" for number in servers]
-        what += [f"the last failure was: {self._failure}"] if self._failure else []
-        each = f"each needs {self.config.worker_threads} free cores"
+        messages = list(self._workers.collect(references, now()))
+        patience = max(self.config.patience_seconds, 2 * LEASE_FACTOR * self._expected_seconds())
+        if any(message.result is not None and not message.result.failure for message in messages):
+            self._last_progress = now()
+        elif now() - self._last_progress > patience:
+            raise self._no_progress()
+        return messages
+
+    def _no_progress(self) -> ClusterError:
+        """Return an error that lists what does not respond."""
+        workers = self._workers.unresponsive()
+        reasons = []
+        if workers:
+            reasons.append(f"{len(workers)} of {len(self._workers)} workers do not respond")
+        for number in self._servers.unresponsive(now()):
+            reasons.append(f"server {number} does not respond")
+        if self._failure:
+            reasons.append(f"the last failure was: {self._failure}")
+
         return ClusterError(
-            f"nothing has advanced for {now() - self._advanced:.0f} s: {'; '.join(what) or 'nobody says why'} "
-            f"({each}; see: ray status); the same command goes on from the last checkpoint"
+            f"no progress for {now() - self._last_progress:.0f} s: {'; '.join(reasons) or 'the reason is unknown'} "
+            f"(each worker needs {self.config.worker_threads} free cores; see: ray status); "
+            "run the same command again to resume from the last checkpoint"
         )
 
-    def _hear(self, heard: WorkerMessage, table: Leases, strips: Sequence[Strip]) -> CompletedSteps | None:
-        if heard.is_lost:
-            self._failure = heard.reason or self._failure
-            table.lose(heard.worker)
-        result = heard.result
+    def _handle(self, message: WorkerMessage, leases: Leases, strips: Sequence[Strip]) -> CompletedSteps | None:
+        """Update the leases, and return the blocks that a message reports for the first time."""
+        if message.is_lost:
+            self._failure = message.reason or self._failure
+            leases.lose(message.worker)
+
+        result = message.result
         if result is None or result.run_id != self._run_id:
             return None
         strip = strips[result.number]
-        self.tally.add(result, len(strip.blocks))
+        self.statistics.add(result, len(strip.blocks))
+
         if result.failure:
-            if not table.is_pausing:
+            if not leases.is_pausing:
                 self._failure = result.failure
-                self._bank.hurry()
-            table.fail(heard.worker, result.number, untouched=result.is_untouched)
+                self._servers.check_soon()
+            leases.fail(message.worker, result.number, untouched=result.is_untouched)
             return None
-        blocks = table.finish(heard.worker, result.number)
+
+        blocks = leases.finish(message.worker, result.number)
         if not blocks:
             return None
-        self.tally.blocks += len(blocks)
-        self.tally.least += self._least_bytes(strip)
+        self.statistics.blocks += len(blocks)
+        self.statistics.needed += self._needed_bytes(strip)
         return CompletedSteps(blocks, result.losses, self._note())
 
-    def _least_bytes(self, strip: Strip) -> int:
-        """Return what has to move for a strip: vectors down and gradients up; of a shared block, accumulators too."""
+    def _needed_bytes(self, strip: Strip) -> int:
+        """Return the bytes that a strip must move: vectors and gradients, plus accumulators of the shared block."""
         total = 0
         for side, block in {part for part, _ in strip.parts()}:
-            edges = self._job.starts[side]
-            times = 4 if side == strip.shared else 2
-            total += times * int(edges[block + 1] - edges[block]) * self._bytes
+            starts = self._job.starts[side]
+            arrays = 4 if side == strip.shared else 2
+            total += arrays * int(starts[block + 1] - starts[block]) * self._vector_bytes
         return total
 
     def _note(self) -> str:
-        tally, crew = self.tally, self._crew
-        seconds = max(1e-9, now() - self._began)
-        changed = [f"{crew.replaced} replaced"] if crew.replaced else []
-        changed += [f"{self._bank.restored} servers restored"] if self._bank.restored else []
-        told = [
-            f"{tally.blocks / seconds:.3g} shards/s",
-            f"{format_bytes(tally.moved)} moved",
-            f"staleness {tally.staleness:.2f}",
-            f"{crew.ready} of {len(crew)} workers",
+        """Return speed, traffic and workers for the progress line."""
+        statistics = self.statistics
+        workers = self._workers
+        seconds = max(1e-9, now() - self._started)
+        parts = [
+            f"{statistics.blocks / seconds:.3g} shards/s",
+            f"{format_bytes(statistics.moved)} moved",
+            f"staleness {statistics.staleness:.2f}",
+            f"{workers.ready} of {len(workers)} workers",
         ]
-        return "".join(f", {part}" for part in told + changed)
+        if workers.replaced:
+            parts.append(f"{workers.replaced} replaced")
+        if self._servers.restored:
+            parts.append(f"{self._servers.restored} servers restored")
+        return "".join(f", {part}" for part in parts)
 
     @property
     def applied(self) -> dict[Part, frozenset[int]]:
-        """What each part of the parameters was trained with in the last call of `run`, as its server said."""
-        return self._bank.applied
+        """For each part, the blocks of the other side whose changes it got in the last call of `run`."""
+        return self._servers.applied
 
     def is_finite(self) -> bool:
-        """Return whether the parameters were finite when the last call of `run` ended: they were read then."""
-        sides = self._bank.sides
-        return all(bool(np.isfinite(array).all()) for side in sides for array in (side.vectors, side.accumulators))
+        """Return whether the parameters were finite at the end of the last call of `run`, which read them."""
+        for side in self._servers.sides:
+            if not (np.isfinite(side.vectors).all() and np.isfinite(side.accumulators).all()):
+                return False
+        return True
 
     def fetch(self) -> Sides | None:
-        """Return the parameters as they were when the last call of `run` ended."""
-        return self._bank.sides
+        """Return the parameters at the end of the last call of `run`."""
+        return self._servers.sides
 
     def close(self) -> None:
-        """End workers and servers; leave the cluster."""
+        """Stop workers and servers, and disconnect from the cluster."""
         self._resources.close()

@@ -1,7 +1,7 @@
-"""Pure: what of an epoch is to do, who has it, until when, and what is done.
+"""Leases: which strips of an epoch are waiting, leased to a worker, or done.
 
-Receives the rounds of an epoch, hands out strips of them to workers and takes them back when a worker is lost, late or
-has failed. It knows no Ray, no clock and no array: who calls it says what time it is.
+This module is pure: it has no clock, no arrays and no Ray. The caller passes the time and reports what happened to
+workers and servers.
 """
 
 from __future__ import annotations
@@ -12,88 +12,93 @@ from dataclasses import dataclass, field
 from swivel.training.executor import Round
 from swivel.training.schedule import Block
 
-MOST_BLOCKS = 8  # of a strip: m make 2 + 4/m blocks travel a step, so more save little, and the last strips take longer
-STRIPS_EACH = 2  # of its length that every worker should still have before it when a strip begins
-LOOKED_AT = 64  # strips among which one without conflict is sought
+# With m blocks per strip, 2 + 4/m blocks are moved per step: longer strips save little, and make the end of an epoch
+# longer.
+MAX_BLOCKS_PER_STRIP = 8
+STRIPS_PER_WORKER = 2  # Strips get shorter so that each worker still has this many of the same length to come.
+MAX_CANDIDATES = 64  # waiting strips that are searched for one without conflict
 
-Part = tuple[int, int]  # of the parameters: rows (0) or columns (1), and which block of them
+Part = tuple[int, int]  # a block of parameters: rows (0) or columns (1), and the number of the block
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Blocks of an epoch that one worker takes together: they share a row block or a column block, which travels once."""
+    """Blocks that one worker trains together: they share a row block or a column block, which is moved once."""
 
-    number: int  # among the strips of a call
-    turn: int  # the epoch
+    number: int  # among the strips of one call of `AsyncExecutor.run`
+    turn: int  # number of the epoch
     blocks: tuple[Block, ...]
-    rates: tuple[float, ...]
-    shared: int | None = None  # the side that they share; None: there is but one block
+    rates: tuple[float, ...]  # learning rate of each block
+    shared: int | None = None  # the side that the blocks share; None for a single block
 
     def parts(self) -> Iterator[tuple[Part, int]]:
-        """Yield what is changed: a part of the parameters and the block of the other side it was trained with."""
+        """Yield each part that a block changes, with the number of the block on the other side."""
         for row, column in self.blocks:
             yield (0, row), column
             yield (1, column), row
 
 
 def compose_strips(rounds: Sequence[Round], workers: int) -> list[Strip]:
-    """Return the rounds of an epoch as strips, long ones first, so that nobody waits long for the last.
+    """Return the rounds of an epoch as strips, long ones first, so that the wait for the last strip is short.
 
-    Rounds are diagonals: of the blocks of m rounds, m share a row block (or a column block, where there are fewer).
+    Rounds are diagonals: of the blocks in m rounds, m share a row block, or a column block if there are fewer of them.
 
     >>> strips = compose_strips([Round(0, [(0, turn), (1, turn)], 0.1) for turn in range(4)], workers=1)
     >>> [strip.blocks for strip in strips if strip.shared is None][:2]
-    [((0, 0),), ((1, 0),)]
+    [((0, 2),), ((1, 2),)]
     """
     strips: list[Strip] = []
-    left, first = sum(len(round_.blocks) for round_ in rounds), 0
+    blocks_left = sum(len(round_.blocks) for round_ in rounds)
+    first = 0
+
     while first < len(rounds):
-        length = left // (workers * STRIPS_EACH + len(rounds[first].blocks))
-        together = rounds[first : first + min(MOST_BLOCKS, max(1, length))]
-        strips += _compose_group(together, len(strips))
-        left -= sum(len(round_.blocks) for round_ in together)
-        first += len(together)
+        length = blocks_left // (workers * STRIPS_PER_WORKER + len(rounds[first].blocks))
+        group = rounds[first : first + min(MAX_BLOCKS_PER_STRIP, max(1, length))]
+        strips += _compose_group(group, len(strips))
+        blocks_left -= sum(len(round_.blocks) for round_ in group)
+        first += len(group)
     return strips
 
 
 def _compose_group(rounds: Sequence[Round], first: int) -> list[Strip]:
+    """Return the strips of some rounds, numbered from `first`, along the side with fewer blocks."""
     entries = [(block, round_.learning_rate) for round_ in rounds for block in round_.blocks]
     side = min((0, 1), key=lambda side: len({block[side] for block, _ in entries}))
-    found: dict[object, list[tuple[Block, float]]] = {}
+
+    groups: dict[object, list[tuple[Block, float]]] = {}
     for block, learning_rate in entries:
-        found.setdefault(block if len(rounds) == 1 else block[side], []).append((block, learning_rate))
-    return [
-        Strip(
-            first + number,
-            rounds[0].number,
-            tuple(block for block, _ in members),
-            tuple(learning_rate for _, learning_rate in members),
-            side if len(members) > 1 else None,
-        )
-        for number, members in enumerate(found.values())
-    ]
+        key = block if len(rounds) == 1 else block[side]
+        groups.setdefault(key, []).append((block, learning_rate))
+
+    strips = []
+    for number, members in enumerate(groups.values(), first):
+        blocks, rates = zip(*members, strict=True)
+        strips.append(Strip(number, rounds[0].number, blocks, rates, side if len(members) > 1 else None))
+    return strips
 
 
 @dataclass(slots=True)
 class _State:
+    """What happened to a strip so far."""
+
     strip: Strip
-    attempts: int = 0  # leases of which something may have been applied
+    attempts: int = 0  # leases that may have changed parameters
     is_done: bool = False
-    was_told: bool = False
-    deadlines: dict[int, float] = field(default_factory=dict)  # of each worker that has it
+    is_reported: bool = False  # `finish` has returned its blocks
+    deadlines: dict[int, float] = field(default_factory=dict)  # of each worker that has a lease
 
 
 class Leases:
-    """Who has which strip of an epoch."""
+    """The strips of an epoch and the workers that train them."""
 
     def __init__(self, strips: Sequence[Strip]) -> None:
         self._states = {strip.number: _State(strip) for strip in strips}
         self._waiting = dict.fromkeys(self._states)  # an ordered set of numbers
         self._leased: set[int] = set()
-        self._left = len(self._states)
-        self._open = 0  # begun and not done: finished also where a pause is wished for
-        self._busy: dict[Part, int] = {}  # parts that somebody has, and how often
-        self._users: dict[Part, list[int]] = {}
+        self._left = len(self._states)  # strips that are not done
+        self._open = 0  # strips that were started and are not done: they are finished even before a pause
+        self._busy: dict[Part, int] = {}  # number of leases that use a part
+        self._users: dict[Part, list[int]] = {}  # strips that use a part
         for strip in strips:
             for part in _parts_of(strip):
                 self._users.setdefault(part, []).append(strip.number)
@@ -101,22 +106,24 @@ class Leases:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is done; where a pause is wished for, whether all that was begun is."""
+        """Whether all strips are done or, before a pause, all that were started."""
         return self._open == 0 if self.is_pausing else self._left == 0
 
     @property
     def in_flight(self) -> int:
-        """How many leases run."""
+        """Number of active leases."""
         return sum(len(self._states[number].deadlines) for number in self._leased)
 
     def take(self, worker: int, deadline: float) -> Strip | None:
-        """Lease a strip to a worker: one whose parameters nobody else has, where there is one; None: there is none.
+        """Lease a strip to a worker and return it, or None if no strip is waiting.
 
-        Where a pause is wished for, only what was begun is leased (again).
+        A strip whose parameters no other worker uses comes first. Before a pause, only strips that were started are
+        leased again.
         """
         number = self._choose()
         if number is None:
             return None
+
         state = self._states[number]
         del self._waiting[number]
         self._open += state.attempts == 0
@@ -127,31 +134,37 @@ class Leases:
         return state.strip
 
     def _choose(self) -> int | None:
-        best, least = None, 3
-        for looked, number in enumerate(self._waiting):
-            state = self._states[number]
-            if looked >= LOOKED_AT and best is not None:
+        """Return the waiting strip with the least conflict, among the first candidates."""
+        best = None
+        least_conflict = 3
+        for position, number in enumerate(self._waiting):
+            if position >= MAX_CANDIDATES and best is not None:
                 break
+            state = self._states[number]
             if self.is_pausing and state.attempts == 0:
                 continue
+
             conflict = self._conflict(state.strip)
-            if conflict < least:
-                best, least = number, conflict
-            if least == 0:
+            if conflict < least_conflict:
+                best = number
+                least_conflict = conflict
+            if least_conflict == 0:
                 break
         return best
 
     def _conflict(self, strip: Strip) -> int:
-        """Return 0 where nobody has anything of a strip, 1 where not what it shares, else 2."""
-        busy = [side for side, block in _parts_of(strip) if self._busy.get((side, block))]
-        return 0 if not busy else 2 if strip.shared is None or strip.shared in busy else 1
+        """Return 0 if no worker uses a part of the strip, 1 if none uses the shared part, else 2."""
+        busy_sides = {side for side, block in _parts_of(strip) if self._busy.get((side, block))}
+        if not busy_sides:
+            return 0
+        return 2 if strip.shared is None or strip.shared in busy_sides else 1
 
     def _mark(self, strip: Strip, change: int) -> None:
         for part in _parts_of(strip):
             self._busy[part] = self._busy.get(part, 0) + change
 
     def finish(self, worker: int, number: int) -> tuple[Block, ...]:
-        """Hear that a strip is done; return the blocks that are news, each once however often a strip is repeated."""
+        """Mark a strip as done. Return its blocks the first time, and nothing if the strip is repeated."""
         state = self._states[number]
         self._release(worker, state)
         self._waiting.pop(number, None)
@@ -159,15 +172,19 @@ class Leases:
             state.is_done = True
             self._left -= 1
             self._open -= 1
-        is_news, state.was_told = not state.was_told, True
-        return state.strip.blocks if is_news else ()
+
+        if state.is_reported:
+            return ()
+        state.is_reported = True
+        return state.strip.blocks
 
     def fail(self, worker: int, number: int, *, untouched: bool = False) -> None:
-        """Hear that a worker did not finish a strip; `untouched`: nor did it change anything."""
+        """Return a strip that a worker did not finish; `untouched` says that no parameter was changed."""
         state = self._states[number]
         self._release(worker, state)
         if state.is_done:
             return
+
         if untouched:
             state.attempts -= 1
             self._open -= state.attempts == 0
@@ -180,18 +197,19 @@ class Leases:
             self._leased.discard(state.strip.number)
 
     def _wait_again(self, number: int, state: _State) -> None:
+        """Put a strip in front of the waiting ones, unless another worker has it."""
         if not state.deadlines and number not in self._waiting:
             self._waiting = {number: None, **self._waiting}
 
     def lose(self, worker: int) -> int:
-        """Hear that a worker is gone; return how many strips it had."""
+        """Return the strips of a lost worker to the waiting ones; return how many it had."""
         held = [number for number in sorted(self._leased) if worker in self._states[number].deadlines]
         for number in held:
             self.fail(worker, number)
         return len(held)
 
     def expire(self, now: float) -> list[int]:
-        """Lease what is overdue to others; return the workers that are late. Their answers still count."""
+        """End the leases that are past their deadline and return their workers. Their results still count."""
         late = []
         for number in sorted(self._leased):
             state = self._states[number]
@@ -203,23 +221,34 @@ class Leases:
         return late
 
     def undo(self, part: Part, applied: Collection[int]) -> int:
-        """Hear which blocks' changes a part of the parameters really has; return how many strips are to do again."""
-        again = 0
+        """Repeat the strips whose changes a part does not have; return how many these are.
+
+        `applied` are the blocks of the other side whose changes the server of the part has applied.
+        """
+        repeated = 0
         for number in self._users.get(part, ()):
             state = self._states[number]
-            if state.is_done and any(mine == part and other not in applied for mine, other in state.strip.parts()):
+            if state.is_done and not _others(state.strip, part).issubset(applied):
                 state.is_done = False
                 self._left += 1
                 self._open += 1
                 self._wait_again(number, state)
-                again += 1
-        return again
+                repeated += 1
+        return repeated
 
     def expected(self, part: Part) -> set[int]:
-        """Return the blocks of the other side whose changes a part must have by now."""
-        done = (self._states[number] for number in self._users.get(part, ()))
-        return {other for state in done if state.is_done for mine, other in state.strip.parts() if mine == part}
+        """Return the blocks of the other side whose changes a part must have, given the strips that are done."""
+        blocks: set[int] = set()
+        for number in self._users.get(part, ()):
+            if self._states[number].is_done:
+                blocks |= _others(self._states[number].strip, part)
+        return blocks
 
 
 def _parts_of(strip: Strip) -> set[Part]:
     return {part for part, _ in strip.parts()}
+
+
+def _others(strip: Strip, part: Part) -> set[int]:
+    """Return the blocks of the other side that a strip trains a part with."""
+    return {other for each, other in strip.parts() if each == part}

@@ -1,7 +1,7 @@
-"""A parameter server: blocks of rows and columns with their Adagrad state, changed as workers push.
+"""A parameter server: stores blocks of rows and columns with their accumulators, and applies what workers push.
 
-Receives vectors and gradients, hands out vectors; every change is applied once, whoever sends it how often. It does
-not know where it runs: Ray makes an actor of it, which does one thing at a time, so that nothing here is locked.
+A change is applied once, even if several workers send it. Ray runs a server as an actor, which handles one call at a
+time, so that no lock is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[np.float32]
 
 
 class Fetched(NamedTuple):
-    """A block of parameters as it was at a version."""
+    """A block of parameters, and its version."""
 
     version: int
     vectors: Array
@@ -32,41 +32,40 @@ class Fetched(NamedTuple):
 class Push(NamedTuple):
     """A change of a block of parameters.
 
-    `others` are the blocks of the other side that it was trained with; `run_id` is the call it belongs to; `version` is
-    that of the vectors it was computed from. A gradient has a rate, and the server makes the step; a difference has
-    none, and is added, that of the accumulators too.
+    With a learning rate, `values` is a gradient and the server takes the Adagrad step. Without, `values` and
+    `accumulators` are differences that the server adds.
     """
 
-    run_id: int
+    run_id: int  # call of `AsyncExecutor.run` that the change belongs to
     part: Part
-    others: tuple[int, ...]
-    version: int
+    others: tuple[int, ...]  # blocks of the other side that it was trained with
+    version: int  # of the vectors that it was computed from
     values: Array
     accumulators: Array | None = None
     learning_rate: float | None = None
 
 
 class ServedState(NamedTuple):
-    """A block with all that a server knows of it."""
+    """A block of parameters, and the changes that it got in this call of `run`."""
 
     vectors: Array
     accumulators: Array
-    applied: frozenset[int]
+    applied: frozenset[int]  # blocks of the other side
 
 
 @dataclass(slots=True)
 class _ServedBlock:
     vectors: Array
     accumulators: Array
-    applied: set[int] = field(default_factory=set)  # blocks of the other side, in this run_id
+    applied: set[int] = field(default_factory=set)  # blocks of the other side, for the current run_id
     version: int = 0
 
 
-REFUSED = -1  # the answer to a push that was applied before, or is of another run_id
+REFUSED = -1  # result of a push that was applied before, or that has another run_id
 
 
 def server_of(part: Part, servers: int) -> int:
-    """Return which server has a part of the parameters.
+    """Return the number of the server that stores a part of the parameters.
 
     >>> [server_of((side, block), 2) for side in (0, 1) for block in (0, 1)]
     [0, 1, 1, 0]
@@ -75,7 +74,7 @@ def server_of(part: Part, servers: int) -> int:
 
 
 class Server:
-    """Some blocks of the parameters.
+    """Stores some blocks of the parameters.
 
     >>> server = Server()
     >>> server.hold((0, 3), np.ones((2, 4), np.float32), np.ones((2, 4), np.float32), (), run_id=1)
@@ -87,54 +86,59 @@ class Server:
     def __init__(self) -> None:
         self._blocks: dict[Part, _ServedBlock] = {}
         self._run_id = 0
-        self._warm()
+        self._compile()
 
-    def _warm(self) -> None:
-        """Load the kernel now, for gradients that may not be written to: those that come through Ray."""
+    def _compile(self) -> None:
+        """Compile the kernel before the first push, for read-only gradients: arrays that Ray delivers are read-only."""
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
         adagrad(values, values.copy(), gradient, 1.0, 0.0, 0.1)
 
     def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, run_id: int) -> None:
-        """Take a block on, with what was applied to it in the run_id."""
+        """Store a copy of a block, with the changes that it already has in this run."""
         self._run_id = run_id
         self._blocks[part] = _ServedBlock(
             np.array(vectors, np.float32), np.array(accumulators, np.float32), set(applied)
         )
 
     def begin(self, run_id: int) -> None:
-        """Take changes of this run_id from now on, and of no other."""
+        """Accept only changes with this run_id from now on."""
         self._run_id = run_id
         for block in self._blocks.values():
             block.applied.clear()
 
     def ping(self) -> int:
-        """Answer, with the number of the process."""
+        """Return the process id, which shows that the server responds."""
         return os.getpid()
 
     def fetch(self, part: Part, with_accumulators: bool) -> Fetched:
-        """Return a block's vectors, and its accumulators where they are asked for."""
+        """Return the vectors of a block, and its accumulators on request."""
         block = self._find(part)
         return Fetched(block.version, block.vectors, block.accumulators if with_accumulators else None)
 
     def push(self, push: Push) -> int:
-        """Apply a change; return how many others came since it was fetched, or REFUSED."""
+        """Apply a change and return its staleness, or REFUSED.
+
+        The staleness is the number of other changes since the fetch.
+        """
         block = self._find(push.part)
         if push.run_id != self._run_id or not block.applied.isdisjoint(push.others):
             return REFUSED
+
         if push.learning_rate is not None:
             adagrad(block.vectors, block.accumulators, push.values, 1.0, 0.0, push.learning_rate)
         else:
             block.vectors += push.values
             block.accumulators += 0 if push.accumulators is None else push.accumulators
+
         staleness = block.version - push.version
         block.version += len(push.others)
         block.applied.update(push.others)
         return staleness
 
     def read(self, part: Part) -> ServedState:
-        """Return a block and what was applied to it in this run_id."""
+        """Return a block and the changes that it got in this run."""
         block = self._find(part)
         return ServedState(block.vectors, block.accumulators, frozenset(block.applied))
 

@@ -1,23 +1,24 @@
-"""Ranks of torch.distributed: each keeps its row blocks, column blocks travel between them.
+"""An executor for ranks of torch.distributed: each rank keeps its row blocks, and column blocks move between ranks.
 
-Every rank runs the whole training loop over the same rounds and trains only the blocks of its own rows. Where a column
-block is needed next follows from the order alone, so nobody asks for anything: after the round in which a rank used it
-for the last time, the block is on its way to the next one, beside the computation. With the order that
-`schedule.rounds_for_ranks` makes, that is a ring. What is trained does not depend on the number of ranks, bit for bit.
+Every rank runs the whole training loop over the same rounds, but trains only the blocks of its own rows. The order of
+blocks determines which rank needs a column block next, so that no requests are needed: after the last round in which a
+rank uses a block, it sends the block to the next rank while it computes. With the order of `schedule.rounds_for_ranks`
+the blocks move around a ring. The result does not depend on the number of ranks, bit for bit.
 
-The links are gloo's between CPUs and NCCL's between GPUs. `torchrun` starts the ranks and says who they are.
+Ranks communicate through gloo (CPU) or NCCL (GPU). `torchrun` starts them and sets their environment variables.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,14 +32,15 @@ from swivel.training.executor import CompletedSteps, LocalResources, PauseReques
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, rank_of_row
 
-PATIENCE = timedelta(minutes=10)  # that a rank waits for another: the longest step, or the longest checkpoint
-LAST_WAIT = timedelta(seconds=5)  # for what is under way when a rank leaves
-FIELDS = 4  # of a loss
+T = TypeVar("T")
+PATIENCE = timedelta(minutes=10)  # A rank waits this long for another: longer than any step or checkpoint.
+LAST_WAIT = timedelta(seconds=5)  # for pending messages when a rank closes
+LOSS_FIELDS = 4  # numbers in a Loss
 
 
 @dataclass(frozen=True, slots=True)
 class _BlockMove:
-    """A column block on its way."""
+    """The transfer of a block from one rank to another."""
 
     block: int
     source: int
@@ -46,191 +48,208 @@ class _BlockMove:
 
     @property
     def tag(self) -> int:
-        """What tells its message from others: a block is under way once at a time; what has no tag has 0."""
+        """Tag of the message, unique because a block is in one transfer at a time. Messages without a tag have 0."""
         return self.block + 1
 
 
 @dataclass(frozen=True, slots=True)
 class _ReportedRound:
-    """A round whose losses the ranks are telling each other; the last line is whether anyone wishes a pause."""
+    """A round whose losses are being summed over all ranks."""
 
     round: Round
-    values: torch.Tensor
+    values: torch.Tensor  # one row per block with its loss; the last row is positive if a rank requests a pause
     work: Any
 
     def wait(self) -> tuple[CompletedSteps, bool]:
+        """Return the losses, and whether any rank requests a pause."""
         self.work.wait()
-        *losses, (pause, *_) = self.values.tolist()
-        return CompletedSteps(self.round.blocks, [Loss(*values) for values in losses]), pause > 0
+        *losses, pause = self.values.tolist()
+        return CompletedSteps(self.round.blocks, [Loss(*values) for values in losses]), pause[0] > 0
 
 
 class RingExecutor:
-    """One rank of several."""
+    """Runs the steps of this rank's row blocks."""
 
     min_block_size = 1
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
-            _find_each_other(patience)
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+            _connect(patience)
+        self.rank = dist.get_rank()
+        self.ranks = dist.get_world_size()
         self.is_leader = self.rank == 0
-        self.moved = 0  # bytes that this rank sent, between rounds
-        self._under_way: list[tuple[_BlockMove, torch.Tensor, Any]] = []
-        self._told: deque[_ReportedRound] = deque()
+        self.moved = 0  # bytes of column blocks that this rank sent between rounds
+        self._transfers: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
+        self._reported: deque[_ReportedRound] = deque()  # rounds whose losses are pending
 
-    def broadcast(self, text: str) -> str:
-        """Return the leading rank's text."""
-        data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
+        """Return the leader's value, sent as JSON."""
+        text = json.dumps(value, default=asdict)
+        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
         size = torch.tensor([len(data)])
         dist.broadcast(size, 0)
         if not self.is_leader:
             data = torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(data, 0)
-        return data.numpy().tobytes().decode()
+        return decode(json.loads(data.numpy().tobytes().decode()))
 
     def any_rank(self, is_so: bool) -> bool:
-        """Return whether it is so for any rank."""
-        said = torch.tensor([float(is_so)])
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return bool(said > 0)
+        """Return whether `is_so` is true on any rank."""
+        flag = torch.tensor([float(is_so)])
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag > 0)
 
-    def begin(self, job: TrainingJob, here: LocalResources) -> None:
-        """Create this rank's backend on its own device."""
+    def begin(self, job: TrainingJob, resources: LocalResources) -> None:
+        """Create the backend of this rank, on a GPU of its own if the plan uses GPUs."""
         if job.plan.device == "cuda":
             job = replace(job, plan=replace(job.plan, device=_take_device()))
-        self._backend = job.create_backend(here.threads)
-        self._job = job if self._backend.builds_layout else job.laid_out(here)
+        self._backend = job.create_backend(resources.threads)
+        self._job = job if self._backend.builds_layout else job.laid_out(resources)
+
+        # The order may be made for more ranks than there are: each rank then does the work of several.
         rows, columns = job.blocks
-        self._keepers = [
+        self._row_owners = [
             rank_of_row(rows, job.plan.ranks, block) * self.ranks // job.plan.ranks for block in range(rows)
         ]
-        self._holders = [0] * columns
+        self._column_owners = [0] * columns  # ranks that have each column block now: at first the leader has all
         self._device = torch.device(job.plan.device)
         self._dtype = torch.float64 if job.plan.dtype == "float64" else torch.float32
 
     def hold(self, sides: Sides | None) -> None:
-        """Take from the leading rank what this one begins with: its row blocks. Column blocks come when needed."""
-        self._dim = int(self.broadcast(str(sides[0].vectors.shape[1] if sides else "")))
-        self._offsets = [self._share_offsets(sides[side].offsets if sides else None, side) for side in (0, 1)]
-        if self._backend.builds_layout:  # It has a place for every block, whoever holds it.
-            rows, columns = sides or (self._room(self._offsets[0]), self._room(self._offsets[1]))
+        """Get the row blocks of this rank from the leader. Column blocks arrive when they are needed."""
+        self._dim = self.broadcast(sides[0].vectors.shape[1] if sides else None, int)
+        self._offsets = [self._broadcast_offsets(sides[side].offsets if sides else None, side) for side in (0, 1)]
+
+        if self._backend.builds_layout:  # It stores all blocks, including those that other ranks train.
+            rows, columns = sides or (self._zeros(self._offsets[0]), self._zeros(self._offsets[1]))
             self._backend.hold(rows, columns, self._job.starts)
             self._backend.take(self._job.matrix.stored)
         elif sides is not None:
             self._backend.hold(*sides, self._job.starts)
         else:
-            nothing, starts = self._room(self._offsets[0][:0]), [[0] * (blocks + 1) for blocks in self._job.blocks]
-            self._backend.hold(nothing, nothing, (starts[0], starts[1]))
-        for block, keeper in enumerate(self._keepers):
-            self._move_now(0, _BlockMove(block, 0, keeper))
-        self._forget_others()
+            empty = self._zeros(self._offsets[0][:0])
+            row_blocks, column_blocks = self._job.blocks
+            self._backend.hold(empty, empty, ([0] * (row_blocks + 1), [0] * (column_blocks + 1)))
 
-    def _room(self, offsets: NDArray[np.float32]) -> ParameterBlock:
-        room = np.broadcast_to(np.float32(0), (len(offsets), self._dim))
-        return ParameterBlock(room, room, offsets)
+        for block, owner in enumerate(self._row_owners):
+            self._move_now(0, _BlockMove(block, 0, owner))
+        self._drop_others()
 
-    def _forget_others(self) -> None:
-        """Keep the memory of no block that another rank has."""
-        for side, owners in enumerate((self._keepers, self._holders)):
+    def _zeros(self, offsets: NDArray[np.float32]) -> ParameterBlock:
+        zeros = np.broadcast_to(np.float32(0), (len(offsets), self._dim))
+        return ParameterBlock(zeros, zeros, offsets)
+
+    def _drop_others(self) -> None:
+        """Free the memory of all blocks that other ranks have."""
+        for side, owners in enumerate((self._row_owners, self._column_owners)):
             for block, owner in enumerate(owners):
                 if owner != self.rank:
                     self._drop(side, block)
 
     def _drop(self, side: int, block: int) -> None:
         if not self._backend.builds_layout:
-            self._backend.set_block(side, block, self._room(self._offsets[0][:0]))
+            self._backend.set_block(side, block, self._zeros(self._offsets[0][:0]))
 
-    def _share_offsets(self, offsets: NDArray[np.float32] | None, side: int) -> NDArray[np.float32]:
+    def _broadcast_offsets(self, offsets: NDArray[np.float32] | None, side: int) -> NDArray[np.float32]:
         size = int(self._job.starts[side][-1])
         values = torch.empty(size) if offsets is None else torch.from_numpy(np.array(offsets, np.float32))
         dist.broadcast(values, 0)
         return values.numpy()
 
     def describe(self) -> str:
-        """Say what runs."""
+        """Return the number of ranks, how they communicate, and the backend."""
         links = "NCCL" if self._device.type == "cuda" else "gloo"
         return f"{self.ranks} ranks ({links}), each {self._backend.describe()}"
 
     def run(
-        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], wishes: PauseRequests
+        self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Run this rank's share of rounds; all ranks tell the same, and pause after the same round."""
+        """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
         order = [round_.blocks for round_ in rounds]
         moves = self._plan_moves([*order, *ahead], len(order))
-        before = self.moved
-        self._start(moves[0])
-        self.moved = before  # Handing blocks out is no part of an epoch.
+        moved_before = self.moved
+        self._start_moves(moves[0])
+        self.moved = moved_before  # The initial distribution is not counted as traffic of an epoch.
+
         for number, round_ in enumerate(rounds):
-            mine = replace(round_, blocks=[block for block in round_.blocks if self._is_mine(block)])
-            self._receive({column for _, column in mine.blocks})
-            losses = self._backend.run(self._job.steps(mine), lambda: False).losses()
-            self._told.append(self._tell(round_, dict(zip(mine.blocks, losses, strict=True)), wishes.pause()))
-            self._start(moves[number + 1])
-            # A round's losses, and anyone's wish to pause, are heard a round later: nobody waits for the slowest.
-            if len(self._told) > 1:
-                done, pause = self._told.popleft().wait()
-                yield replace(done, note=self._note())
+            own = replace(round_, blocks=[block for block in round_.blocks if self._owns(block)])
+            self._finish_moves({column for _, column in own.blocks})
+            losses = self._backend.run(self._job.steps(own), lambda: False).losses()
+            self._reported.append(self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause()))
+            self._start_moves(moves[number + 1])
+
+            # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
+            if len(self._reported) > 1:
+                steps, pause = self._reported.popleft().wait()
+                yield replace(steps, note=self._note())
                 if pause:
                     break
-        while self._told:
-            yield self._told.popleft().wait()[0]
 
-    def _is_mine(self, block: Block) -> bool:
-        return self._keepers[block[0]] == self.rank
+        while self._reported:
+            steps, _ = self._reported.popleft().wait()
+            yield steps
+
+    def _owns(self, block: Block) -> bool:
+        return self._row_owners[block[0]] == self.rank
 
     def _note(self) -> str:
         return f", {format_bytes(self.moved)} sent"
 
     def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[_BlockMove]]:
-        """Return the moves before the first round and after each: a block leaves once its rank has used it."""
+        """Return the moves before the first round and after each of `run` rounds.
+
+        A column block moves to the next rank that needs it right after the last round in which its owner uses it.
+        """
         moves: list[list[_BlockMove]] = [[] for _ in range(run + 1)]
-        last = {block: (holder, -1) for block, holder in enumerate(self._holders)}
+        last_use = {block: (owner, -1) for block, owner in enumerate(self._column_owners)}  # rank and round
         for number, blocks in enumerate(order):
             for row, column in blocks:
-                (holder, used), keeper = last[column], self._keepers[row]
-                if holder != keeper and used < run:
-                    moves[used + 1].append(_BlockMove(column, holder, keeper))
-                last[column] = keeper, number
+                source, used = last_use[column]
+                target = self._row_owners[row]
+                if source != target and used < run:
+                    moves[used + 1].append(_BlockMove(column, source, target))
+                last_use[column] = target, number
         return moves
 
-    def _start(self, moves: Sequence[_BlockMove]) -> None:
-        """Send and receive blocks beside what is computed."""
+    def _start_moves(self, moves: Sequence[_BlockMove]) -> None:
+        """Start to send and receive blocks, in parallel to the computation."""
         for move in moves:
-            self._holders[move.block] = move.target
+            self._column_owners[move.block] = move.target
+            if self.rank not in (move.source, move.target):
+                continue
+
+            self._finish_moves({move.block})  # The block may still be arriving.
             if self.rank == move.source:
-                self._settle(move.block)
                 values = self._pack(1, move.block)
-                self._under_way.append((move, values, dist.isend(values, move.target, tag=move.tag)))
+                self._transfers.append((move, values, dist.isend(values, move.target, tag=move.tag)))
                 self._drop(1, move.block)
                 self.moved += values.nbytes
-            elif self.rank == move.target:
-                self._settle(move.block)
+            else:
                 values = self._empty(1, move.block)
-                self._under_way.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
+                self._transfers.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
 
-    def _settle(self, block: int) -> None:
-        """Wait until nothing that concerns a block is under way."""
-        self._finish([entry for entry in self._under_way if entry[0].block == block])
-
-    def _receive(self, blocks: set[int]) -> None:
-        """Wait for the blocks that a round needs."""
-        self._finish([entry for entry in self._under_way if entry[0].block in blocks])
-
-    def _finish(self, entries: list[tuple[_BlockMove, torch.Tensor, Any]]) -> None:
-        for move, values, work in entries:
+    def _finish_moves(self, blocks: set[int] | None = None) -> None:
+        """Wait for the pending transfers of some blocks, or of all, and store the blocks that arrived."""
+        pending = []
+        for transfer in self._transfers:
+            move, values, work = transfer
+            if blocks is not None and move.block not in blocks:
+                pending.append(transfer)
+                continue
             work.wait()
             if move.target == self.rank:
                 self._unpack(1, move.block, values)
-        finished = {id(values) for _, values, _ in entries}
-        self._under_way = [entry for entry in self._under_way if id(entry[1]) not in finished]
+        self._transfers = pending
 
     def _span(self, side: int, block: int) -> slice:
         starts = self._job.starts[side]
         return slice(int(starts[block]), int(starts[block + 1]))
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
-        mine = self._backend.get_block(side, block)
-        return torch.stack([torch.as_tensor(mine.vectors), torch.as_tensor(mine.accumulators)])
+        """Return vectors and accumulators of a block as one tensor."""
+        parameters = self._backend.get_block(side, block)
+        return torch.stack([torch.as_tensor(parameters.vectors), torch.as_tensor(parameters.accumulators)])
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
         span = self._span(side, block)
@@ -240,36 +259,39 @@ class RingExecutor:
         offsets = self._offsets[side][self._span(side, block)]
         self._backend.set_block(side, block, ParameterBlock(values[0], values[1], offsets))
 
-    def _tell(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _ReportedRound:
-        values = torch.zeros(len(round_.blocks) + 1, FIELDS, dtype=torch.float64)
-        for place, block in enumerate(round_.blocks):
+    def _report(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _ReportedRound:
+        """Start to sum the losses of a round over all ranks; every block has a loss on one rank and zeros elsewhere."""
+        values = torch.zeros(len(round_.blocks) + 1, LOSS_FIELDS, dtype=torch.float64)
+        for number, block in enumerate(round_.blocks):
             if block in losses:
-                values[place] = torch.tensor(astuple(losses[block]), dtype=torch.float64)
+                values[number] = torch.tensor(astuple(losses[block]), dtype=torch.float64)
         values[-1, 0] = float(pause)
         return _ReportedRound(round_, values, dist.all_reduce(values, async_op=True))
 
     def is_finite(self) -> bool:
-        """Return whether the parameters of all ranks are finite; blocks on their way are waited for."""
-        self._finish(list(self._under_way))
+        """Return whether the parameters of all ranks are finite, after pending transfers."""
+        self._finish_moves()
         return not self.any_rank(not self._backend.is_finite())
 
     def fetch(self) -> Sides | None:
-        """Gather all parameters at the leading rank."""
-        self._finish(list(self._under_way))
-        for block, keeper in enumerate(self._keepers):
-            self._move_now(0, _BlockMove(block, keeper, 0))
-        for block, holder in enumerate(self._holders):
-            self._move_now(1, _BlockMove(block, holder, 0))
+        """Gather all parameters on the leader and return them; return None on other ranks."""
+        self._finish_moves()
+        for block, owner in enumerate(self._row_owners):
+            self._move_now(0, _BlockMove(block, owner, 0))
+        for block, owner in enumerate(self._column_owners):
+            self._move_now(1, _BlockMove(block, owner, 0))
         if not self.is_leader:
             return None
+
         gathered = self._backend.fetch()
-        self._forget_others()
+        self._drop_others()
         return gathered
 
     def _move_now(self, side: int, move: _BlockMove) -> None:
-        """Copy a block from a rank to another and wait for it."""
+        """Copy a block from one rank to another, and wait until it has arrived."""
         if move.source == move.target or self.rank not in (move.source, move.target):
             return
+
         if self.rank == move.source:
             dist.send(self._pack(side, move.block), move.target)
         else:
@@ -278,42 +300,47 @@ class RingExecutor:
             self._unpack(side, move.block, values)
 
     def close(self) -> None:
-        """Close the backend; ranks stay in touch until the process ends."""
-        # What is under way would keep the process from ending. Ranks stop after the same round, so it soon arrives; if
-        # another rank is gone, it never does.
-        for work in [*(work for *_, work in self._under_way), *(told.work for told in self._told)]:
+        """Close the backend. The ranks stay connected until the process ends."""
+        # A pending message would keep the process from ending. Ranks stop after the same round, so that messages arrive
+        # soon, unless another rank is lost.
+        pending = [work for _, _, work in self._transfers] + [reported.work for reported in self._reported]
+        for work in pending:
             with contextlib.suppress(RuntimeError):
                 work.wait(LAST_WAIT)
-        self._under_way.clear()
-        self._told.clear()
+        self._transfers.clear()
+        self._reported.clear()
+
         if "_backend" in self.__dict__:
             self._backend.close()
 
 
-def _find_each_other(patience: timedelta) -> None:
+def _connect(patience: timedelta) -> None:
+    """Create the process group of the ranks that torchrun started."""
     kind = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
         dist.init_process_group(kind, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise ClusterError(
-            f"the ranks did not find each other ({str(error).splitlines()[0]}); start them with "
+            f"the ranks could not connect ({str(error).splitlines()[0]}); start them with "
             "torchrun --nproc-per-node N -m swivel train ..."
         ) from error
-    atexit.register(_part)
+    atexit.register(_disconnect)
 
 
-def _part() -> None:
+def _disconnect() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _take_device() -> str:
-    """Return the GPU of this rank's number on its machine."""
-    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= there:
+    """Return the GPU of this rank: the one with its number among the ranks of this machine."""
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count()
+    if number >= count:
         raise ClusterError(
-            f"rank {number} of this machine has no GPU of its own: there are {there}; "
-            "start as many ranks here at most, or pass --device cpu"
+            f"local rank {number} has no GPU: this machine has {count}; start at most one rank per GPU, "
+            "or set device to cpu"
         )
+
     torch.cuda.set_device(number)
     return f"cuda:{number}"

@@ -1,4 +1,4 @@
-"""Who trains: this process alone, the ranks that torchrun started, or the workers of a cluster that a job may use."""
+"""Choice of the executor: this process alone, ranks that torchrun started, or workers on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from swivel.training.executor import Executor, LocalExecutor
 
 
 def choose_workers(options: RunOptions) -> Executor:
-    """Return the workers that a job may use, connected.
+    """Return the executor for a job, connected to its ranks or cluster.
 
     >>> type(choose_workers(RunOptions())).__name__
-    'Alone'
+    'LocalExecutor'
     """
     if find_rank() is not None:
         if options.ray is not None:
-            raise ConfigError("torchrun starts ranks and --ray takes the workers of a cluster: use one of them")
+            raise ConfigError("torchrun and ray cannot be combined: start ranks with torchrun, or pass ray")
         from swivel.training.distributed.ring import RingExecutor
 
         return RingExecutor()
+
     if options.ray is None:
         return LocalExecutor()
     from swivel.training.distributed.async_executor import AsyncExecutor

@@ -1,8 +1,8 @@
-"""A worker: takes a strip of blocks, fetches their parameters, computes, pushes what changed.
+"""A worker: trains strips of blocks, with parameters that it fetches from servers and changes that it pushes to them.
 
-Receives strips, hands on what they lost; between the two it talks to parameter servers. The backend is the one of every
-other run. Two strips are under way at a time: one computes, the next is being fetched or the last one's pushes are on
-their way. It does not know who leased a strip, nor what Ray is: `Links` is how it reaches the servers.
+Gradients come from the backends that local training uses. A worker handles two strips at a time: while one is computed,
+the next is fetched, or the pushes of the previous one are sent. `Links` hides Ray, so that workers can be tested
+without a cluster.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ Array = NDArray[np.float32]
 
 
 class Unanswered(Exception):
-    """A server is gone, or has not answered in time."""
+    """A server is lost, or has not responded in time."""
 
 
 class Links(Protocol):
-    """How a worker reaches the servers."""
+    """Connections of a worker to the servers."""
 
     count: int
 
     def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
-        """Ask a server for a block; return what `take` waits for."""
+        """Request a block from a server; return a reference for `take`."""
 
     def push(self, server: int, push: Push) -> Any:
-        """Send a server a change; return what `take` waits for."""
+        """Send a change to a server; return a reference for `take`."""
 
     def take(self, asked: Any) -> Any:
-        """Return the answer, or raise Unanswered."""
+        """Wait for the result of a request and return it, or raise Unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker must know of a run before its first strip."""
+    """What a worker needs to know about a run before its first strip."""
 
-    path: Path  # of the matrix, on storage that every node sees
+    path: Path  # of the matrix, on storage that all nodes share
     fingerprint: str
     config: TrainConfig
     plan: TrainingPlan
@@ -74,16 +74,16 @@ class WorkerSetup:
 
 
 class Result(NamedTuple):
-    """What became of a strip."""
+    """Result of a strip: the losses, or the reason of a failure."""
 
     number: int
     run_id: int
     losses: tuple[Loss, ...]
-    moved: int = 0  # bytes, also those of a strip that failed
-    staleness: tuple[int, ...] = ()  # of each push that was taken: changes by others since the block was fetched
+    moved: int = 0  # bytes, also if the strip failed
+    staleness: tuple[int, ...] = ()  # of each push that was applied: changes by others since the fetch
     seconds: float = 0.0
-    failure: str = ""  # why nothing was lost
-    is_untouched: bool = False  # nor anything changed
+    failure: str = ""  # why the strip was not finished
+    is_untouched: bool = False  # whether a failed strip changed no parameter
 
 
 class Stepper:
@@ -92,34 +92,45 @@ class Stepper:
     def __init__(self, job: TrainingJob, threads: int) -> None:
         self._job = job
         self._backend = job.create_backend(threads)
-        matrix, objective = job.matrix, Objective.from_config(job.config)
-        offsets = row_offsets(matrix.row_sums, matrix.total, objective), column_offsets(matrix.column_sums, objective)
-        self._offsets = tuple(side.astype(np.float32) for side in offsets)
-        self._dim = job.config.dim + objective.extra_dims
-        self._make_room()
 
-    def _make_room(self) -> None:
-        """Hold blocks of no rows, one of which a step fills; a backend that lays blocks out has room for all."""
-        sizes = [len(side) if self._backend.builds_layout else 0 for side in self._offsets]
-        nothing = [np.zeros((size, self._dim), np.float32) for size in sizes]
-        rows, columns = (ParameterBlock(room, room, np.zeros(len(room), np.float32)) for room in nothing)
-        starts = self._job.starts if self._backend.builds_layout else [[0] * (count + 1) for count in self._job.blocks]
-        self._backend.hold(rows, columns, (starts[0], starts[1]))
+        matrix = job.matrix
+        objective = Objective.from_config(job.config)
+        self._offsets = (
+            row_offsets(matrix.row_sums, matrix.total, objective).astype(np.float32),
+            column_offsets(matrix.column_sums, objective).astype(np.float32),
+        )
+        self._dim = job.config.dim + objective.extra_dims
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Give the backend empty blocks, which `gradients` fills; one that builds its own layout gets all blocks."""
         if self._backend.builds_layout:
+            rows, columns = (self._zeros(len(offsets)) for offsets in self._offsets)
+            self._backend.hold(rows, columns, self._job.starts)
             self._backend.take(self._job.matrix.stored)
+        else:
+            row_blocks, column_blocks = self._job.blocks
+            starts = [0] * (row_blocks + 1), [0] * (column_blocks + 1)
+            self._backend.hold(self._zeros(0), self._zeros(0), starts)
+
+    def _zeros(self, size: int) -> ParameterBlock:
+        zeros = np.zeros((size, self._dim), np.float32)
+        return ParameterBlock(zeros, zeros, np.zeros(size, np.float32))
 
     def describe(self) -> str:
-        """Say what computes."""
+        """Return the description of the backend."""
         return self._backend.describe()
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
-        """Return the gradients of a block at these vectors, in pass `turn`; they are good until the next call."""
-        # What came through Ray may not be written to: torch warns of that, and numba compiles everything again for it.
-        own = [values if values.flags.writeable else np.array(values) for values in vectors]
-        rows, columns = (
-            ParameterBlock(values, values, self._offsets[side][block[side] :: self._job.blocks[side]])
-            for side, values in enumerate(own)
-        )
+        """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
+        sides = []
+        for side, values in enumerate(vectors):
+            # Arrays that Ray delivers are read-only: torch warns about them, and numba would compile all kernels again.
+            writable = values if values.flags.writeable else np.array(values)
+            offsets = self._offsets[side][block[side] :: self._job.blocks[side]]
+            sides.append(ParameterBlock(writable, writable, offsets))
+
+        rows, columns = sides
         (step,) = self._job.steps(Round(turn, [block], 1.0))
         return self._backend.gradients(step, rows, columns)
 
@@ -129,19 +140,24 @@ class Stepper:
 
 
 @contextmanager
-def open_stepper(order: WorkerSetup) -> Iterator[Stepper]:
-    """Open the matrix of a run, lay its blocks out where they differ, and yield what computes its gradients."""
-    if order.version != __version__:
-        raise ClusterError(f"a worker has Swivel {__version__}, the command {order.version}; install the same")
-    matrix = open_matrix(order.path)
-    if matrix.fingerprint != order.fingerprint:
-        raise ClusterError(f"{order.path}: a worker sees another matrix there than the command; share the folder")
-    matrix.trust()  # The command has read it all; a worker reads what it needs.
+def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
+    """Open the matrix of a run, re-block it if necessary, and yield a Stepper for it."""
+    if setup.version != __version__:
+        raise ClusterError(
+            f"a worker has Swivel {__version__}, the command has {setup.version}; install the same version on all nodes"
+        )
+    matrix = open_matrix(setup.path)
+    if matrix.fingerprint != setup.fingerprint:
+        raise ClusterError(
+            f"{setup.path}: a worker finds another matrix there than the command; put it on storage that nodes share"
+        )
+    matrix.trust()  # The command has verified the checksums; a worker reads only what it needs.
+
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
-        job = TrainingJob(matrix, order.config, order.plan)
-        if order.plan.backend != "triton":  # which lays blocks out on the device
-            job = job.laid_out(LocalResources(scratch, order.threads, SILENT))
-        stepper = Stepper(job, order.threads)
+        job = TrainingJob(matrix, setup.config, setup.plan)
+        if setup.plan.backend != "triton":  # Triton builds its layout on the device.
+            job = job.laid_out(LocalResources(scratch, setup.threads, SILENT))
+        stepper = Stepper(job, setup.threads)
         try:
             yield stepper
         finally:
@@ -149,57 +165,67 @@ def open_stepper(order: WorkerSetup) -> Iterator[Stepper]:
 
 
 class Worker:
-    """Trains strips. Several threads may hand it strips at once; one computes at a time."""
+    """Trains strips. Several threads may call `train` at the same time; one of them computes at a time."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._seconds = wait_seconds
-        self._fetching, self._computing = threading.Lock(), threading.Lock()
-        self._resting = 0  # the run_id whose strips are left where they are not begun
+        # A strip holds `_fetching` from its first request until its last block starts, and `_computing` while its
+        # blocks are computed. So the next strip fetches its first blocks while this one computes its last block.
+        self._fetching = threading.Lock()
+        self._computing = threading.Lock()
+        self._paused_run = 0  # strips of this run_id, or of earlier ones, are skipped
         self._resources = ExitStack()
         self._stepper: Stepper | None = None
 
-    def begin(self, order: WorkerSetup) -> str:
-        """Make ready; say what computes."""
+    def begin(self, setup: WorkerSetup) -> str:
+        """Open the matrix and create the backend; return its description."""
         keep_freed_memory()
-        self._stepper = self._resources.enter_context(open_stepper(order))
+        self._stepper = self._resources.enter_context(open_stepper(setup))
         return self._stepper.describe()
 
     def ping(self) -> int:
-        """Answer, with the number of the process."""
+        """Return the process id, which shows that the worker responds."""
         return os.getpid()
 
-    def rest(self, run_id: int) -> None:
-        """Leave the strips of an run_id that are not begun."""
-        self._resting = run_id
+    def pause(self, run_id: int) -> None:
+        """Skip the strips of this run that have not started."""
+        self._paused_run = run_id
 
     def close(self) -> None:
         """Close the backend."""
         self._resources.close()
 
     def train(self, strip: Strip, run_id: int, links: Links, is_last: bool = False) -> Result:
-        """Train a strip, where `is_last` also while resting; a server's silence is told, not raised."""
+        """Train a strip and return its result; a server that does not respond makes a failure, not an exception.
+
+        A paused worker skips the strip unless `is_last` is set.
+        """
         assert self._stepper is not None
         run = _StripRun(strip, run_id, links, self._stepper)
         try:
             with ExitStack() as gate:
-                # The next strip's first blocks are fetched while this one's last block computes, not earlier: they age.
+                # `gate` opens when the last block of this strip starts. Fetching the next strip earlier would give it
+                # older parameters.
                 gate.enter_context(self._lock(self._fetching))
-                if self._resting >= run_id and not is_last:
-                    return Result(strip.number, run_id, (), failure="resting", is_untouched=True)
-                run.ask_first()
+                if self._paused_run >= run_id and not is_last:
+                    return Result(strip.number, run_id, (), failure="paused", is_untouched=True)
+                run.request_first()
+
                 with self._lock(self._computing):
                     run.compute(gate.close)
+
+            # The pushes of this strip are sent while the next one computes.
             return run.finish()
         except Unanswered as error:
             return Result(
-                strip.number, run_id, (), run.moved, failure=str(error) or "no answer", is_untouched=run.is_untouched
+                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=run.is_untouched
             )
 
     @contextmanager
     def _lock(self, lock: threading.Lock) -> Iterator[None]:
-        """Wait for a lock, not for ever."""
+        """Hold a lock, or raise Unanswered if it is not free in time."""
         if not lock.acquire(timeout=self._seconds):
-            raise Unanswered("the strip before has not come to its end")
+            raise Unanswered("the previous strip has not finished in time")
         try:
             yield
         finally:
@@ -207,72 +233,86 @@ class Worker:
 
 
 class _StripRun:
-    """One strip on its way through a worker."""
+    """The training of one strip."""
 
     def __init__(self, strip: Strip, run_id: int, links: Links, stepper: Stepper) -> None:
-        self.strip, self._run_id, self._links, self._stepper = strip, run_id, links, stepper
-        self._asked: dict[tuple[int, int], Any] = {}  # by place in the strip and side
-        self._pushed: list[Any] = []
+        self.strip = strip
+        self._run_id = run_id
+        self._links = links
+        self._stepper = stepper
+
+        self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
+        self._pushed: list[Any] = []  # pending pushes
         self._losses: list[Loss] = []
-        self._shared: _Shared | None = None
-        self.moved, self._seconds = 0, 0.0
+        self._shared: _SharedBlock | None = None
+        self.moved = 0  # bytes
+        self._seconds = 0.0
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing was pushed."""
+        """Whether no change was pushed."""
         return not self._pushed
 
-    def ask_first(self) -> None:
-        """Ask for what the first block needs."""
-        self._ask(0)
+    def request_first(self) -> None:
+        """Request the parameters of the first block."""
+        self._request(0)
 
-    def _ask(self, place: int) -> None:
-        for side, block in enumerate(self.strip.blocks[place]):
+    def _request(self, position: int) -> None:
+        for side, block in enumerate(self.strip.blocks[position]):
+            # The shared block is fetched once, with its accumulators: the worker takes its Adagrad steps itself.
             is_shared = side == self.strip.shared
-            if not is_shared or place == 0:
+            if not is_shared or position == 0:
                 server = server_of((side, block), self._links.count)
-                self._asked[place, side] = self._links.fetch(server, (side, block), is_shared)
+                self._requests[position, side] = self._links.fetch(server, (side, block), is_shared)
 
-    def _take(self, place: int, side: int) -> Fetched:
-        fetched: Fetched = self._links.take(self._asked.pop((place, side)))
+    def _take(self, position: int, side: int) -> Fetched:
+        fetched: Fetched = self._links.take(self._requests.pop((position, side)))
         self.moved += payload_bytes(fetched)
         return fetched
 
     def compute(self, on_last: Callable[[], None]) -> None:
-        """Compute all blocks; each one's changes leave at once, those of the shared side at the end."""
+        """Compute all blocks and push their changes: gradients at once, the shared block at the end.
+
+        `on_last` is called before the last block.
+        """
         started = time.perf_counter()
         last = len(self.strip.blocks) - 1
-        for place, block in enumerate(self.strip.blocks):
-            if place < last:
-                self._ask(place + 1)
+        for position, block in enumerate(self.strip.blocks):
+            if position < last:
+                self._request(position + 1)
             else:
                 on_last()
-            self._step(place, block)
+            self._step(position, block)
+
         if self._shared is not None and self.strip.shared is not None:
-            side, shared = self.strip.shared, self._shared
+            side = self.strip.shared
+            shared = self._shared
             others = tuple(block[1 - side] for block in self.strip.blocks)
             part = side, self.strip.blocks[0][side]
             self._push(Push(self._run_id, part, others, shared.version, *shared.changes()))
         self._seconds = time.perf_counter() - started
 
-    def _step(self, place: int, block: Block) -> None:
-        rows, columns = (self._open(place, side) for side in (0, 1))
-        found = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
-        self._losses.append(found.loss)
-        learning_rate = self.strip.rates[place]
-        for side, (held, gradient) in enumerate(((rows, found.rows), (columns, found.columns))):
-            if isinstance(held, _Shared):
-                held.step(gradient, learning_rate)
-            else:
-                part, others = (side, block[side]), (block[1 - side],)
-                self._push(Push(self._run_id, part, others, held.version, gradient, None, learning_rate))
+    def _step(self, position: int, block: Block) -> None:
+        rows = self._open(position, 0)
+        columns = self._open(position, 1)
+        gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
+        self._losses.append(gradients.loss)
 
-    def _open(self, place: int, side: int) -> Fetched | _Shared:
-        """Return a block as it was fetched, or the worker's own copy of the one that is shared."""
+        learning_rate = self.strip.rates[position]
+        for side, (parameters, gradient) in enumerate(((rows, gradients.rows), (columns, gradients.columns))):
+            if isinstance(parameters, _SharedBlock):
+                parameters.step(gradient, learning_rate)
+            else:
+                part = (side, block[side])
+                others = (block[1 - side],)
+                self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate))
+
+    def _open(self, position: int, side: int) -> Fetched | _SharedBlock:
+        """Return the fetched block, or the local copy of the shared block."""
         if side != self.strip.shared:
-            return self._take(place, side)
+            return self._take(position, side)
         if self._shared is None:
-            self._shared = _Shared(self._take(place, side))
+            self._shared = _SharedBlock(self._take(position, side))
         return self._shared
 
     def _push(self, push: Push) -> None:
@@ -280,33 +320,35 @@ class _StripRun:
         self._pushed.append(self._links.push(server_of(push.part, self._links.count), push))
 
     def finish(self) -> Result:
-        """Wait until all changes have arrived."""
+        """Wait until the servers have applied all changes, and return the result."""
         answers = [self._links.take(pushed) for pushed in self._pushed]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
         return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
 
 
-class _Shared:
-    """A worker's own copy of the block that a strip shares."""
+class _SharedBlock:
+    """A local copy of the block that all blocks of a strip share."""
 
     def __init__(self, fetched: Fetched) -> None:
         assert fetched.accumulators is not None
-        self._before, self.version = fetched, fetched.version
-        self.vectors, self._accumulators = np.array(fetched.vectors), np.array(fetched.accumulators)
+        self.version = fetched.version
+        self.vectors = np.array(fetched.vectors)
+        self._accumulators = np.array(fetched.accumulators)
+        self._fetched_vectors = fetched.vectors
+        self._fetched_accumulators = fetched.accumulators
 
     def step(self, gradient: Array, learning_rate: float) -> None:
-        """Make a step of Adagrad."""
+        """Take an Adagrad step."""
         adagrad(self.vectors, self._accumulators, gradient, 1.0, 0.0, learning_rate)
 
     def changes(self) -> tuple[Array, Array]:
-        """Return how vectors and accumulators changed since they were fetched."""
-        assert self._before.accumulators is not None
-        return self.vectors - self._before.vectors, self._accumulators - self._before.accumulators
+        """Return the changes of vectors and accumulators since the fetch."""
+        return self.vectors - self._fetched_vectors, self._accumulators - self._fetched_accumulators
 
 
 def payload_bytes(message: Any) -> int:
-    """Return what a message takes on its way: its arrays, and what is said about them.
+    """Return the number of bytes that a message takes when it is sent, its arrays included.
 
     >>> payload_bytes(np.zeros(1000)) - 8000 < 200
     True

@@ -1,7 +1,6 @@
-"""The workers as the command sees them: started, handed strips, heard, replaced.
+"""The workers of a run: started, given strips and replaced by the process that runs the loop.
 
-Receives what a worker must know, hands on what became of strips and who is lost. A worker that the cluster has no room
-for yet joins when it has; one that dies or no longer answers is replaced. It does not know which strip is whose turn.
+A worker for which the cluster has no free cores yet joins later. A worker that dies or stops responding is replaced.
 """
 
 from __future__ import annotations
@@ -18,80 +17,84 @@ from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import Push
 from swivel.training.distributed.worker import Result, Unanswered, Worker, WorkerSetup
 
-LONGEST_PAUSE = 30.0  # seconds before a worker that died is created again; the first time one, then twice that, ...
-MOST_DOUBLINGS = 10
-MOST_REFUSALS = 3  # of workers that could not begin, one after the other, before the run gives up
+# A worker that died is created again after 0, 1, 3, 7, ... seconds, up to this many.
+MAX_DELAY_SECONDS = 30.0
+MAX_DOUBLINGS = 10
+MAX_FAILED_STARTS = 3  # in a row, before the run fails
 
 
 class RayLinks:
-    """How a worker on Ray reaches the servers."""
+    """Connections of a worker on Ray to the servers."""
 
     def __init__(self, handles: Sequence[Any], seconds: float) -> None:
-        self._handles, self._seconds = list(handles), seconds
+        self._handles = list(handles)
+        self._seconds = seconds
         self.count = len(self._handles)
 
     def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
-        """Ask a server for a block."""
+        """Request a block from a server."""
         return self._handles[server].fetch.remote(part, with_accumulators)
 
     def push(self, server: int, push: Push) -> Any:
-        """Send a server a change."""
+        """Send a change to a server."""
         return self._handles[server].push.remote(push)
 
     def take(self, asked: Any) -> Any:
-        """Return the answer."""
+        """Return the result of a request."""
         import ray
 
         try:
             return ray.get(asked, timeout=self._seconds)
         except ray.exceptions.RayError as error:
-            raise Unanswered(f"a server does not answer: {type(error).__name__}: {first_line(error)}") from None
+            raise Unanswered(f"a server does not respond: {type(error).__name__}: {first_line(error)}") from None
 
 
 class WorkerMessage(NamedTuple):
-    """News of a worker: a strip's result; or, without one, that it has joined or that it is lost."""
+    """The result of a strip; without a result, the message that a worker has joined or is lost."""
 
     worker: int
     result: Result | None = None
     is_lost: bool = False
-    reason: str = ""  # why it is lost
+    reason: str = ""  # why the worker is lost
 
 
 @dataclass(slots=True)
 class _PoolWorker:
     handle: Any = None
-    joining: Any = None  # the answer to `begin`, while it is waited for
-    leases: dict[Any, None] = field(default_factory=dict)  # an ordered set of the answers that are waited for
+    joining: Any = None  # reference to the result of `begin`, while it is pending
+    leases: dict[Any, None] = field(default_factory=dict)  # an ordered set of references to pending results
     late_since: float | None = None
-    deaths: int = 0  # since it last finished a strip
-    create_at: float = 0.0
-    created: int = 0
+    deaths: int = 0  # since the last finished strip
+    create_at: float = 0.0  # time of the next start
+    created: int = 0  # number of starts
 
 
 class WorkerPool:
     """The workers of a run."""
 
-    def __init__(self, ray: Any, config: ClusterConfig, order: WorkerSetup, count: int) -> None:
-        self._ray, self._config, self._order = ray, config, order
+    def __init__(self, ray: Any, config: ClusterConfig, setup: WorkerSetup, count: int) -> None:
+        self._ray = ray
+        self._config = config
+        self._setup = setup
         self._members = [_PoolWorker() for _ in range(count)]
-        self._refusals: list[BaseException] = []
-        self.description = ""
+        self._failed_starts = 0  # since the last successful one
+        self.description = ""  # of the backend of a worker
 
     def __len__(self) -> int:
         return len(self._members)
 
     @property
     def ready(self) -> int:
-        """How many can work."""
+        """Number of workers that have joined."""
         return sum(member.handle is not None and member.joining is None for member in self._members)
 
     @property
     def replaced(self) -> int:
-        """How often a worker was created again."""
+        """Number of workers that were replaced."""
         return sum(max(0, member.created - 1) for member in self._members)
 
-    def tend(self, now: float) -> list[int]:
-        """Create workers that are not there; give up those that have been late for long. Return who was given up."""
+    def maintain(self, now: float) -> list[int]:
+        """Start missing workers, and drop those that have been late for too long. Return the dropped ones."""
         lost = []
         for number, member in enumerate(self._members):
             if member.late_since is not None and now - member.late_since > self._config.lease_seconds:
@@ -102,117 +105,129 @@ class WorkerPool:
         return lost
 
     def _create(self, member: _PoolWorker) -> None:
-        order = self._order
-        gpus = self._config.worker_gpus if order.plan.device.startswith("cuda") else 0
+        setup = self._setup
+        gpus = self._config.worker_gpus if setup.plan.device.startswith("cuda") else 0
+
         member.handle = (
             self._ray.remote(Worker)
             .options(
-                num_cpus=order.threads,
+                num_cpus=setup.threads,
                 num_gpus=gpus,
                 max_restarts=0,
-                max_concurrency=self._config.ahead + 1,  # its strips, and a word between them
+                max_concurrency=self._config.ahead + 1,  # strips, and one more for `pause`
                 scheduling_strategy="SPREAD",
             )
-            .remote(order.wait_seconds)
+            .remote(setup.wait_seconds)
         )
         member.created += 1
-        member.joining = member.handle.begin.remote(order)
+        member.joining = member.handle.begin.remote(setup)
 
     def _drop(self, member: _PoolWorker, now: float) -> None:
-        with contextlib.suppress(Exception):  # It may be gone, or out of reach.
+        """Kill a worker, and schedule its replacement."""
+        with contextlib.suppress(Exception):  # The worker may be dead or unreachable.
             self._ray.kill(member.handle)
-        member.handle = member.joining = member.late_since = None
+        member.handle = None
+        member.joining = None
+        member.late_since = None
         member.leases.clear()
-        member.create_at = now + min(LONGEST_PAUSE, 2.0 ** min(member.deaths, MOST_DOUBLINGS) - 1)
+        member.create_at = now + min(MAX_DELAY_SECONDS, 2.0 ** min(member.deaths, MAX_DOUBLINGS) - 1)
         member.deaths += 1
 
     def references(self) -> list[Any]:
-        """Return all answers that are waited for."""
-        found: list[Any] = []
+        """Return the references to all pending results."""
+        references: list[Any] = []
         for member in self._members:
-            found += [member.joining] if member.joining is not None else []
-            found += member.leases
-        return found
+            if member.joining is not None:
+                references.append(member.joining)
+            references += member.leases
+        return references
 
-    def hear(self, references: Sequence[Any], now: float) -> Iterator[WorkerMessage]:
-        """Take answers that have come; yield what they say."""
-        owners = {reference: number for number, member in enumerate(self._members) for reference in member.leases}
-        owners |= {member.joining: n for n, member in enumerate(self._members) if member.joining is not None}
+    def collect(self, references: Sequence[Any], now: float) -> Iterator[WorkerMessage]:
+        """Yield a message for each of these results, which are available."""
+        owners: dict[Any, int] = {}
+        for number, member in enumerate(self._members):
+            owners |= dict.fromkeys(member.leases, number)
+            if member.joining is not None:
+                owners[member.joining] = number
+
         for reference in references:
             number = owners[reference]
             member = self._members[number]
-            if reference == member.joining or reference in member.leases:  # not of one that was just lost
-                yield self._hear(number, member, reference, now)
+            # A worker may have been dropped in this loop; its other results are void.
+            if reference == member.joining or reference in member.leases:
+                yield self._collect(number, member, reference, now)
 
-    def _hear(self, number: int, member: _PoolWorker, reference: Any, now: float) -> WorkerMessage:
+    def _collect(self, number: int, member: _PoolWorker, reference: Any, now: float) -> WorkerMessage:
         try:
             answer = self._ray.get(reference, timeout=self._config.lease_seconds)
         except self._ray.exceptions.RayError as error:
             if reference == member.joining:
-                self._note_refusal(error)
+                self._check_start(error)
             self._drop(member, now)
             return WorkerMessage(number, is_lost=True, reason=f"{type(error).__name__}: {first_line(error)}")
+
         if reference == member.joining:
-            member.joining, self.description = None, str(answer)
-            self._refusals.clear()
+            member.joining = None
+            self.description = str(answer)
+            self._failed_starts = 0
             return WorkerMessage(number)
+
         del member.leases[reference]
-        member.late_since, member.deaths = None, 0
+        member.late_since = None
+        member.deaths = 0
         return WorkerMessage(number, answer)
 
-    def _note_refusal(self, error: BaseException) -> None:
-        """Keep why a worker could not begin; raise where none can."""
+    def _check_start(self, error: BaseException) -> None:
+        """Count a worker whose `begin` raised an exception, and raise it if no worker can start."""
         cause = getattr(error, "cause", None)
         if not isinstance(cause, BaseException):
-            return  # It died, which may pass.
-        self._refusals.append(cause)
-        if len(self._refusals) >= MOST_REFUSALS and self.ready == 0:
+            return  # The process died; the next one may succeed.
+
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS and self.ready == 0:
             if isinstance(cause, SwivelError):
                 raise cause from None
-            raise ClusterError(f"no worker can begin: {type(cause).__name__}: {first_line(cause)}") from error
+            raise ClusterError(f"no worker can start: {type(cause).__name__}: {first_line(cause)}") from error
 
     def free(self) -> int | None:
-        """Return the worker that should have the next strip, or None where all have enough."""
-        able = [
-            (len(member.leases), number)
-            for number, member in enumerate(self._members)
-            if member.handle is not None
-            and member.joining is None
-            and member.late_since is None
-            and len(member.leases) < self._config.ahead
-        ]
-        return min(able)[1] if able else None
+        """Return the responsive worker with the fewest strips, or None if all have enough."""
+        unresponsive = set(self.unresponsive())
+        candidates = []
+        for number, member in enumerate(self._members):
+            if number not in unresponsive and len(member.leases) < self._config.ahead:
+                candidates.append((len(member.leases), number))
+        return min(candidates)[1] if candidates else None
 
-    def lend(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
-        """Hand a strip to a worker; `is_last`: also to one that rests."""
-        links = RayLinks(handles, self._order.wait_seconds)
+    def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
+        """Send a strip to a worker; with `is_last` a paused worker trains it, too."""
+        links = RayLinks(handles, self._setup.wait_seconds)
         member = self._members[number]
         reference = member.handle.train.remote(strip, run_id, links, is_last)
         member.leases[reference] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
-        """Hand nothing to workers that are late until they answer."""
+        """Send no more strips to late workers until they respond."""
         for number in numbers:
             member = self._members[number]
             if member.leases and member.late_since is None:
                 member.late_since = now
 
-    def rest(self, run_id: int) -> None:
-        """Have workers leave the strips of an run_id that they have not begun."""
+    def pause(self, run_id: int) -> None:
+        """Make workers skip the strips of this run that they have not started."""
         for member in self._members:
             if member.handle is not None:
-                member.handle.rest.remote(run_id)
+                member.handle.pause.remote(run_id)
 
-    def silent(self) -> list[int]:
-        """Return the workers that are late, or not there."""
-        return [
-            number
-            for number, member in enumerate(self._members)
-            if member.handle is None or member.joining is not None or member.late_since is not None
-        ]
+    def unresponsive(self) -> list[int]:
+        """Return the numbers of the workers that have not joined or are late."""
+        numbers = []
+        for number, member in enumerate(self._members):
+            if member.handle is None or member.joining is not None or member.late_since is not None:
+                numbers.append(number)
+        return numbers
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         for member in self._members:
             with contextlib.suppress(Exception):
                 self._ray.kill(member.handle)

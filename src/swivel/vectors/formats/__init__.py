@@ -1,7 +1,6 @@
-"""Vectors wherever they are: a folder of ours, or another tool's file, in and out.
+"""Reading and writing vectors in the formats of other tools, one module per family of formats.
 
-Receives paths, hands on `Vectors`; receives `Vectors`, hands on files that other tools read. `table` has the formats by
-name, one module each kind of them. It evaluates nothing and trains nothing.
+`FORMATS` in `registry` maps the name of each format to its reader and writer.
 """
 
 from swivel.vectors.formats.gensim import from_gensim, to_gensim

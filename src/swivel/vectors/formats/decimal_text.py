@@ -1,7 +1,7 @@
-"""The fewest digits that give a float32 back.
+"""Shortest decimal text of float32 values.
 
-Receives float32 values, hands on texts. `repr` of a Python float writes the fewest digits that give a *float64* back,
-so each value is first replaced by the float64 whose digits are those of the float32.
+`repr` of a Python float gives the fewest digits that identify a float64. Each float32 is therefore first replaced by
+the float64 whose shortest digits are those of the float32.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from swivel.vectors.search import Floats
 
-_MOST, _FEWEST = 9, 6  # 9 digits always give a float32 back; 6 digits survive a float32, so no shorter one is missed
-_POWERS = np.array([float(f"1e{power}") for power in range(23)])  # all of them exact
-_SMALLEST, _LARGEST = 1e-14, 1e27  # between them no power above is missing
+_MAX_DIGITS = 9  # 9 digits identify any float32
+_MIN_DIGITS = 6  # float32 preserves any 6 digits, so a shorter text is also found with 6
+_POWERS = np.array([float(f"1e{power}") for power in range(23)])  # exact in float64
+_MIN_SIZE = 1e-14  # from here to _MAX_SIZE the powers above are sufficient
+_MAX_SIZE = 1e27
 
 
 def join_digits(values: Floats, separator: str) -> list[str]:
-    """Return each row's values as text.
+    """Return each row as text, its values separated by `separator`.
 
     >>> join_digits(np.array([[0.1, -2, 1 / 3]], np.float32), " ")
     ['0.1 -2.0 0.33333334']
@@ -26,24 +28,28 @@ def join_digits(values: Floats, separator: str) -> list[str]:
 
 
 def round_to_shortest(values: Floats) -> NDArray[np.float64]:
-    """Return the float64 with the fewest digits that rounds to each float32 (finite)."""
+    """Return for each finite float32 the float64 with the fewest digits that rounds to it."""
     exact = values.astype(np.float64)
     size = np.abs(exact)
-    is_usual = (size >= _SMALLEST) & (size < _LARGEST)
+    is_usual = (size >= _MIN_SIZE) & (size < _MAX_SIZE)
     exponents = np.floor(np.log10(np.where(is_usual, size, 1.0))).astype(np.intp)
+
+    # From many digits to few: a shorter text replaces a longer one if it still gives the same float32.
     result = exact.copy()
-    for digits in range(_MOST, _FEWEST - 1, -1):
+    for digits in range(_MAX_DIGITS, _MIN_DIGITS - 1, -1):
         rounded = _round_digits(exact, digits - 1 - exponents)
         np.copyto(result, rounded, where=is_usual & (rounded.astype(np.float32) == values))
-    for place in zip(*np.nonzero(~is_usual & (size > 0)), strict=True):
-        result[place] = float(str(values[place]))
+
+    for index in zip(*np.nonzero(~is_usual & (size > 0)), strict=True):
+        result[index] = float(str(values[index]))
+
     return result
 
 
 def _round_digits(exact: NDArray[np.float64], decimals: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return values rounded to so many decimals, each the float64 nearest to its digits.
+    """Return values rounded to a number of decimals; each result is the float64 nearest to its digits.
 
-    That is one correctly rounded operation on two exact numbers: a whole one below 2^53 and a power of ten.
+    The last step is one correctly rounded operation on two exact numbers: an integer below 2^53 and a power of ten.
     """
     power = _POWERS[np.abs(decimals)]
     is_fraction = decimals >= 0

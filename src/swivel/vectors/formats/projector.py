@@ -1,7 +1,7 @@
-"""The folder of TensorBoard's projector: `vectors.tsv`, `metadata.tsv` and `projector_config.pbtxt`.
+"""The folder of the TensorBoard projector: `vectors.tsv`, `metadata.tsv` and `projector_config.pbtxt`.
 
-Receives a path, hands on `Vectors`, and the other way round. `metadata.tsv` has one label a line; where counts are
-known, a second column and a line of names first, as the projector wants it.
+`metadata.tsv` has one label per line. If counts are known it has a second column, and then a header line, as the
+projector requires.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from swivel.vectors.formats.decimal_text import join_digits
 from swivel.vectors.formats.validate import make_vectors, refuse_labels, shown
 from swivel.vectors.search import Floats
 
-VECTORS, METADATA, CONFIG = "vectors.tsv", "metadata.tsv", "projector_config.pbtxt"
-_NAMES = "word\tcount"
+VECTORS = "vectors.tsv"
+METADATA = "metadata.tsv"
+CONFIG = "projector_config.pbtxt"
+_HEADER = "word\tcount"
 _CHUNK_ROWS = 1_024
 _CONFIG_TEXT = f"""embeddings {{
   tensor_name: "swivel"
@@ -30,12 +32,14 @@ _CONFIG_TEXT = f"""embeddings {{
 
 
 def write_projector(vectors: Vectors, path: Path) -> None:
-    """Write a folder that `tensorboard --logdir` shows, and whose two tables projector.tensorflow.org loads."""
+    """Write a folder for `tensorboard --logdir`; projector.tensorflow.org loads its two tables."""
     refuse_labels(vectors.vocabulary, "\t\n\r", "projector")
     vocabulary = vectors.vocabulary
     lines = list(vocabulary)
     if vocabulary.counts.any():
-        lines = [_NAMES, *(f"{word}\t{count}" for word, count in zip(vocabulary, vocabulary.counts, strict=True))]
+        counted = zip(vocabulary, vocabulary.counts, strict=True)
+        lines = [_HEADER, *(f"{word}\t{count}" for word, count in counted)]
+
     with build_folder(path) as folder:
         write_file(folder / METADATA, "".join(line + "\n" for line in lines).encode())
         write_file(folder / CONFIG, _CONFIG_TEXT.encode())
@@ -46,19 +50,23 @@ def write_projector(vectors: Vectors, path: Path) -> None:
 
 
 def read_projector(path: str | Path) -> Vectors:
-    """Read the two tables; a line of names in `metadata.tsv` is known by there being one more line than vectors."""
+    """Read the two tables; `metadata.tsv` has a header if it has one line more than there are vectors."""
     path = Path(path)
     values = _read_values(path / VECTORS)
     lines = list(_lines(path / METADATA))
-    named = len(lines) == len(values) + 1
-    if len(lines) != len(values) + named:
-        raise StorageError(f"{path / METADATA}: {len(lines):,} lines for {len(values):,} vectors")
-    fields = [line.split("\t") for line in lines[named:]]
-    if not named or lines[0] != _NAMES:
+
+    has_header = len(lines) == len(values) + 1
+    if len(lines) != len(values) + has_header:
+        raise StorageError(f"{path / METADATA}: {len(lines):,} lines, but {len(values):,} vectors")
+
+    fields = [line.split("\t") for line in lines[has_header:]]
+    if not has_header or lines[0] != _HEADER:
         return make_vectors(path / METADATA, [word for word, *_ in fields], values)
+
     for number, field in enumerate(fields, 2):
         if len(field) != 2 or not field[1].isdecimal() or len(field[1]) > 18:
             raise StorageError(f"{path / METADATA}, line {number:,}: expected a word, a tab and a count")
+
     counts = np.array([int(count) for _, count in fields], np.int64)
     return make_vectors(path / METADATA, [word for word, _ in fields], values, counts)
 
@@ -70,12 +78,15 @@ def _read_values(path: Path) -> Floats:
             row = np.array([float(value) for value in line.split("\t")])
         except ValueError as error:
             raise StorageError(f"{path}, line {number:,}: {error}") from error
+
         if rows and len(row) != len(rows[0]):
-            raise StorageError(f"{path}, line {number:,}: {len(row):,} values, {len(rows[0]):,} before")
-        with np.errstate(over="ignore"):  # What is too large for 32 bits becomes infinite, and is told.
+            raise StorageError(f"{path}, line {number:,}: {len(row):,} values, expected {len(rows[0]):,} as before")
+        with np.errstate(over="ignore"):  # Values too large for float32 become inf, which is reported as an error.
             rows.append(row.astype(np.float32))
+
     if not rows:
         raise StorageError(f"{path}: the file has no vectors")
+
     return np.stack(rows)
 
 

@@ -1,4 +1,4 @@
-"""Every format by its name: what it is, how its files are called, who reads and who writes it."""
+"""The table of all formats: name, reader, writer and file suffixes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swivel.vectors.formats.word2vec_text import read_text, write_glove, write_w
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way of keeping vectors."""
+    """Reader, writer and file suffixes of a format."""
 
     read: Callable[[Path], Vectors]
     write: Callable[[Vectors, Path], None]

@@ -1,7 +1,7 @@
-"""Vectors as one safetensors file, with their words in its metadata.
+"""Vectors in one safetensors file.
 
-Receives a path, hands on `Vectors`, and the other way round: a tensor `vectors` (words, dimensions) of float32, and in
-the header's metadata `words` and `counts`, each a list as JSON. Values are mapped, not read.
+The file has a float32 tensor `vectors` of shape (words, dimensions). The header's metadata has `words` and `counts` as
+JSON lists. Values are memory-mapped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from swivel.vectors.formats.validate import make_vectors
 from swivel.vectors.search import Floats
 
 TENSOR = "vectors"
-_LONGEST_HEADER = 100_000_000  # what the library reads
+_MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _ALIGNMENT = 8
 
 
 def write_vectors_tensors(vectors: Vectors, path: Path) -> None:
-    """Write vectors with their words and counts as one safetensors file."""
+    """Write vectors, words and counts to one safetensors file."""
     vocabulary = vectors.vocabulary
     metadata = {"words": json.dumps(vocabulary.tokens), "format": "swivel"}
     if vocabulary.counts.any():
@@ -35,53 +35,66 @@ def write_vectors_tensors(vectors: Vectors, path: Path) -> None:
 
 
 def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, str]) -> None:
-    """Write one float32 matrix as a safetensors file."""
+    """Write one float32 matrix to a safetensors file."""
     values = np.ascontiguousarray(matrix, "<f4")
     entry = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
+
     header = json.dumps({"__metadata__": dict(metadata), name: entry}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % _ALIGNMENT)
-    if len(header) > _LONGEST_HEADER:
+
+    if len(header) > _MAX_HEADER_BYTES:
         raise VocabularyError(
-            f"safetensors cannot hold so many labels: its header may have {_LONGEST_HEADER:,} bytes, and they take "
-            f"{len(header):,}: take parquet, arrow or npz"
+            f"safetensors cannot store these labels: they need {len(header):,} bytes, and the header may have at most "
+            f"{_MAX_HEADER_BYTES:,}; use parquet, arrow or npz"
         )
+
     with create_file(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.write(values.reshape(-1).view(np.uint8).data)
 
 
 def read_vectors_tensors(path: str | Path) -> Vectors:
-    """Read what `write_vectors_tensors` wrote; any float matrix called `vectors`, with `words` in the metadata."""
+    """Read a float matrix called `vectors` with its `words` in the metadata."""
     path = Path(path)
-    found = read_tensors(path)
-    for name, there in ((TENSOR, found.matrices), ("words", found.metadata)):
-        if name not in there:
-            kind = "tensor" if name == TENSOR else "list in the metadata"
-            raise StorageError(f"{path}: no {kind} called {name!r}; there are {', '.join(map(repr, there)) or 'none'}")
-    words = _read_list(path, found.metadata, "words", str)
-    counts = _read_list(path, found.metadata, "counts", int) if "counts" in found.metadata else None
-    if counts is not None and (len(counts) != len(words) or not all(0 <= count < 1 << 63 for count in counts)):
-        raise StorageError(f"{path}: the counts in the metadata are not one whole number a word")
-    numbers = None if counts is None else np.array(counts, np.int64)
-    return make_vectors(path, words, found.matrices[TENSOR], numbers)
+    tensors = read_tensors(path)
+    metadata = tensors.metadata
+    if TENSOR not in tensors.matrices:
+        names = ", ".join(map(repr, tensors.matrices)) or "none"
+        raise StorageError(f"{path}: no tensor called {TENSOR!r}; there are {names}")
+    if "words" not in metadata:
+        names = ", ".join(map(repr, metadata)) or "none"
+        raise StorageError(f"{path}: no list in the metadata called 'words'; there are {names}")
+
+    words = _read_list(path, metadata, "words", str)
+    counts = None
+    if "counts" in metadata:
+        numbers = _read_list(path, metadata, "counts", int)
+        if len(numbers) != len(words) or not all(0 <= number < 1 << 63 for number in numbers):
+            raise StorageError(f"{path}: 'counts' in the metadata must have one integer per word, 0 or more")
+        counts = np.array(numbers, np.int64)
+
+    return make_vectors(path, words, tensors.matrices[TENSOR], counts)
 
 
 def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list[Any]:
     try:
         values = json.loads(metadata[name])
         if isinstance(values, list) and all(type(value) is kind for value in values):
-            for value in values if kind is str else ():
-                value.encode()
+            if kind is str:
+                for value in values:
+                    value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
             return values
     except (ValueError, RecursionError):
         pass
-    raise StorageError(f"{path}: {name!r} in the metadata is no JSON list of {'words' if kind is str else 'numbers'}")
+
+    expected = "words" if kind is str else "numbers"
+    raise StorageError(f"{path}: {name!r} in the metadata is not a JSON list of {expected}")
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Return the float matrices of a safetensors file, mapped read-only; tensors of other kinds are left out."""
+    """Return the float matrices of a safetensors file, memory-mapped read-only; other tensors are skipped."""
     try:
         with clear_errors(path):
             return map_tensors(path)
     except ValueError as error:
-        raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged, or something else") from error
+        raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged or has another format") from error

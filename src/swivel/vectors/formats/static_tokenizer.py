@@ -1,9 +1,8 @@
-"""The `tokenizer.json` of the tokenizers library, for a vocabulary of whole words.
+"""The `tokenizer.json` of the Hugging Face tokenizers library, for a vocabulary of whole words.
 
-Receives labels, hands on the JSON that finds them in a text, and the other way round. It splits no text itself.
-
-Where every label is one word to Swivel's own tokeniser, a text is split as Swivel splits it; else at white space.
-Labels that hold white space are found before the text is split. A text is lower-cased where all labels are lower case.
+If Swivel's own tokenizer would keep every label as one word, the exported tokenizer splits text as Swivel does;
+otherwise it splits at white space. Labels with white space inside are matched before the text is split. Text is
+lower-cased if all labels are lower case.
 """
 
 from __future__ import annotations
@@ -24,17 +23,21 @@ _SPELLINGS = {"\u2019": "'", "\u2010": "-", "\u2011": "-", "\u00ad": ""}
 
 
 def describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON of a tokenizer that finds the labels; the token for unknown words comes after them.
+    """Return the JSON of a tokenizer for these labels; the token for unknown words comes last.
 
     >>> made = describe_tokenizer(["king", "queen"])
     >>> made["model"]["vocab"], made["pre_tokenizer"]["type"]
     ({'king': 0, 'queen': 1, '[UNK]': 2}, 'Split')
     """
     vocabulary = {label: number for number, label in enumerate(labels)}
+
+    # Add brackets until the unknown token differs from every label.
     unknown = UNKNOWN
     while unknown in vocabulary:
         unknown = f"[{unknown}]"
+
     are_words = all(map(_is_word, labels))
+
     return {
         "version": "1.0",
         "truncation": None,
@@ -49,7 +52,7 @@ def describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_word(label: str) -> bool:
-    """Return whether Swivel's tokeniser leaves a label whole; the few that have marks and joiners are asked slowly."""
+    """Return whether Swivel's tokenizer keeps a label as one word; a regular expression decides the common case."""
     if _QUICK_WORD.fullmatch(label):
         return True
     from swivel.corpus.tokenizer_reference import split_units
@@ -69,6 +72,7 @@ def _normalizer(are_words: bool, *, is_lower: bool) -> dict[str, Any] | None:
         steps += [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
     if is_lower:
         steps.append({"type": "Lowercase"})
+
     return {"type": "Sequence", "normalizers": steps} if steps else None
 
 
@@ -77,27 +81,35 @@ def _splitter() -> dict[str, Any]:
 
 
 def read_tokens(path: Path, tokenizer: Mapping[str, Any]) -> tuple[list[str], int | None]:
-    """Return a tokenizer's tokens in the order of their ids, and the id of the one for unknown words."""
+    """Return the tokens of a tokenizer in the order of their ids, and the id of the unknown token or None."""
     try:
         model = tokenizer["model"]
         ids = dict(_model_tokens(model["vocab"]))
-        ids.update((each["content"], each["id"]) for each in tokenizer.get("added_tokens") or ())
-        unknown = ids.get(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
+        ids.update((token["content"], token["id"]) for token in tokenizer.get("added_tokens") or ())
+
+        # WordLevel and WordPiece models name the unknown token; Unigram models have its id.
+        if model.get("unk_token"):
+            unknown = ids.get(model["unk_token"])
+        else:
+            unknown = model.get("unk_id")
+
         words: list[str | None] = [None] * len(ids)
         for word, number in ids.items():
             if type(number) is not int or not 0 <= number < len(ids) or words[number] is not None:
-                raise ValueError(f"{word!r} has the id {number!r}, which is taken, or not one of {len(ids):,}")
-            word.encode()
+                raise ValueError(f"{word!r} has the id {number!r}, which is used twice or not below {len(ids):,}")
+            word.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
             words[number] = word
+
         if unknown is not None and not (type(unknown) is int and 0 <= unknown < len(ids)):
-            raise ValueError(f"the id of unknown words is {unknown!r}")
+            raise ValueError(f"the id of the unknown token is {unknown!r}, expected an integer below {len(ids):,}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"{path}: not a tokenizer with a vocabulary ({error})") from error
+
     return [word for word in words if word is not None], unknown
 
 
 def _model_tokens(vocabulary: Any) -> Iterable[tuple[str, int]]:
-    """Yield tokens and ids: a table of ids, or for Unigram models a list of tokens and scores."""
+    """Yield (token, id) pairs from a mapping of ids or, for Unigram models, a list of (token, score) pairs."""
     if isinstance(vocabulary, dict):
         return vocabulary.items()
     return ((token, number) for number, (token, _) in enumerate(vocabulary))

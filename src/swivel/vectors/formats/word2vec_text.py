@@ -1,7 +1,6 @@
-"""Vectors as text: word2vec's format (fastText's `.vec`, too), with a line of two numbers first, and GloVe's, without.
+"""Vectors as text: word2vec and fastText `.vec`, with a first line `words dimensions`, and GloVe, without it.
 
-Receives a path, hands on `Vectors`, and the other way round. Strict: what does not fit is refused with its line, never
-skipped.
+Reading is strict: a line that is not valid raises an error with its number and is never skipped.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats.decimal_text import join_digits
 from swivel.vectors.formats.validate import refuse_labels, shown
 
-WHITE = " \t\n\r\v\f"  # what some reader of these formats takes for the end of a word
-_MOST_DIGITS = 15  # of a size: more than any file has, and less than makes Python's own functions fail
+WHITE = " \t\n\r\v\f"  # characters that some reader of these formats treats as the end of a word
+_MAX_DIGITS = 15  # of a size in the first line; int() refuses thousands of digits
 _CHUNK_ROWS = 1_024
 
 
 @dataclass(slots=True)
 class _TextReader:
-    """What was read so far, and the line at hand."""
+    """The vectors read so far, and the number of the current line."""
 
     path: Path
     line: int = 0
     dim: int = 0
-    promised: int | None = None  # words, by the first line
+    expected: int | None = None  # number of words according to the first line
     words: dict[str, None] = field(default_factory=dict)  # an ordered set
     values: list[np.ndarray] = field(default_factory=list)
 
@@ -40,34 +39,37 @@ class _TextReader:
         raise StorageError(f"{self.path}, line {self.line}: {message}")
 
     def read_header(self, text: str) -> bool:
-        """Take the first line for word2vec's `words dimensions`, or say that it is a vector."""
+        """Parse the first line as `words dimensions`; return False if it is a vector instead."""
         sizes = read_sizes(text)
         if sizes is not None:
-            self.promised, self.dim = sizes
+            self.expected, self.dim = sizes
             if self.dim == 0:
-                self.fail("vectors of 0 dimensions")
+                self.fail("the number of dimensions is 0")
             return True
+
         self.dim = len(text.split(" ")) - 1
         if self.dim < 1:
             self.fail(f"expected a word and its numbers, got {shown(text)}")
         return False
 
     def read_vector(self, text: str) -> None:
-        """Take one line; a word may hold spaces, so it is what stands before the last `dim` numbers."""
+        """Parse one line; the word is everything before the last `dim` numbers, because it may contain spaces."""
         word, *numbers = text.rsplit(" ", self.dim)
         word = word.strip(" ")
+
         if len(numbers) != self.dim:
             self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {shown(text)}")
         if not word:
-            self.fail("an empty word")
+            self.fail("the word is empty")
         if " " in word and is_number(word.rsplit(" ", 1)[1]):
             self.fail(f"expected a word and {self.dim} numbers, got more: {shown(text)}")
         if word in self.words:
-            self.fail(f"the word {word!r} a second time")
+            self.fail(f"duplicate word {word!r}")
+
         self.words[word] = None
         self.values.append(self._parse(numbers))
-        if self.promised is not None and len(self.words) > self.promised:
-            self.fail(f"the first line promises {self.promised:,} words, and there are more")
+        if self.expected is not None and len(self.words) > self.expected:
+            self.fail(f"the first line says {self.expected:,} words, but the file has more")
 
     def _parse(self, numbers: list[str]) -> np.ndarray:
         try:
@@ -75,27 +77,33 @@ class _TextReader:
         except ValueError:
             wrong = next(number for number in numbers if not is_number(number))
             self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
+
         with np.errstate(over="ignore"):
             narrow = values.astype(np.float32)
-        is_fine = np.isfinite(narrow)
-        if not is_fine.all():
-            self.fail(f"{numbers[int(is_fine.argmin())]} is not a finite number of 32 bits")
+
+        is_finite = np.isfinite(narrow)
+        if not is_finite.all():
+            self.fail(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
         return narrow
 
     def finish(self) -> Vectors:
         if not self.words:
             raise StorageError(f"{self.path}: the file has no vectors")
-        if self.promised is not None and len(self.words) != self.promised:
-            self.fail(f"the first line promises {self.promised:,} words, the file ends after {len(self.words):,}")
+        if self.expected is not None and len(self.words) != self.expected:
+            self.fail(f"the first line says {self.expected:,} words, but the file has {len(self.words):,}")
         return Vectors(VectorTable(Vocabulary(self.words), np.stack(self.values)))
 
 
 def read_text(path: str | Path) -> Vectors:
-    """Read vectors in word2vec's or GloVe's text format; words stand in the order of the file, without counts.
+    """Read vectors in the text format of word2vec or GloVe; words keep the order of the file and have no counts.
 
-    Raises StorageError, with the line, for a vector of another length, a word that is empty or was there before, and
-    what is no finite number.
+    Raises
+    ------
+    StorageError
+        With the line number, for a vector of another length, an empty or duplicate word, or a value that is not finite.
 
+    Examples
+    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "vectors.txt"
@@ -113,7 +121,7 @@ def read_text(path: str | Path) -> Vectors:
 def _lines(reader: _TextReader) -> Iterator[str]:
     try:
         with clear_errors(reader.path), reader.path.open("rb") as file:
-            for data in file:  # by \n alone: words may hold U+0085 and its like
+            for data in file:  # splits at \n only: words may contain U+0085 and other line separators
                 reader.line += 1
                 text = data.decode("utf-8").rstrip("\r\n").replace("\t", " ").rstrip(" ")
                 yield text.removeprefix("\ufeff") if reader.line == 1 else text
@@ -122,7 +130,7 @@ def _lines(reader: _TextReader) -> Iterator[str]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether Python reads a text as a number."""
+    """Return whether `float` accepts a text."""
     try:
         float(text)
     except ValueError:
@@ -131,28 +139,28 @@ def is_number(text: str) -> bool:
 
 
 def read_sizes(line: str) -> tuple[int, int] | None:
-    """Return the numbers of words and dimensions in word2vec's first line; None where it is another line.
+    """Return the number of words and dimensions in a first line of word2vec, or None if the line is something else.
 
     >>> read_sizes("71290 300"), read_sizes("the 0.1 0.2")
     ((71290, 300), None)
     """
     fields = line.split()
-    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MOST_DIGITS for field in fields):
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MAX_DIGITS for field in fields):
         return None
     return int(fields[0]), int(fields[1])
 
 
 def write_word2vec_text(vectors: Vectors, path: Path) -> None:
-    """Write vectors with a first line `words dimensions`, each value with the fewest digits that give it back."""
+    """Write vectors with a first line `words dimensions`; values have the fewest digits that identify them."""
     refuse_labels(vectors.vocabulary, WHITE, "word2vec text")
     _write_lines(vectors, path, f"{len(vectors)} {vectors.dim}\n")
 
 
 def write_glove(vectors: Vectors, path: Path) -> None:
-    """Write vectors without a first line, each value with the fewest digits that give it back."""
+    """Write vectors without a first line; values have the fewest digits that identify them."""
     refuse_labels(vectors.vocabulary, WHITE, "glove")
     if vectors.vocabulary[0].startswith("\ufeff"):
-        raise VocabularyError("glove cannot hold U+FEFF at its beginning, in the first label: take word2vec text")
+        raise VocabularyError("glove cannot store a first label that starts with U+FEFF: use word2vec-text")
     _write_lines(vectors, path, "")
 
 

@@ -1,7 +1,7 @@
-"""Keys to cells: sorted, summed, brought to the host.
+"""Sort and sum the keys of pairs on a device, and copy the resulting cells to the host.
 
-Receives the keys of pairs on a device (see `device_plan`); hands on pieces for the matrix builder. Only keys are
-sorted: the weight stands in a key's lowest bits, so that equal keys need counting alone, and the few left summing.
+Only keys are sorted. The index of the weight is in the lowest bits of a key (see `plan`), so equal keys are counted,
+and the few distinct weights of a cell are summed afterwards.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from swivel.counts.cooccurrence.gpu.plan import PairRules
 from swivel.counts.shards import SATURATED, ShardPiece
 
-_SLICE = 1 << 24  # distinct keys that are weighed at a time
+_SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """The cells of a range of shards, on the device, in the order in which they are stored.
+    """The cells of a range of shards, on the device, in storage order.
 
     Attributes
     ----------
@@ -37,31 +37,31 @@ class DeviceCounts:
 
 
 def sort_pairs(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the distinct keys, ascending, and how often each occurs."""
-    found, counts = torch.unique(keys, return_counts=True)
-    return found, counts
+    """Return the distinct keys in ascending order and their frequencies."""
+    distinct, counts = torch.unique(keys, return_counts=True)
+    return distinct, counts
 
 
-def sum_pairs(found: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cells of distinct keys and their units; both arguments are overwritten.
+def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cells of distinct keys and their units. Both arguments are overwritten.
 
     >>> rules = PairRules(np.zeros((4, 1), np.int32), np.array([3, 6]), 1, 1, True, 2, 1)
     >>> [values.tolist() for values in sum_pairs(torch.tensor([4, 5, 9]), torch.tensor([1, 2, 1]), rules)]
     [[2, 4], [15, 6]]
     """
-    weights = torch.from_numpy(rules.weights).to(found.device)
+    weights = torch.from_numpy(rules.weights).to(keys.device)
     mask = (1 << rules.weight_bits) - 1
-    for first in range(0, found.numel(), _SLICE):
+    for first in range(0, keys.numel(), _SLICE):
         part = slice(first, first + _SLICE)
-        counts[part] *= weights[found[part] & mask]
-    found >>= rules.weight_bits
-    return sum_equal(found, counts)
+        counts[part] *= weights[keys[part] & mask]
+    keys >>= rules.weight_bits
+    return sum_equal(keys, counts)
 
 
 def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each of the ascending `keys` once, and the sums of their units, which are overwritten.
+    """Return the distinct values of ascending `keys` and the sums of their units. `units` is overwritten.
 
-    Sums are differences of running sums: exact, since whole numbers modulo 2^64 are.
+    Sums are differences of cumulative sums, which is exact in integer arithmetic modulo 2^64.
     """
     is_last = torch.ones(keys.numel(), dtype=torch.bool, device=keys.device)
     is_last[:-1] = keys[1:] != keys[:-1]
@@ -71,14 +71,14 @@ def sum_equal(keys: torch.Tensor, units: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def merge_cells(one: DeviceCounts, two: DeviceCounts) -> DeviceCounts:
-    """Return the sum of two counts of the same shards."""
+    """Return the sum of the counts of two parts of the corpus for the same shards."""
     keys, order = torch.cat([one.keys, two.keys]).sort()
     return DeviceCounts(one.shards, *sum_equal(keys, torch.cat([one.units, two.units])[order]))
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPiece:
-    """A piece on its way to the host, and the last shard it holds, plus one."""
+    """A piece that is being copied to the host. `stop` is its last shard plus one."""
 
     stop: int
     arrival: torch.cuda.Event | None
@@ -89,7 +89,7 @@ class FetchedPiece:
     large_counts: NDArray[np.int64]
 
     def wait(self) -> ShardPiece:
-        """Return the piece when it has arrived. Its arrays are pinned memory, used again once they are gone."""
+        """Wait for the copy and return the piece. torch reuses the pinned memory once its arrays are freed."""
         if self.arrival is not None:
             self.arrival.synchronize()
         positions, counts = (values.numpy().view(np.uint32) for values in (self.positions, self.counts))
@@ -97,20 +97,23 @@ class FetchedPiece:
 
 
 class Fetcher:
-    """Brings cells to the host beside the device's other work."""
+    """Copies cells to the host on its own CUDA stream, concurrently with counting."""
 
-    def __init__(self, device: torch.device, rules: PairRules, *, most_cells: int) -> None:
+    def __init__(self, device: torch.device, rules: PairRules, *, max_cells: int) -> None:
         self.rules = rules
-        self.most_cells = most_cells
+        self.max_cells = max_cells
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fetch(self, cells: DeviceCounts) -> Iterator[FetchedPiece]:
-        """Yield the cells in pieces of whole shards, of at most `most_cells` if a shard has no more."""
+        """Yield the cells in pieces of whole shards with at most `max_cells` cells, or of a single shard."""
         edges = torch.arange(len(cells.shards) + 1, device=cells.keys.device) << self.rules.cell_bits
         ends = torch.searchsorted(cells.keys, edges).cpu().numpy()
-        first, shards = 0, len(cells.shards)
+
+        first = 0
+        shards = len(cells.shards)
+
         while first < shards:
-            last = int(np.searchsorted(ends, ends[first] + self.most_cells, side="right")) - 1
+            last = int(np.searchsorted(ends, ends[first] + self.max_cells, side="right")) - 1
             last = min(max(last, first + 1), shards)
             part = slice(int(ends[first]), int(ends[last]))
             lengths = np.diff(ends[first : last + 1])
@@ -129,7 +132,10 @@ class Fetcher:
     def _copy(self, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         if self._stream is None:
             return [tensor.cpu() for tensor in tensors], None
+
+        # The copy starts after the kernels that write the tensors; record_stream keeps their memory until it ends.
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
         with torch.cuda.stream(self._stream):
             hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
             for host, tensor in zip(hosts, tensors, strict=True):
@@ -137,9 +143,10 @@ class Fetcher:
                 tensor.record_stream(self._stream)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record(self._stream)
+
         return hosts, arrival
 
 
 def _to_32_bits(values: torch.Tensor) -> torch.Tensor:
-    """Return values below 2^32 as int32 of the same bits."""
+    """Return values below 2^32 as int32 with the same bits."""
     return (((values + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)).to(torch.int32)

@@ -1,7 +1,6 @@
-"""The pairs of a corpus as keys, in Triton: CUDA devices, or Triton's interpreter.
+"""Triton kernel that writes the keys of the pairs in a corpus (see `plan` for slots and keys).
 
-Receives slots on the device (see `device_plan` for slots and keys); hands on the keys of the pairs that fall to a range
-of shards, in no order. It does not sort, and allocates nothing.
+Keys are written in no particular order, into a buffer of the caller. Runs on CUDA devices or in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -9,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import triton  # type: ignore[import-untyped, import-not-key_counts, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, import-not-key_counts, unused-ignore]
 
 from swivel.counts.cooccurrence.gpu.plan import PairRules
 
-BLOCK = 512  # places of a program
+BLOCK = 512  # places per program
 WARPS = 4
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _is_wanted(linked, row, column, shard, weight, shards, SYMMETRIC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return which pairs are in the window and in a shard of the range, `shard` counted from its first on."""
+    """Return which pairs are in the window and in the range of shards; `shard` is relative to its first shard."""
     wanted = linked & (shard >= 0) & (shard < shards) & (weight >= 0)
     if SYMMETRIC:
         wanted = wanted & ((row >> 16) <= (column >> 16))
@@ -41,30 +40,39 @@ def write_pairs(  # type: ignore[no-untyped-def]
     BLOCKS: tl.constexpr, PARTS: tl.constexpr, REACH: tl.constexpr, SYMMETRIC: tl.constexpr,
     LOCAL_BITS: tl.constexpr, WEIGHT_BITS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Append the keys of pairs whose earlier place is from `first` up to `last`; `used` counts also what has no room.
+    """Append the keys of pairs whose earlier place is `first` to `last - 1`; `used` also counts keys beyond `capacity`.
 
-    Pairs are looked at twice: counted, so that one atomic addition reserves the room of all SIZE places, then written.
+    `tables` is `PairRules.tables`, [4, REACH]. Each program handles SIZE places and visits their pairs twice: first it
+    counts the keys, so that one atomic addition reserves space for all of them, then it writes them.
     """
     place = first + tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = place < last
     word = tl.load(slots + place, mask=inside, other=-2)
-    block = word >> 16
-    found = tl.zeros([SIZE], tl.int32)
+    block = word >> 16  # -1 for a break or a gap; masked by `alive`
+
+    # Count the keys of each place. A place is alive until a break (-1) ends its unit.
+    key_counts = tl.zeros([SIZE], tl.int32)
     alive = word >= 0
+
     for step in range(REACH):
         other = tl.load(slots + place + step + 1, mask=inside, other=-1)
         alive = alive & (other != -1)
         linked = alive & (other >= 0)
+        # Shards of (word, other) and of (other, word): row block * column blocks + column block.
         later = block * (BLOCKS * PARTS) + (other >> 16) * PARTS + tl.load(tables + step) - first_shard
         earlier = (other >> 16) * (BLOCKS * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
-        weight, back = tl.load(tables + REACH + step), tl.load(tables + 3 * REACH + step)
-        found += _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC).to(tl.int32)
-        found += _is_wanted(linked, other, word, earlier, back, shards, SYMMETRIC).to(tl.int32)
-    total = tl.sum(found, 0)
+        weight = tl.load(tables + REACH + step)
+        back = tl.load(tables + 3 * REACH + step)
+        key_counts += _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC).to(tl.int32)
+        key_counts += _is_wanted(linked, other, word, earlier, back, shards, SYMMETRIC).to(tl.int32)
+
+    # Reserve space for all keys of this program; the exclusive prefix sum gives the first index of each place.
+    total = tl.sum(key_counts, 0)
     if total > 0:
         start = tl.atomic_add(used, total.to(tl.int64), sem="relaxed")
-        index = start + (tl.cumsum(found, 0) - found).to(tl.int64)
+        index = start + (tl.cumsum(key_counts, 0) - key_counts).to(tl.int64)
         alive = word >= 0
+
         for step in range(REACH):
             other = tl.load(slots + place + step + 1, mask=inside, other=-1)
             alive = alive & (other != -1)
@@ -73,11 +81,14 @@ def write_pairs(  # type: ignore[no-untyped-def]
             earlier = (
                 (other >> 16) * (BLOCKS * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
             )
-            weight, back = tl.load(tables + REACH + step), tl.load(tables + 3 * REACH + step)
+            weight = tl.load(tables + REACH + step)
+            back = tl.load(tables + 3 * REACH + step)
+
             wanted = _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC)
             key = _make_keys(word, other, later, weight, LOCAL_BITS, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
             index += wanted.to(tl.int64)
+
             wanted = _is_wanted(linked, other, word, earlier, back, shards, SYMMETRIC)
             key = _make_keys(other, word, earlier, back, LOCAL_BITS, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
@@ -86,21 +97,23 @@ def write_pairs(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class TritonPairs:
-    """Writes the pairs of a corpus that lies on a CUDA device (see `device_pairs.PairWriter`)."""
+    """Writes the keys of a corpus on a CUDA device (see `pairs.PairWriter`)."""
 
     slots: torch.Tensor
     tables: torch.Tensor
     rules: PairRules
 
     def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `shards` from `places` and return how many there are, whether they had room or not."""
+        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
         rules = self.rules
         used = torch.zeros(1, dtype=torch.int64, device=self.slots.device)
         grid = (-(-len(places) // BLOCK),)
+
         with torch.cuda.device_of(self.slots):  # type: ignore[no-untyped-call]
             write_pairs[grid](
                 self.slots, self.tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
                 BLOCKS=rules.blocks, PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric,
                 LOCAL_BITS=rules.local_bits, WEIGHT_BITS=rules.weight_bits, SIZE=BLOCK, num_warps=WARPS,
             )  # fmt: skip
+
         return int(used.item())

@@ -1,7 +1,6 @@
-"""The pairs of a corpus as keys: who writes them, and the writer in plain torch.
+"""Generate the keys of the pairs in a corpus on a device: the `PairWriter` protocol and its version in plain torch.
 
-Receives slots on a device (see `device_plan`); hands on the keys of the pairs that fall to a range of shards, in no
-order. It does not sort.
+See `plan` for slots and keys. The keys of a range of shards are written in no particular order.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from swivel.errors import MissingExtra
 
 
 class PairWriter(Protocol):
-    """Writes the keys of a corpus's pairs."""
+    """Writes the keys of the pairs of a corpus."""
 
     def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `shards` from `places` and return how many there are, whether they had room or not."""
+        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchPairs:
-    """Writes pairs with plain torch, on any device, `tile` places at a time.
+    """Writes keys with plain torch operations, on any device, `tile` places at a time.
 
     >>> import numpy as np
     >>> rules = PairRules(np.zeros((4, 1), np.int32), np.array([1]), 1, 1, True, 1, 0)
@@ -40,22 +39,24 @@ class TorchPairs:
     tile: int
 
     def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `shards` from `places` and return how many there are, whether they had room or not."""
+        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
         used = 0
         for first in range(places.start, places.stop, self.tile):
-            for found in self._find(shards, first, min(first + self.tile, places.stop)):
-                room = keys[used : used + found.numel()]
-                room.copy_(found[: room.numel()])
-                used += found.numel()
+            for tile_keys in self._find(shards, first, min(first + self.tile, places.stop)):
+                target = keys[used : used + tile_keys.numel()]
+                target.copy_(tile_keys[: target.numel()])
+                used += tile_keys.numel()
         return used
 
     def _find(self, shards: range, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys of pairs whose later word is the column, and whose earlier one is."""
+        """Return the keys with the later word as column, and the keys with the earlier word as column."""
         reach = self.rules.reach
         word = self.slots[first:last, None]
         others = self.slots[first + 1 : last + reach].unfold(0, reach, 1)
+        # A pair is linked if both places hold words and no break (-1) is between them.
         linked = (word >= 0) & (others >= 0) & (others.eq(-1).cumsum(1, dtype=torch.int32) == 0)
         word = word.expand_as(others)
+
         return (
             self._select(linked, word, others, self.tables[:2], shards),
             self._select(linked, others, word, self.tables[2:], shards),
@@ -70,32 +71,36 @@ class TorchPairs:
         wanted = linked & (shard >= shards.start) & (shard < shards.stop) & (weight >= 0)
         if rules.symmetric:
             wanted &= (row >> 16) <= (column >> 16)
+
+        # shard | local row | local column | weight index, from the highest to the lowest bits
         key: torch.Tensor = shard[wanted].long() - shards.start
         for field, bits in ((row, rules.local_bits), (column, rules.local_bits), (weight, rules.weight_bits)):
             value = field.expand_as(shard)[wanted].long()
             key = key << bits | (value if field is weight else value & 0xFFFF)
+
         return key
 
 
 def choose_writer(name: str, device: torch.device) -> str:
-    """Return which writer serves: triton on CUDA devices where it is installed, or torch; `name` may ask for one.
+    """Return the name of the writer: `name`, or for "auto" triton on CUDA if it is installed, else torch.
 
     >>> choose_writer("auto", torch.device("cpu"))
     'torch'
     """
     has_triton = importlib.util.find_spec("triton") is not None
     if name == "triton" and not has_triton:
-        raise MissingExtra("pairs by Triton need triton: pip install triton, or choose the writer torch")
+        raise MissingExtra("the pair writer 'triton' needs Triton: pip install triton, or use the writer 'torch'")
     if name != "auto":
         return name
     return "triton" if has_triton and device.type == "cuda" else "torch"
 
 
 def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> PairWriter:
-    """Return the writer of that name over a corpus of slots, which has `reach` places after the last that counts."""
+    """Return the writer of that name. `slots` must have `reach` places after the last one that is counted."""
     tables = torch.from_numpy(rules.tables).to(slots.device)
     if name == "torch":
         return TorchPairs(slots, tables, rules, tile)
+
     from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
 
     return TritonPairs(slots, tables.contiguous(), rules)

@@ -1,10 +1,8 @@
-"""How the work of a device is cut: what a key holds, which shards are counted together, and how memory is shared out.
+"""Plan a count on a device: the bits of a key, the groups of shards, the division of memory. Pure arithmetic, no torch.
 
-Receives a layout, a window and a budget of memory; hands on numbers. Pure arithmetic: it knows no torch.
-
-Legend: a *slot* is a word as `block << 16 | place in the block`, BREAK and GAP are -1 and -2. A *key* is one pair of
-places: shard (from the first of the group on), local row, local column, and in its lowest bits which weight. Keys in
-order are cells in the order in which they are stored.
+A *slot* is a word as `block << 16 | local position`; BREAK and GAP are -1 and -2. A *key* encodes one pair of places:
+its shard (relative to the first of the group), local row, local column, and in the lowest bits the index of its weight.
+Sorted keys are cells in storage order.
 """
 
 from __future__ import annotations
@@ -21,31 +19,32 @@ from swivel.counts.layout import Layout
 from swivel.errors import MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 
-MOST_KEYS = (1 << 31) - 1  # torch sorts no more at a time on CUDA
-BYTES_A_KEY = 64  # the key; its sorted copy; distinct keys and how often each; then cells and their sums
-BYTES_A_PAIR = 96  # while plain torch looks at pairs: slots, shards, keys and masks of a tile
+MAX_KEYS = (1 << 31) - 1  # the longest array that torch sorts on CUDA
+BYTES_PER_KEY = 64  # key, sorted copy, distinct keys and their frequencies, cells and their sums
+BYTES_PER_PAIR = 96  # of a tile in `TorchPairs`: slots, shards, keys and masks
 _KEY_BITS = 62
-_FILL = 0.9  # how full a group is meant to be: its pairs are estimated, and too many cost a second look
-_LEAST_KEYS = 64
-_MERGED_CELLS = 1 << 20  # of a shard that is counted in pieces of the corpus
-_STAGED_PLACES = 1 << 24  # on their way to the device at a time
+_FILL = 0.9  # target fill of a group: pairs are estimated, and a group with too many is generated again
+_MIN_KEYS = 64
+_MERGED_CELLS = 1 << 20  # of a shard that is counted in parts of the corpus and merged
+_STAGED_PLACES = 1 << 24  # per copy to the device
 
 
 @dataclass(frozen=True, slots=True)
 class PairRules:
-    """Which pairs of places count, in which cells.
+    """Which pairs of places are counted, in which cells and with which weight.
 
     Attributes
     ----------
     tables
-        int32 [4, reach], a column for each distance: part and weight of the later word as a column of the earlier
-        one, then of the earlier as a column of the later. A weight is a number in `weights`; -1: out of the window.
+        int32 [4, reach], one column per distance: part and weight of the later word as column of the earlier one,
+        then part and weight of the earlier word as column of the later one. A weight is an index into `weights`, or
+        -1 outside the window.
     weights
-        Units, int64, each once.
+        Distinct weights in units, int64.
     blocks, parts, symmetric
-        Blocks of words, columns of a word, and whether only shards with row block <= column block are stored.
+        Number of word blocks, columns per word, and whether only shards with row block <= column block are stored.
     local_bits, weight_bits
-        Bits of a local row or column, and of the number of a weight.
+        Bits of a local row or column, and of the index of a weight.
     """
 
     tables: NDArray[np.int32]
@@ -58,42 +57,45 @@ class PairRules:
 
     @property
     def reach(self) -> int:
-        """Places from a word to the farthest in its window."""
+        """Largest distance in the window."""
         return int(self.tables.shape[1])
 
     @property
     def shards(self) -> int:
-        """Shards of the matrix, those that are not stored included."""
+        """Number of shards of the matrix, including those that a symmetric matrix leaves empty."""
         return self.blocks * self.blocks * self.parts
 
     @property
     def cell_bits(self) -> int:
-        """Bits of a position in a shard."""
+        """Bits of a local row and a local column together."""
         return 2 * self.local_bits
 
     @property
-    def most_shards(self) -> int:
-        """Shards that a key can tell apart: one at least, since a position has 32 bits and no window 2^30 weights."""
+    def max_shards(self) -> int:
+        """Number of shards that fit in a key: at least 1, because a position has 32 bits and weights fewer than 30."""
         return 1 << min(_KEY_BITS - self.cell_bits - self.weight_bits, 20)
 
 
 def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRules:
-    """Return the rules of a window over units of at most `longest` places.
+    """Return the pair rules for units of at most `longest` places.
 
     >>> rules = make_rules(Layout(4, 4, 2, 2, True), CountConfig(window=10), longest=3)
     >>> rules.tables.tolist(), rules.weights.tolist()
     ([[0, 0], [1, 0], [0, 0], [1, 0]], [1260, 2520])
     """
-    most = max(longest - 1, 1)  # no two places are farther from each other
+    max_distance = max(longest - 1, 1)  # of two places in one unit
     weights = window_weights(config)
-    left, right = weights.left[:most], weights.right[:most]
+    left = weights.left[:max_distance]
+    right = weights.right[:max_distance]
     distinct = np.unique(np.concatenate([left, right]))
     parts = place_parts(config)
+
     tables = np.full((4, max(left.size, right.size)), -1, np.int32)
     tables[0, : right.size] = parts[config.window_left + 1 :][: right.size]
     tables[1, : right.size] = np.searchsorted(distinct, right)
     tables[2, : left.size] = parts[: config.window_left][::-1][: left.size]
     tables[3, : left.size] = np.searchsorted(distinct, left)
+
     return PairRules(
         tables=tables,
         weights=distinct,
@@ -107,18 +109,18 @@ def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRule
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What each part of the work may take.
+    """Sizes of the buffers on the device.
 
     Attributes
     ----------
     chunk_places
-        Places of the corpus that are on the device at a time.
+        Places of the corpus on the device at a time.
     keys
-        Pairs that are sorted at a time.
+        Pairs sorted at a time.
     tile_places
-        Places that plain torch looks at, at a time.
+        Places per tile of `TorchPairs`.
     staged_places
-        Places on their way to the device at a time.
+        Places per copy to the device.
     """
 
     chunk_places: int
@@ -128,38 +130,41 @@ class MemoryShare:
 
 
 def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
-    """Return the shares of `memory` bytes on the device, or raise MemoryBudgetError with what is needed.
+    """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed.
 
-    A quarter at most is for the corpus, an eighth for tiles, the rest for keys.
+    The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
 
     >>> rules = make_rules(Layout(397_312, 397_312, 388, 388, True), CountConfig(), longest=256)
     >>> share_memory(127 * 10**9, 3_300_000_000, rules).chunk_places
     3300000000
     """
-    least_keys = max(_LEAST_KEYS, 2 * rules.reach)  # of one place
-    merged = BYTES_A_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
-    needed = merged + 2 * (BYTES_A_KEY * least_keys + (BYTES_A_PAIR + 8) * rules.reach)
+    min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
+    merged = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
+    needed = merged + 2 * (BYTES_PER_KEY * min_keys + (BYTES_PER_PAIR + 8) * rules.reach)
+
     if memory < needed:
         raise MemoryBudgetError(
-            f"counting on a device needs {format_bytes(needed)} of its memory or more, got {format_bytes(memory)}"
+            f"counting on a device needs at least {format_bytes(needed)} of its memory, got {format_bytes(memory)}"
         )
-    room = memory - merged
-    staged = max(1, min(_STAGED_PLACES, room // 256))
-    chunk = max(1, min(places, room // 16 - rules.reach))
-    keys = (room - 4 * (chunk + rules.reach) - room // 8) // BYTES_A_KEY
-    tile = max(1, min(room // 8 // (BYTES_A_PAIR * rules.reach), 1 << 22))
-    return MemoryShare(chunk, min(max(keys, least_keys), MOST_KEYS), tile, staged)
+
+    available = memory - merged
+    staged = max(1, min(_STAGED_PLACES, available // 256))
+    chunk = max(1, min(places, available // 16 - rules.reach))
+    keys = (available - 4 * (chunk + rules.reach) - available // 8) // BYTES_PER_KEY
+    tile = max(1, min(available // 8 // (BYTES_PER_PAIR * rules.reach), 1 << 22))
+
+    return MemoryShare(chunk, min(max(keys, min_keys), MAX_KEYS), tile, staged)
 
 
 def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int) -> NDArray[np.float64]:
-    """Return about how many pairs each shard gets, as if words came independently.
+    """Return the expected number of pairs of each shard if words were independent.
 
     Parameters
     ----------
     tallies
-        Words of each block in a sample; the last entry is that of places without a word.
+        Number of words of each block in a sample; the last entry counts places without a word.
     places
-        Places that the sample stands for.
+        Number of places that the sample represents.
     """
     share = tallies / max(int(tallies.sum()), 1)
     kept = rules.tables[1::2] >= 0
@@ -171,21 +176,21 @@ def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int)
 
 
 def choose_capacity(estimates: NDArray[np.float64], share: MemoryShare, rules: PairRules) -> int:
-    """Return for how many keys to make room: no more than will be needed."""
+    """Return the capacity of the key buffer: at most `share.keys`, and not much more than the estimate."""
     wanted = int(1.05 / _FILL * estimates.sum()) + 4_096
     return max(min(share.keys, wanted), 2 * rules.reach)
 
 
-def split_shards(estimates: NDArray[np.float64], *, most_pairs: int, most_shards: int) -> Iterator[range]:
-    """Yield all shards in the fewest ranges of about equal work that hold about `most_pairs` and `most_shards`.
+def split_shards(estimates: NDArray[np.float64], *, max_pairs: int, max_shards: int) -> Iterator[range]:
+    """Yield all shards in as few ranges of about equal work as `max_pairs` and `max_shards` allow.
 
-    >>> [list(shards) for shards in split_shards(np.array([5.0, 1, 1, 5]), most_pairs=8, most_shards=9)]
+    >>> [list(shards) for shards in split_shards(np.array([5.0, 1, 1, 5]), max_pairs=8, max_shards=9)]
     [[0, 1], [2, 3]]
     """
-    groups = max(1, int(np.ceil(estimates.sum() / (_FILL * most_pairs))))
+    groups = max(1, int(np.ceil(estimates.sum() / (_FILL * max_pairs))))
     ends = np.cumsum(estimates)
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, groups) / groups, side="left") + 1
     edges = np.unique(np.concatenate([[0], edges, [estimates.size]]))
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        for start in range(first, last, most_shards):
-            yield range(start, min(start + most_shards, last))
+        for start in range(first, last, max_shards):
+            yield range(start, min(start + max_shards, last))

@@ -1,6 +1,7 @@
-"""The step on CUDA: Triton kernels, and cuBLAS for the two products that lead back to the vectors.
+"""The training step on NVIDIA GPUs: Triton kernels, and cuBLAS for the products from G to the gradients of the vectors.
 
-Receives parameters and all observed cells, keeps both on the device, and runs the blocks of a round in few launches.
+`TritonBackend` keeps the parameters and all observed cells on the device, as far as they fit, and runs the blocks of a
+round in few launches.
 """
 
 from swivel.training.backends.triton.backend import TritonBackend

@@ -1,6 +1,6 @@
-"""Copies beside the computation: queues of their own, and host memory that a device reads and writes by itself.
+"""Asynchronous copies: CUDA streams beside the computation, and page-locked host memory.
 
-Knows no cells and no parameters. On a CPU everything happens at once, in order.
+On a CPU there are no streams: every job runs at once, in order, and a mark is None.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 
 Tensor = torch.Tensor
-Mark = Any  # a point in a queue of the device: a CUDA event, or None where there are no queues
+Mark = Any  # a point in a stream: a CUDA event, or None on a CPU. It is passed when all work before it is complete.
 
 
-class Lane:
-    """A queue of copies of its own."""
+class CopyQueue:
+    """A CUDA stream for copies that run beside the computation."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = _make_stream(device) if device.type == "cuda" else None
 
     def submit(self, job: Callable[[], None], after: Iterable[Mark]) -> Mark:
-        """Do a job once all marks are passed; return a mark that is passed when it is done."""
+        """Run a job on the device when all marks in `after` are passed; return a mark at its end."""
         if self._stream is None:
             job()
             return None
+
         for mark in after:
             if mark is not None:
                 self._stream.wait_event(mark)
@@ -42,34 +43,34 @@ def _make_stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def mark_here(device: torch.device) -> Mark:
-    """Return a mark that is passed when the computation so far is done."""
+def record_mark(device: torch.device) -> Mark:
+    """Return a mark that is passed when the computation submitted so far is complete."""
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-def wait_here(device: torch.device, mark: Mark) -> None:
-    """Let the computation from here on wait for a mark."""
+def wait_on_device(device: torch.device, mark: Mark) -> None:
+    """Make the computation that is submitted from now on wait for a mark; the host does not wait."""
     if mark is not None:
         torch.cuda.current_stream(device).wait_event(mark)
 
 
-def wait_for(mark: Mark) -> None:
-    """Wait for a mark."""
+def wait_on_host(mark: Mark) -> None:
+    """Block the host until a mark is passed."""
     if mark is not None:
         mark.synchronize()
 
 
 def free_memory(device: torch.device, share: float) -> int | None:
-    """Return a share of the bytes that are free on a device; None: there is no limit to heed."""
+    """Return a share of the free bytes of a device, or None if it is not a GPU and has no limit."""
     if device.type != "cuda":
         return None
     return int(share * torch.cuda.mem_get_info(device)[0])
 
 
 class HostMemory:
-    """Host memory that a device copies from and to by itself: its pages are locked, no more than asked for.
+    """Page-locked host memory, which a device can read and write without the CPU.
 
-    (torch's own pinned memory comes in powers of two.)
+    torch's pinned memory is rounded up to a power of two; this class locks exactly the bytes that are requested.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,7 +80,7 @@ class HostMemory:
         self._close.atexit = False
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
-        """Return a new tensor; it lives until the memory is closed."""
+        """Return a new tensor, which is valid until `close`."""
         array = np.empty(shape, dtype)
         if self._device.type == "cuda" and array.nbytes:
             if _lock(array) != 0:
@@ -91,7 +92,7 @@ class HostMemory:
         return torch.from_numpy(array)
 
     def close(self) -> None:
-        """Unlock everything; nothing may be on its way."""
+        """Unlock all memory; no copy may be running."""
         self._close()
 
 
@@ -100,6 +101,7 @@ def _runtime() -> Any:
 
 
 def _lock(array: np.ndarray[Any, Any]) -> int:
+    """Return the CUDA error code of locking an array, 0 on success."""
     return int(_runtime().cudaHostRegister(array.ctypes.data, array.nbytes, 0))
 
 

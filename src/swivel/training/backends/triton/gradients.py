@@ -1,7 +1,4 @@
-"""Gradients from a backend that has no other door than the step.
-
-Receives a step and the vectors it is to be taken at, hands on what it loses and both gradients as host arrays.
-"""
+"""Gradients of a step from a backend that has no other operation than the step itself."""
 
 from __future__ import annotations
 
@@ -14,30 +11,33 @@ from numpy.typing import NDArray
 from swivel.training.backends.base import Backend, Gradients, ParameterBlock, Step
 from swivel.training.backends.cpu_kernels import recover_gradient
 
-# What accumulators begin at where only the gradient is asked for: nothing beside any square that matters.
+# Initial accumulators, if only the gradient is wanted: negligible beside the square of any gradient that matters.
 TINY = 1e-37
 
 
 def recover_gradients(backend: Backend, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
-    """Return the gradients of a step from a backend that has no other door than the step.
+    """Return the loss and the gradients of a step, recovered from the effect of Adagrad.
 
-    They are read off Adagrad: from accumulators of next to nothing, a step at a rate of 1 leaves the squares in the
-    accumulators and the signs in which way the vectors moved.
+    With accumulators close to zero, a step with learning rate 1 leaves the squares of the gradients in the
+    accumulators, and their signs in the direction in which the vectors moved.
     """
     sides = rows, columns
     for number, side in enumerate(sides):
         start = np.full(side.vectors.shape, TINY, np.float32)
-        # A copy: vectors that came from elsewhere may not be written to, which torch warns of.
-        backend.set_block(
-            number, step.block[number], ParameterBlock(np.array(side.vectors, np.float32), start, side.offsets)
-        )
+        # A copy: the given vectors may be read-only, and torch warns about those.
+        vectors = np.array(side.vectors, np.float32)
+        backend.set_block(number, step.block[number], ParameterBlock(vectors, start, side.offsets))
+
     (loss,) = backend.run([replace(step, learning_rate=1.0)], lambda: False).losses()
-    found = [_read_gradient(backend.get_block(number, step.block[number]), sides[number]) for number in (0, 1)]
-    return Gradients(loss, *found)
+
+    row_gradient = _read_gradient(backend.get_block(0, step.block[0]), rows)
+    column_gradient = _read_gradient(backend.get_block(1, step.block[1]), columns)
+    return Gradients(loss, row_gradient, column_gradient)
 
 
 def _read_gradient(after: ParameterBlock, before: ParameterBlock) -> NDArray[np.float32]:
-    vectors, accumulators = (_as_host(values) for values in (after.vectors, after.accumulators))
+    vectors = _as_host(after.vectors)
+    accumulators = _as_host(after.accumulators)
     recover_gradient(before.vectors, vectors, accumulators, TINY)
     return np.asarray(accumulators, np.float32)
 

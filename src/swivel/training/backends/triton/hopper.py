@@ -1,12 +1,42 @@
-"""The gradient kernel for Hopper (compute capability 9): what `kernels.gradient` does, by specialised warps.
+"""The gradient kernel for Hopper GPUs (compute capability 9): `kernels.gradient` with specialized warps.
 
-Receives and hands on the same arrays as `kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits; only the
-losses lie otherwise (`HopperGradient.loss_pairs`). It knows nothing of bands or batches beyond their table.
+It reads and writes the same arrays as `kernels.gradient`, for tiles of 64 x 128 and operands of 16 bits. Only the
+order of the losses differs (`HopperGradient.loss_pairs`). Symbols as in `kernels`; `hopper_tile` has the work on one
+tile.
 
-One program stays on each multiprocessor and takes *items*: 128 rows of a shard and a part of its columns. One warp
-fetches vectors into a ring in shared memory: the item's own rows, then its columns, 128 at a time. Two groups of four
-warps (consumers) keep 64 rows each in registers and take every tile of columns in turn: the tensor cores work for one
-while the other is at its logarithms. Legend as in `kernels`; e counts what went through the ring, n tiles.
+One program runs on each multiprocessor and processes *items*: 128 rows of a shard and a part (1 / SPLIT) of its
+columns. The first item of a program is its number; the others come from a global counter. The warps of a program:
+
+===========  =====  ================  ===========================================================================
+partition    warps  registers/thread  work
+===========  =====  ================  ===========================================================================
+consumer 0   4      240               rows 0 to 63 of the item against every tile of 128 columns
+consumer 1   4      240               rows 64 to 127 of the item against every tile of 128 columns
+producer     1      24                copies rows and columns of the items from global to shared memory (TMA)
+===========  =====  ================  ===========================================================================
+
+The consumers take turns: the tensor cores compute the product of one while the other computes its logarithms.
+
+Shared memory:
+
+===========  ===========================  ==========================================================================
+array        shape                        contents
+===========  ===========================  ==========================================================================
+ring         SLOTS x CHUNKS x [128, 64]   128 vectors per slot, in CHUNKS pieces of 64 dimensions: the rows of an
+                                          item, then its columns, 128 at a time
+following    SLOTS x [1]                  next item of the program, written with the rows of an item
+margins0/1   [16, 64, 8] float32          margins of a consumer's tile, for looking up observed cells
+lines        2 x [128] float32            a value for each column of a tile, while it is distributed to the threads
+full         SLOTS barriers               the copy into a slot is complete (1 arrival: the producer's, plus bytes)
+empty        SLOTS barriers               both consumers have read a slot (2 arrivals)
+turn         2 barriers                   a consumer may use the tensor cores (1 arrival: the other consumer's)
+===========  ===========================  ==========================================================================
+
+Registers of a consumer: its 64 rows as operands x (CHUNKS pieces), the product and margins of a tile (64 x 128
+float32, 64 per thread), and the running sums of the losses.
+
+Counters: e is the number of ring slots that were filled or read, so slot = e % SLOTS and the phase of its barriers is
+(e // SLOTS) & 1. n is the number of tiles of a consumer.
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
 # mypy: disallow_untyped_decorators=False
@@ -29,7 +59,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from swivel.training.backends.triton import layout as plan
+from swivel.training.backends.triton import layout
 from swivel.training.backends.triton.hopper_tile import (
     FIRST_CHUNK,
     LINE,
@@ -51,20 +81,20 @@ from swivel.training.backends.triton.hopper_tile import (
 from swivel.training.backends.triton.layout import KernelTile
 
 Tensor = torch.Tensor
-LONGEST = 320  # numbers of a vector: a consumer's 64 rows take 80 registers of each thread then
-SHARED_BYTES = 160 << 10  # of the ring
+MAX_WIDTH = 320  # values of a padded vector: the 64 rows of a consumer then use 80 registers per thread
+SHARED_BYTES = 160 << 10  # upper limit of the ring
 ROWS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 COLUMNS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=5)
-COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32s, j, q, b]; see `hopper_tile.PAIRS`
+COLUMNS_SHAPE = (4, 4, 4, 2, 64)  # 128 columns as [32 columns, j, q, b], and 64 dimensions; see `hopper_tile.PAIRS`
 
-FIELDS = gl.constexpr(len(plan.FIELDS))
-NEVER = gl.constexpr(1e30)
+FIELDS = gl.constexpr(len(layout.FIELDS))
+NEVER = gl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
 ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 
 
 @gluon.jit
 def _locate(item, items_m, tiles_n, SPLIT: gl.constexpr):
-    """Return shard, pair of row tiles, and tiles of columns of an item."""
+    """Return the shard of an item, its pair of row tiles, and its first and last (exclusive) tile of columns."""
     shard = item // (items_m * SPLIT)
     rest = item - shard * (items_m * SPLIT)
     each = (tiles_n + SPLIT - 1) // SPLIT
@@ -74,8 +104,8 @@ def _locate(item, items_m, tiles_n, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _fetch(source, at, ring, barrier, slot, CHUNKS: gl.constexpr):
-    """Ask for 128 vectors; `at` is where they begin."""
-    mbarrier.announce(barrier, CHUNKS * 128 * 64 * 2)
+    """Start the copy of 128 vectors from `at` on into a slot of the ring; `barrier` completes when they arrive."""
+    mbarrier.expect(barrier, CHUNKS * 128 * 64 * 2)
     for k in gl.static_range(CHUNKS):
         place = ring.index(slot * CHUNKS + k)._reinterpret(source.dtype, source.block_shape, source.layout)
         tma.async_copy_global_to_shared(source, at + [k * 64], barrier, place)  # noqa: RUF005
@@ -85,15 +115,18 @@ def _fetch(source, at, ring, barrier, slot, CHUNKS: gl.constexpr):
 def _produce(
     rows, columns, table, counter, shared, sizes, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr
 ):
-    """Fetch rows and columns of one item after the other. With its rows goes word of the item that follows."""
+    """Copy rows and columns of one item after the other to the ring; with the rows goes the number of the next item."""
     ring, following, _, _, full, empty, _, _ = shared
     items, _, items_m, tiles_n = sizes
     e, item = 0, gl.program_id(0)
+
     while item < items:
         shard, tm, first, stop = _locate(item, items_m, tiles_n, SPLIT)
         row = gl.load(table + shard * FIELDS).to(gl.int32) + tm * 128
         column = gl.load(table + shard * FIELDS + 2).to(gl.int32)
-        item = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
+        item = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")  # the next item
+
+        # The first copy (t = first - 1) is that of the rows.
         for t in range(first - 1, stop):
             slot = e % SLOTS
             mbarrier.wait(empty.index(slot), ((e // SLOTS) & 1) ^ 1)
@@ -103,7 +136,8 @@ def _produce(
             else:
                 _fetch(columns, [column // 32 + t * 4, 0, 0, 0], ring, full.index(slot), slot, CHUNKS)
             e += 1
-    # The last to leave sets the counter back for the next launch.
+
+    # The last program to finish resets the counters for the next launch.
     if gl.atomic_add(counter + 1, 1, sem="acq_rel") == gl.num_programs(0) - 1:
         gl.store(counter, 0)
         gl.store(counter + 1, 0)
@@ -111,14 +145,17 @@ def _produce(
 
 @gluon.jit
 def _take_rows(shared, e, C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr):
-    """Return a consumer's rows as operands of its products, and the item that follows."""
+    """Return the rows of consumer C as operands in registers (a tuple of CHUNKS pieces), and the next item."""
     ring, following, _, _, full, empty, _, _ = shared
     slot = e % SLOTS
     mbarrier.wait(full.index(slot), (e // SLOTS) & 1)
+
     operand: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     x = (ring.index(slot * CHUNKS).slice(C * 64, 64).load(operand),)
     for k in gl.static_range(1, CHUNKS):
         x = x + (ring.index(slot * CHUNKS + k).slice(C * 64, 64).load(operand),)  # type: ignore[assignment]  # noqa: RUF005
+
+    # Every thread must have read the slot before it is marked empty.
     item = gl.max(following.index(slot).load(LINE), 0)
     fence_async_shared()
     barrier()
@@ -128,54 +165,68 @@ def _take_rows(shared, e, C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.const
 
 @gluon.jit
 def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr):
-    """Return the product with the next tile of columns, when it is this consumer's turn and the tile is there."""
+    """Return the product of x and the next tile of columns (64 x 128, float32, in registers).
+
+    Waits until the tile is in the ring and consumer C may use the tensor cores.
+    """
     ring, _, _, _, full, empty, turn, _ = shared
     slot = e % SLOTS
     mbarrier.wait(full.index(slot), (e // SLOTS) & 1)
-    mbarrier.wait(turn.index(C), (n & 1) ^ (1 - C))
+    mbarrier.wait(turn.index(C), (n & 1) ^ (1 - C))  # consumer 0 starts
+
     product = warpgroup_mma(x[0], ring.index(slot * CHUNKS).permute((1, 0)), zero, use_acc=False, is_async=True)
     for k in gl.static_range(1, CHUNKS):
         product = warpgroup_mma(x[k], ring.index(slot * CHUNKS + k).permute((1, 0)), product, is_async=True)
     product = warpgroup_mma_wait(0, deps=[product])
-    # Also what lets the margins of the last tile be written over: all threads are done with them.
+
+    # All threads have their product. They have also finished the cells of the previous tile, so that the margins in
+    # shared memory may be overwritten.
     barrier()
     mbarrier.arrive(turn.index(1 - C), count=1)
     mbarrier.arrive(empty.index(slot), count=1)
     return product
 
 
+# The line of the table is that of `layout.FIELDS`. With an odd number of row tiles, the last one of consumer 1 does not
+# exist (`is_there` is false): it computes, but writes nothing. Entries [start, stop) are the observed cells of a tile.
+# Outside the block the offsets are NEVER, so that m is very small and the gradient is 0. The running sums (hinges,
+# observed, taken_back) have the layouts in which `push` and `bring_in` produce them, and are summed over the threads at
+# the end. m = (x . y - pmi*) / log 2.
 @gluon.jit
 def _consume_item(
     arrays, shared, sizes, objective, item, e, n,
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
     WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
-    """Write G for a consumer's rows of an item, and what its cells lose; return the item that follows, e and n."""
+    """Write G and the losses of the rows of consumer C of an item; return the next item, e and n."""
     offsets, weights, G, table, starts, positions, counts, losses = arrays
     _, tiles_m, items_m, tiles_n = sizes
     shard, tm, first, last = _locate(item, items_m, tiles_n, SPLIT)
     entry = table + shard * FIELDS
     x0, height, y0, width = gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
     slot_columns, cell0 = gl.load(entry + 5), gl.load(entry + 6)
+
     is_there = tm * 2 + C < tiles_m
     starts += gl.load(entry + 4) + (tm * 2 + C) * slot_columns
     start = gl.load(starts + first, mask=is_there & (first < slot_columns), other=0)
     stop = gl.load(starts + first + 1, mask=is_there & (first < slot_columns), other=0)
+
     i = tm * 128 + C * 64 + gl.arange(0, 64, gl.SliceLayout(1, MMA))
-    # Beyond the edge a cell is as unobserved as can be: its gradient is zero.
     row_offset = gl.load(offsets + x0 + i, mask=i < height, other=NEVER) + objective[0]
     column = first * 128 + order(gl.arange(0, 128, LINE))
     column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
     pitch = tiles_n * 128
     tile_g = G + (shard.to(gl.int64) * (tiles_m * 64) + tm * 128 + C * 64) * pitch + first * 128
+
     x, following = _take_rows(shared, e, C, CHUNKS, SLOTS)
     zero = gl.zeros((64, 128), gl.float32, MMA)
     half, _ = gl.split(gl.reshape(zero, (64, 64, 2)))
     hinges = sum_pairs(half)
     observed, taken_back = gl.zeros((FIRST_CHUNK,), gl.float32, LINE), gl.zeros((FIRST_CHUNK,), gl.float32, LINE)
+
     for t in range(first, last):
         e += 1
-        # What comes after the product is asked for before it; offsets and starts even a tile ahead.
+        # Start the loads that are needed after the product; offsets and starts are loaded one tile ahead.
         weight = gl.load(weights + y0 + column, mask=column < width, other=0.0) if WEIGHTED else column_offset
         offset = spread(column_offset, shared[7])
         column += 128
@@ -183,11 +234,14 @@ def _consume_item(
         cells = first_cells(positions + (start + cell0), counts + (start + cell0), (stop - start).to(gl.int32))
         start = stop
         stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < slot_columns), other=stop)
+
         m = _take_product(x, shared, e, n, zero, C, CHUNKS, SLOTS) * LOG2E - (row_offset[:, None] + offset[None, :])
         n += 1
+        # If the tile has observed cells, keep the margins in shared memory for `bring_in`.
         if cells[2] > 0:
             by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
             shared[2].store(gl.reshape(by_column, (16, 64, 8)))
+        # All cells as if they were unobserved, then the observed ones over them.
         g, more = push(m, weight, shared[7], WEIGHTED, HALF, PUSH)
         hinges += more
         write_tile(tile_g, g, pitch, is_there)
@@ -207,6 +261,7 @@ def _consume(
     C: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr,
     WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
+    """Process items as consumer C until none is left."""
     e, n, item = 0, 0, gl.program_id(0)
     while item < sizes[0]:
         item, e, n = _consume_item(
@@ -215,7 +270,8 @@ def _consume(
         )  # fmt: skip
 
 
-# Compiled once, not for every alignment of a piece and every multiple of 16.
+# These arguments are not specialized, so that the kernel is compiled once and not again for every alignment of an array
+# and for sizes that are multiples of 16.
 @gluon.jit(
     do_not_specialize=["items", "tiles_m", "tiles_n"],
     do_not_specialize_on_alignment=["table", "starts", "positions", "counts", "losses"],
@@ -226,9 +282,10 @@ def gradient(
     CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr, REGISTERS: gl.constexpr,
     WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
-    """Write G for all tiles of every shard of a band, and what their cells lose."""
+    """Write G of all tiles of every shard of a band, and the losses of their cells; see the module's docstring."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
     margins1 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
+    # Must come before anything else is written to shared memory.
     write_addresses()
     address0 = read_address(margins0)
     address1 = read_address(margins1)
@@ -238,18 +295,22 @@ def gradient(
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+
     for k in gl.static_range(SLOTS):
         mbarrier.init(full.index(k), count=1)
         mbarrier.init(empty.index(k), count=2)
     for k in gl.static_range(2):
         mbarrier.init(turn.index(k), count=1)
     fence_async_shared()
+
     items_m = (tiles_m + 1) // 2
     arrays = (offsets, weights, G, table, starts, positions, counts, losses)
     shared0 = (ring, following, margins0, address0, full, empty, turn, lines.index(0))
     shared1 = (ring, following, margins1, address1, full, empty, turn, lines.index(1))
     sizes = (items, tiles_m, items_m, tiles_n)
     objective = (unseen, base, scale, power)
+
+    # Two consumers and the producer; see the table in the module's docstring for warps and registers.
     gl.warp_specialize(
         [
             (_consume, (arrays, shared0, sizes, objective, 0, CHUNKS, SLOTS, SPLIT, CHUNK, WEIGHTED, HALF, CAP, PUSH)),
@@ -263,29 +324,31 @@ def gradient(
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was chosen by measuring."""
+    """Constants of the kernel that were chosen by measuring."""
 
-    split: int = 4  # items that a pair of row tiles is divided into
-    chunk: int = 512  # cells of a crowded tile at a time
+    split: int = 4  # items per pair of row tiles
+    chunk: int = 512  # observed cells that are processed at a time, after the first chunk
 
 
 def fits(mirror: Tensor, tile: KernelTile) -> bool:
-    """Return whether the kernel is made for such vectors and tiles."""
-    is_short = mirror.shape[1] <= LONGEST and mirror.dtype in (torch.bfloat16, torch.float16)
+    """Return whether the kernel supports the dtype and width of the mirror and the shape of the tiles."""
+    is_short = mirror.shape[1] <= MAX_WIDTH and mirror.dtype in (torch.bfloat16, torch.float16)
     return is_short and (tile.rows, tile.columns) == (64, 128)
 
 
 class HopperGradient:
-    """The kernel for one mirror of the vectors.
+    """Launches the kernel for one mirror of the vectors.
 
     Parameters
     ----------
-    mirror
-        (rows, padded dim) of bfloat16 or float16.
-    objective
-        log2 of the count that stands for zero; base, scale and power of the confidence.
-    rules
-        CAP, the most of the confidence, or None; PUSH, whether zeros have a gradient.
+    mirror : Tensor of shape (rows, padded dim), bfloat16 or float16
+        The vectors of both sides.
+    objective : tuple of 4 floats
+        log2 of the count that replaces zero; base, scale and power of the confidence.
+    rules : mapping
+        CAP, the maximum of the confidence, or None; PUSH, whether unobserved cells have a gradient.
+    tuning : Tuning, optional
+        Constants of the kernel.
     """
 
     def __init__(
@@ -298,20 +361,24 @@ class HopperGradient:
         self.tuning = tuning or Tuning()
         self._objective = objective
         self._rows = TensorDescriptor.from_tensor(mirror, [128, 64], ROWS)
+
+        # The copies of columns permute them: column 32 i + 8 q + 2 j + b of the mirror is row (i, j, q, b) of the copy.
+        # `hopper_tile.PAIRS` says why.
         rows, width = mirror.shape
-        # Column 32 i + 8 q + 2 j + b is row (i, j, q, b): fetched in the order in which the products take them.
         shape, strides = [rows // 32, 4, 4, 2, width], [32 * width, 2 * width, 8 * width, width, 1]
         self._columns = TensorDescriptor(mirror, shape, strides, list(COLUMNS_SHAPE), COLUMNS)
+
+        # The next item, and the number of programs that have finished.
         self._counter = torch.zeros(2, dtype=torch.int32, device=mirror.device)
         self._programs = torch.cuda.get_device_properties(mirror.device).multi_processor_count
         self._flags = {**choose_flags(mirror.dtype, mirror.shape[1], self.tuning), **rules}
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
-        """Return how many pairs of losses each shard of a band of so many tiles gets."""
+        """Return the number of loss pairs (observed, unobserved) per shard, for a band of `tiles` rows and columns."""
         return -(-tiles[0] // 2) * self.tuning.split * 2
 
     def launch(self, arrays: tuple[Tensor, ...], tiles: tuple[int, int], *, shards: int, is_weighted: bool) -> None:
-        """Write gradient and losses; arrays: offsets, weights, G, table, starts, positions, counts, losses."""
+        """Launch the kernel; arrays: offsets, weights, G, table, starts, positions, counts, losses."""
         items = shards * self.loss_pairs(tiles) // 2
         gradient[(min(items, self._programs),)](
             self._rows, self._columns, *arrays, self._counter, items, *tiles, *self._objective,
@@ -320,7 +387,7 @@ class HopperGradient:
 
 
 def choose_flags(dtype: torch.dtype, width: int, tuning: Tuning) -> dict[str, int | bool]:
-    """Return how the kernel is compiled for vectors of a padded width."""
+    """Return the compile-time constants and launch options for vectors of `width` padded values."""
     chunks = width // 64
     return {
         "CHUNKS": chunks, "SLOTS": min(4, SHARED_BYTES // (chunks * 128 * 64 * 2)), "SPLIT": tuning.split,

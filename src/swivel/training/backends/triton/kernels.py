@@ -1,10 +1,34 @@
-"""The step's Triton kernels. Plain functions over device arrays; the back products between them are cuBLAS's.
+"""Triton kernels of the training step. `launch` calls them; the products G Y and G^T X between them use cuBLAS.
 
-Legend. V is the mirror: the vectors of both sides in the products' dtype, a row each, blocks at equal distances. X is
-the side that rows of the cells speak of, Y the other. A *tile* is BM x BN cells of a band of a shard. Margins m are in
-units of log 2: m = (x . y - pmi*) / log 2, so that a hinge is log2(1 + 2^m) and its derivative 2^m / (1 + 2^m). G is
-the gradient with respect to the dot products. A *slot* is a list of observed cells: those of a tile, or of a row or
-column of the rare. `table` has a line of int64 for every shard and band; its columns are named in `plan.FIELDS`.
+Kernels, in the order of a step:
+
+=================  =============================================  ==================================================
+kernel             one program computes                           reads -> writes
+=================  =============================================  ==================================================
+`gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
+`gradient`         a tile of BM x BN cells of a band of a shard   V, offsets, observed cells -> G, losses
+`update`           SIZE parameters of one side of a shard         gradients -> vectors, accumulators, V
+`update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, accumulators
+`refresh`          SIZE parameters of one side of a shard         vectors -> V
+=================  =============================================  ==================================================
+
+`gather`, `update_sampled` and `refresh` run only if zeros are sampled, `update` only if they are not.
+
+Symbols:
+
+- V is the mirror: the vectors of both sides in the dtype of the products, one row per vector, padded from D to P
+  values. The blocks start at equal distances (`layout.SlotLayout.pitch` rows).
+- X is the side of the cells' rows, Y the side of their columns. A mirrored block has the sides swapped.
+- A *tile* is BM x BN cells of a band of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
+- m are the margins in units of log 2, m = (x . y - pmi*) / log 2. Then L_0 / log 2 = log2(1 + 2^m), and the derivative
+  of L_0 with respect to x . y is 2^m / (1 + 2^m). Offsets are in units of log 2 too.
+- For an observed cell of count x: L_1 = 1/2 f(x) (x . y - pmi)^2, f(x) = min(base + scale x^power, CAP), and
+  x . y - pmi = (m + unseen - log2 x) log 2, where `unseen` is log2 of the count that replaces 0 in pmi*.
+- G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
+- A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
+  common ("rare cells"). `starts` has the first entry of every slot.
+- `table` has a line of int64 for every shard and band; `layout.FIELDS` names its columns.
+- FAST uses the hardware approximations of exp2, log2 and 1/x. PUSH: unobserved cells have a gradient (not with GloVe).
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
 
@@ -13,14 +37,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from swivel.training.backends.triton import layout as plan
+from swivel.training.backends.triton import layout
 
-FIELDS = tl.constexpr(len(plan.FIELDS))
+FIELDS = tl.constexpr(len(layout.FIELDS))
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# Margins are cut off here: 2^60 squared is still a float32, so that a pair of hinges takes one logarithm.
+# Upper limit of the margins: 2^60 squared is still finite in float32, so that two hinges can share one logarithm.
 MOST = tl.constexpr(60.0)
-NEVER = tl.constexpr(1e30)
+NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
 
 
 @triton.jit
@@ -58,15 +82,19 @@ def _sigmoid(m, FAST: tl.constexpr):
 
 @triton.jit
 def _pull(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr):
-    """Return gradient and loss of observed cells of count x from their margins; CAP is the most of f, or None."""
+    """Return gradient and loss L_1 of observed cells of count x from their margins; CAP is f_max, or None."""
+    # distance = x . y - pmi
     log_x = _log2(x, FAST)
     distance = (m + unseen - log_x) * LN2
+
+    # f(x) = base + scale x^power; the paper's power is 1/2.
     if SQRT:
         confidence = base + scale * tl.sqrt(x)
     else:
         confidence = base + scale * tl.exp2(power * log_x)
     if CAP is not None:
         confidence = tl.minimum(confidence, CAP)
+
     gradient = confidence * distance
     return gradient, 0.5 * gradient * distance
 
@@ -76,11 +104,18 @@ def _overwrite(
     margins, place, x, ok, tile_g, pitch, unseen, base, scale, power,
     BM: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
 ):  # fmt: skip
-    """Put the gradient of observed cells where that of zeros was written; return the losses to add."""
+    """Overwrite the gradient of zeros by that of observed cells in G.
+
+    margins: all margins of the tile. place: index of each cell in `margins`. Returns the losses of the cells, and their
+    losses as zeros (in log 2), which the tile has added and the caller subtracts.
+    """
     m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
     gradient, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
+
+    # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
     row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
     tl.store(tile_g + row * pitch + column, gradient.to(tile_g.dtype.element_ty), mask=ok)
+
     loss = tl.where(ok, loss, 0.0)
     if not PUSH:
         return loss, tl.zeros_like(loss)
@@ -94,11 +129,15 @@ def _bring_in(
     BM: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr,
 ):  # fmt: skip
-    """Bring a tile's observed cells in, the first chunk of which is loaded already."""
+    """Overwrite the observed cells of a tile, CHUNK at a time; return their loss, and their loss as zeros in log 2.
+
+    `place` and `x` are the first chunk, which the caller has loaded before the product.
+    """
     ok = start + tl.arange(0, CHUNK) < stop
     observed, zeros = _overwrite(
         margins, place, x, ok, tile_g, pitch, unseen, base, scale, power, BM, SQRT, FAST, CAP, PUSH
     )  # fmt: skip
+
     begin = start + CHUNK
     while begin < stop:
         cell = begin + tl.arange(0, CHUNK)
@@ -111,30 +150,43 @@ def _bring_in(
         observed += more
         zeros += more_zeros
         begin += CHUNK
+
     return tl.sum(observed), tl.sum(zeros)
 
 
 @triton.jit
 def _push(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
-    """Return the gradients of a tile's zeros and their summed loss: nothing, unless they PUSH (`unseen` is 0 then)."""
+    """Return the gradients of a tile's cells as zeros, and their summed loss in log 2; both are 0 without PUSH.
+
+    `weights` points at the weights of the tile's columns (WEIGHTED: the band is sampled).
+    """
     if not PUSH:
         return tl.zeros_like(m), 0.0
     g, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
     if WEIGHTED:
         weight = tl.load(weights, mask=is_column, other=0.0)
         return g * weight[None, :], tl.sum(_log2(hinge, FAST) * weight[None, :])
+
+    # log2 a + log2 b = log2(a b): one logarithm for two neighboring cells.
     even, odd = tl.split(tl.reshape(hinge, (m.shape[0], m.shape[1] // 2, 2)))
     return g, tl.sum(_log2(even * odd, FAST))
 
 
 @triton.jit
 def _find_tile(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Return row and column of a tile: in groups of rows, so that what is read at a time fits the cache."""
+    """Return row and column of a tile.
+
+    Tiles are numbered in groups of GROUP rows, column by column within a group, so that the vectors that the running
+    programs read fit in the L2 cache.
+    """
     first = tile // (GROUP * tiles_n) * GROUP
     rows_at_once = min(tiles_m - first, GROUP)
     return first + tile % (GROUP * tiles_n) % rows_at_once, tile % (GROUP * tiles_n) // rows_at_once
 
 
+# The grid has tiles_m * tiles_n programs for every shard of a band. The margins of a tile stay in registers. Shared
+# memory has the operands of the product and, if the tile has observed cells, the margins for `tl.gather`, in an order
+# (8 columns, BM rows, next 8 columns) that avoids bank conflicts; the positions of the cells use the same order.
 @triton.jit
 def gradient(
     V, offsets, weights, G, table, starts, positions, counts, losses,
@@ -143,7 +195,7 @@ def gradient(
     STAGES: tl.constexpr, WEIGHTED: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write G for a tile of every shard of a band, and what its cells lose: observed, and zeros in log 2."""
+    """Write G of one tile, and the losses of its cells: observed, and unobserved in log 2."""
     pid = tl.program_id(0)
     shard = pid // (tiles_m * tiles_n)
     tile = pid % (tiles_m * tiles_n)
@@ -152,7 +204,8 @@ def gradient(
     x0, height = tl.load(entry), tl.load(entry + 1)
     y0, width = tl.load(entry + 2), tl.load(entry + 3)
     slot, slot_columns, cell0 = tl.load(entry + 4), tl.load(entry + 5), tl.load(entry + 6)
-    # The cells' first chunk is asked for before the product, which takes longer.
+
+    # Start loading the first chunk of the tile's observed cells now; the product below hides the latency.
     slot += tm * slot_columns + tn
     has_cells = tn < slot_columns
     start = tl.load(starts + slot, mask=has_cells, other=0) + cell0
@@ -160,10 +213,13 @@ def gradient(
     cell = start + tl.arange(0, CHUNK)
     place = tl.load(positions + cell, mask=cell < stop, other=0).to(tl.int32)
     count = tl.load(counts + cell, mask=cell < stop, other=1.0)
+
+    # Outside the block the offset is NEVER, so that m is very small and the gradient is 0.
     i, j = tm * BM + tl.arange(0, BM), tn * BN + tl.arange(0, BN)
-    # Beyond the edge a cell is as unobserved as can be: its gradient is zero.
     row_offset = tl.load(offsets + x0 + i, mask=i < height, other=NEVER)
     column_offset = tl.load(offsets + y0 + j, mask=j < width, other=NEVER)
+
+    # product = X Y^T of the tile, BK of the P dimensions at a time; float32 accumulators in registers.
     k = tl.arange(0, BK)
     xs = V + (x0 + i)[:, None] * P + k[None, :]
     ys = V + (y0 + j)[None, :] * P + k[:, None]
@@ -172,17 +228,19 @@ def gradient(
         product = tl.dot(tl.load(xs), tl.load(ys), product, input_precision=PRECISION)
         xs += BK
         ys += BK
+
+    # G of all cells as if they were unobserved; the observed ones are overwritten below.
     m = product * LOG2E - ((row_offset + unseen)[:, None] + column_offset[None, :])
     g, zeros = _push(m, weights + y0 + j, j < width, WEIGHTED, FAST, PUSH)
     pitch = tiles_n * BN
     row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
     tile_g = G + row_g * pitch + tn * BN
     tl.store(tile_g + tl.arange(0, BM)[:, None] * pitch + tl.arange(0, BN)[None, :], g.to(G.dtype.element_ty))
+
     observed, taken_back = 0.0, 0.0
     if stop > start:
-        # In an order in which the threads' stores to shared memory do not meet in one bank.
         flat = tl.reshape(tl.permute(tl.reshape(m, (BM, BN // 8, 8)), (1, 0, 2)), (BM * BN,))
-        tl.debug_barrier()  # the tile's own stores come first
+        tl.debug_barrier()  # the stores of G above must be complete before cells are overwritten
         observed, taken_back = _bring_in(
             flat, place, count, positions, counts, start, stop, tile_g, pitch, unseen, base, scale, power,
             BM, CHUNK, SQRT, FAST, CAP, PUSH,
@@ -197,11 +255,18 @@ def gather(
     V, offsets, weights, places, taken, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Copy the columns that a band takes this time behind the others, and note their weights and places."""
+    """Copy the columns that a band samples in this step to the rows of V behind the blocks.
+
+    weights, offsets: of the copied columns, at the same rows. places: index of a column of the block among the copied
+    ones. taken: weight of a zero in a column of the block. (-1 and 0 for columns that are not sampled, set before.)
+    """
     shard = tl.program_id(1)
     entry = table + shard * FIELDS
     y0, width = tl.load(entry + 2), tl.load(entry + 3)
     whole0, stride0 = tl.load(entry + 7), tl.load(entry + 8)
+
+    # Column start + fraction * length of every stride; the length is the weight of its zeros. The kernel is compiled
+    # without fused multiply-add, so that the result is the column that NumPy computes in `ZeroSampling.bands`.
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     ok = n < width
     start = tl.load(strides + stride0 + n, mask=ok, other=0.0)
@@ -211,9 +276,11 @@ def gather(
     tl.store(offsets + y0 + n, tl.load(offsets + whole0 + column, mask=ok, other=0.0), mask=ok)
     tl.store(places + shard.to(tl.int64) * y_rows + column, n, mask=ok)
     tl.store(taken + shard.to(tl.int64) * y_rows + column, length.to(tl.float32), mask=ok)
+
+    # Rows between the last column and the end of the last tile are multiplied by a gradient of 0: they must be finite,
+    # so zeros are written there.
     k = tl.arange(0, PP)
     inside = (k < P)[None, :]
-    # Rows between the last column and the padded end meet a gradient of zero; they must only be finite.
     source = V + (whole0 + column)[:, None] * P + k[None, :]
     vector = tl.load(source, mask=ok[:, None] & inside, other=0.0)
     tl.store(V + (y0 + n)[:, None] * P + k[None, :], vector, mask=(n < most)[:, None] & inside)
@@ -223,6 +290,7 @@ def gather(
 def _adagrad(
     gradient, vectors, accumulators, mirror, at, mirror_at, mask, weight_decay, learning_rate, MIRROR: tl.constexpr
 ):
+    """Apply Adagrad to the elements `at`; with MIRROR, also write them to the mirror at `mirror_at`."""
     w = tl.load(vectors + at, mask=mask, other=0.0)
     a = tl.load(accumulators + at, mask=mask, other=1.0)
     g = gradient + weight_decay * w
@@ -239,11 +307,16 @@ def update(
     vectors, accumulators, V, gradients, table, side, pitch, rows_apart, weight_decay, learning_rate,
     D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Adagrad on one side of every shard, all zeros computed: elements one after the other, D to a row."""
+    """Apply Adagrad to one side (0: X, 1: Y) of every shard, for steps that compute all zeros.
+
+    The parameters of a side are one sequence of elements, D per row. gradients: (shards, rows_apart, pitch).
+    """
     shard = tl.program_id(1).to(tl.int64)
     entry = table + shard * FIELDS + 2 * side
     row0, rows = tl.load(entry), tl.load(entry + 1).to(tl.int32)
+    # The gradient is a mean over the other side, whose size is the field `height` or `width`.
     share = 1.0 / tl.load(table + shard * FIELDS + 3 - 2 * side).to(tl.float32)
+
     element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     mask = element < rows * D
     row = element // D
@@ -255,7 +328,7 @@ def update(
 
 @triton.jit
 def refresh(vectors, V, table, side, rows, D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr):
-    """Copy one side of every shard to the mirror."""
+    """Copy the vectors of one side of every shard to the mirror V."""
     shard = tl.program_id(1)
     row0 = tl.load(table + shard * FIELDS + 2 * side)
     element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -267,7 +340,7 @@ def refresh(vectors, V, table, side, rows, D: tl.constexpr, P: tl.constexpr, SIZ
 
 @triton.jit
 def _dense_part(part, shard, apart, local, is_here, k, P: tl.constexpr):
-    """Return what a band's product back says of a vector."""
+    """Return the part of a vector's gradient that a band's product contributes, or 0 unless `is_here`."""
     return tl.load(part + (shard * apart + local) * P + k, mask=is_here & (k < P), other=0.0).to(tl.float32)
 
 
@@ -276,7 +349,11 @@ def _dense_gradient(
     part0, part1, part2, apart0, apart1, apart2, places, shards, y_rows, shard, row, common, second, k,
     SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Return the sum of what the bands' products say of a row (of its band's) or of a column (of all that took it)."""
+    """Return the sum of the bands' products for one vector.
+
+    A row (SIDE 0) is in exactly one band: `part0` are common rows, `part1` rows from `common` on, `part2` rows from
+    `second` on. A column (SIDE 1) has a part in every band that sampled it; `places` has its row there.
+    """
     g = tl.zeros(k.shape, tl.float32)
     if HAS_COMMON:
         g += _dense_part(part0, shard, apart0, row, (row < common) | (SIDE == 1), k, P)
@@ -298,12 +375,15 @@ def _rare_pull(
     m, x, zero, ok, V, unseen, base, scale, power,
     SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr, PUSH: tl.constexpr,
 ):  # fmt: skip
-    """Return gradient and loss of observed cells of the rare, and the loss of their zeros that is to be taken back."""
+    """Return gradient and loss of rare observed cells, and their loss as zeros, which the caller subtracts.
+
+    zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
+    """
     pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
     if not PUSH:
         return tl.where(ok, pull, 0.0), tl.where(ok, loss, 0.0), tl.zeros_like(loss)
     sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
-    # What was added for the zero was rounded to the products' dtype.
+    # Subtract the gradient as a zero, rounded to the dtype of G as `gradient` has stored it.
     added = (zero * sigmoid).to(V.dtype.element_ty).to(tl.float32)
     return tl.where(ok, pull - added, 0.0), tl.where(ok, loss, 0.0), zero * _log2(hinge, FAST)
 
@@ -317,11 +397,24 @@ def _store_three(line, first, second, third):
 
 @triton.jit
 def _load_halves(line, k1, k2, P: tl.constexpr):
-    """Return a vector of the mirror in two parts, as float32."""
+    """Return the two parts of a vector of the mirror, as float32."""
     first = tl.load(line + k1, mask=k1 < P, other=0.0).to(tl.float32)
     return first, tl.load(line + k2, mask=k2 < P, other=0.0).to(tl.float32)
 
 
+# The gradient is the sum of the bands' products (`part0` to `part2`) and of the vector's rare observed cells, which
+# are computed here in a loop over the slot of the vector, CHUNK cells at a time. The sampled bands begin at rows
+# `common` and `second`. A vector of P values is in registers in two parts of P1 and P2 values, because a block of
+# Triton has a power of two elements: own1 and own2 are the program's vector, theirs1 and theirs2 those of the cells,
+# g1 and g2 its gradient.
+#
+# A rare cell whose column was sampled was added as a zero before, with the weight `zero`, which is subtracted. For a
+# row, `first_taken` has the weights of all columns in the row's band. For a column, `first_taken` and `second_taken`
+# have its weight in each of the bands, and the row of the cell selects the band.
+#
+# Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
+# `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
+# 2), and their weight as zeros, for the host to subtract.
 @triton.jit
 def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
@@ -331,15 +424,13 @@ def update_sampled(
     P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr,
 ):  # fmt: skip
-    """Adagrad on a vector of every shard: what the bands' products say of it, and its observed cells among the rare.
-
-    A program is one row (SIDE 0) or column (SIDE 1). The sampled bands begin at rows `common` and `second`.
-    """
+    """Apply Adagrad to one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
     slot = starts + tl.load(table + shard * FIELDS + 12 + SIDE) + row
     cell0 = tl.load(table + shard * FIELDS + 6)
     own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
     start, stop = tl.load(slot) + cell0, tl.load(slot + 1) + cell0
+
     k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
     g1 = _dense_gradient(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k1,
@@ -349,10 +440,10 @@ def update_sampled(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k2,
         SIDE, BANDS, HAS_COMMON, P,
     )  # fmt: skip
-    # How often a zero counts: of a row, that of the column in the row's band; of a column, that in either band.
     first_taken, second_taken = taken + shard * pitch, taken + ((BANDS - 1) * shards + shard) * pitch
     if SIDE == 0:
         first_taken = second_taken if row >= second else first_taken
+
     own1, own2 = _load_halves(V + own * P, k1, k2, P)
     offset = tl.load(offsets + own) + unseen
     observed, zeros, weight = 0.0, 0.0, 0.0
@@ -368,6 +459,7 @@ def update_sampled(
             zero = tl.load(first_taken + other, mask=ok, other=0.0)
         else:
             zero = tl.where(other < second, tl.load(first_taken + row), tl.load(second_taken + row))
+        # s = x . y, m = (s - pmi*) / log 2, e = dL / ds; then dL/dx = e y (or dL/dy = e x).
         s = tl.sum(theirs1 * own1[None, :], 1) + tl.sum(theirs2 * own2[None, :], 1)
         m = s * LOG2E - (offset + tl.load(offsets + other0 + other, mask=ok, other=0.0))
         e, loss, hinge = _rare_pull(m, x, zero, ok, V, unseen, base, scale, power, SQRT, FAST, CAP, PUSH)
@@ -377,7 +469,7 @@ def update_sampled(
             zeros += tl.sum(hinge)
             weight += tl.sum(zero)
         start += CHUNK
-    # Columns come second and read the rows' old vectors: theirs are copied to the mirror afterwards.
+
     vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
     _adagrad(g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, SIDE == 1)
     _adagrad(g2 / others, vectors, accumulators, V, k2, k2, k2 < D, weight_decay, learning_rate, SIDE == 1)

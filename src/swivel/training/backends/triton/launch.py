@@ -1,7 +1,7 @@
-"""The launches of a batch of steps: gradient, products back to the vectors, Adagrad.
+"""Kernel launches of a batch of steps: G, the products from G to the gradients of the vectors, and Adagrad.
 
-Receives a batch of blocks that lie at equal distances in memory; changes the parameters on the device and writes what
-each block lost. Nothing here waits for the device.
+`StepLauncher.run` changes the parameters on the device and writes the losses of each block. No function here waits for
+the device.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from swivel.training.backends.base import Step, StepSettings, step_fraction
+from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import kernels
 from swivel.training.backends.triton.cells import ShardCells
 from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.zero_sampling import step_fraction
 
 if TYPE_CHECKING:
     from swivel.training.backends.triton.hopper import HopperGradient
 
 Tensor = torch.Tensor
-CHUNK = 256  # cells of a tile that are applied at a time
-RARE_CHUNK = 8  # cells of a row of the rare
-ELEMENTS = 1024  # of an Adagrad program
-TAKEN_AT_ONCE = 16  # columns that a program copies
-GROUP = 8  # rows of tiles that are read together
-KNOWN_TRITONS = ("3.6.", "3.7.")  # that the Hopper kernel compiles with: Gluon's names still move
-# Before torch 2.8 the result of a product has the operands' dtype.
+CHUNK = 256  # observed cells of a tile that are processed at a time
+RARE_CHUNK = 8  # observed cells of a row or column that are processed at a time
+ELEMENTS = 1024  # parameters per program of `update` and `refresh`
+GATHERED_COLUMNS = 16  # columns per program of `gather`
+GROUP = 8  # rows of tiles that are numbered together; see `kernels._find_tile`
+KNOWN_TRITONS = ("3.6.", "3.7.")  # versions that compile the Hopper kernel; the names of Gluon still change
+# Before torch 2.8 the result of a product has the dtype of the operands.
 HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class ContiguousSteps:
-    """Steps of a batch that are neighbours in memory."""
+    """Consecutive steps of a batch whose blocks are adjacent in memory on both sides."""
 
     steps: slice
-    first: tuple[int, int]  # blocks of the first of them in the joint array
+    first: tuple[int, int]  # slots of the first step's blocks in the joint array
 
     def __len__(self) -> int:
         return int(self.steps.stop - self.steps.start)
@@ -49,50 +50,64 @@ class ContiguousSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Steps of one launch, of one shape and rate."""
+    """Steps of one launch; all have the same shape and learning rate."""
 
     steps: Sequence[Step]
     cells: Sequence[ShardCells]
     shape: BlockShape
-    blocks: Sequence[tuple[int, int]]  # in the joint array: of the side that rows of the cells speak of, and the other
+    blocks: Sequence[tuple[int, int]]  # slots in the joint array: X, the side of the cells' rows, and Y
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def runs(self) -> list[ContiguousSteps]:
-        """The steps, as many together as lie one after the other on both sides."""
-        ends = [n for n, ((i, j), after) in enumerate(pairwise(self.blocks), 1) if after != (i + 1, j + 1)]
-        return [ContiguousSteps(slice(a, b), self.blocks[a]) for a, b in pairwise([0, *ends, len(self.blocks)])]
+        """The steps in maximal runs of adjacent blocks; a batched product needs equal distances in memory."""
+        edges = [0]
+        for number, ((i, j), following) in enumerate(pairwise(self.blocks), 1):
+            if following != (i + 1, j + 1):
+                edges.append(number)
+        edges.append(len(self.blocks))
+
+        return [ContiguousSteps(slice(start, stop), self.blocks[start]) for start, stop in pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Both sides in one array, blocks at equal distances; behind them room for the columns that are taken."""
+    """Device arrays of both sides; see `layout.SlotLayout`.
 
-    vectors: Tensor
-    accumulators: Tensor
-    mirror: Tensor  # of the vectors, in the products' dtype, padded with zeros
-    offsets: Tensor  # in units of log 2
-    weights: Tensor  # of the zeros of columns that were taken
+    `mirror`, `offsets` and `weights` have more rows than the other arrays: the copies of sampled columns.
+    """
+
+    vectors: Tensor  # (rows, dim), float32
+    accumulators: Tensor  # (rows, dim), float32
+    mirror: Tensor  # (more rows, padded dim): copy of the vectors in the dtype of the products, padded with zeros
+    offsets: Tensor  # (more rows,), in units of log 2
+    weights: Tensor  # (more rows,): weights of the zeros of the sampled columns
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCellArrays:
-    """Where the cells of a batch are on the device."""
+    """Device arrays with the cells of a batch; see `cells.DeviceCells`."""
 
     positions: Tensor
     counts: Tensor
     starts: Tensor
-    base: Sequence[int]  # what to add to a start, for every shard
+    base: Sequence[int]  # value to add to the starts of each shard
 
 
 class StepLauncher:
     """Launches batches of steps over one set of parameters."""
 
     def __init__(self, settings: StepSettings, places: SlotLayout, shapes: Shapes, parameters: Parameters) -> None:
-        self.settings, self.places, self.shapes, self.parameters = settings, places, shapes, parameters
+        self.settings = settings
+        self.places = places
+        self.shapes = shapes
+        self.parameters = parameters
         self.device = parameters.vectors.device
+        is_cuda = self.device.type == "cuda"
+
+        # unseen, base, scale and power of the kernels.
         objective = settings.objective
         self._objective = (
             math.log2(objective.unseen) if objective.pushes else 0.0,
@@ -100,53 +115,63 @@ class StepLauncher:
             objective.confidence_scale,
             objective.confidence_power,
         )
-        is_cuda = self.device.type == "cuda"
-        # Compiled in, so that who needs neither pays for neither.
+
+        # Compile-time constants: a maximum of f, or zeros without a gradient, cost nothing if they are not used.
         rules = {"CAP": _finite(objective.confidence_most), "PUSH": objective.pushes}
-        # The hardware's own exp2 and log2 are less exact than float32; beside operands of 16 bits that is nothing.
+        # The hardware approximations of exp2 and log2 are less accurate than float32, but the error is negligible if
+        # the operands have 16 bits.
         is_fast = is_cuda and parameters.mirror.dtype != torch.float32
         self._flags = {"SQRT": objective.confidence_power == 0.5, "FAST": is_fast, **rules}
+
         tile = shapes.tile
         self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
+
         self._strides: tuple[Tensor, Tensor] | None = None
         self._stride_count = 0
-        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # what a band without rows says
+        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # the gradient of a band without rows
+        # Signs of the three losses of rare cells in `totals`: their loss as zeros is subtracted.
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
 
     @property
     def kernel(self) -> str:
-        """Which gradient kernel runs: "hopper" or "plain"."""
+        """The gradient kernel that is used: "hopper" or "plain"."""
         return "plain" if self._hopper is None else "hopper"
 
-    def run(self, batch: StepBatch, cells: DeviceCellArrays, found: Tensor) -> None:
-        """Run a batch; `found` (steps, 3) gets observed loss, zeros' loss in log 2, and weight of zeros taken back."""
+    def run(self, batch: StepBatch, cells: DeviceCellArrays, totals: Tensor) -> None:
+        """Submit a batch and write the losses of its steps to `totals`.
+
+        totals: (steps, 3) float64, zeros on entry. Observed loss; unobserved loss in units of log 2; weight that
+        observed cells had as zeros.
+        """
         table = self._make_table(batch, cells)
         if batch.shape.is_sampled:
-            self._run_sampled(batch, cells, table, found)
+            self._run_sampled(batch, cells, table, totals)
         else:
-            self._run_all(batch, cells, table, found)
+            self._run_all(batch, cells, table, totals)
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        """Return a buffer that is used again; its content is what was left in it."""
+        """Return the buffer `name`, which later calls use again; its content is undefined."""
         if name not in self._buffers or self._buffers[name].numel() < size:
-            self._buffers.pop(name, None)  # its memory first
+            self._buffers.pop(name, None)  # free the old one before allocating
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
     def _make_table(self, batch: StepBatch, cells: DeviceCellArrays) -> Tensor:
-        """Return a line for every band and shard; see `plan.FIELDS`."""
-        shape, pitch = batch.shape, self.places.pitch
+        """Return the table of the kernels, (bands, shards, fields); see `layout.FIELDS`."""
+        shape = batch.shape
         table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
         number = np.arange(len(batch))
-        whole = np.array(batch.blocks).T * pitch
+        whole = np.array(batch.blocks).T * self.places.pitch  # first rows of the X blocks, and of the Y blocks
         slot = np.array([shard.slot for shard in batch.cells])
-        room = self.places.rows
+
+        # The copies of sampled columns are behind the blocks: band by band, and shard by shard within a band.
+        free_row = self.places.rows
         for line, band in zip(table, shape.bands, strict=True):
             padded = band.padded(self.shapes.tile)[1]
-            columns = whole[1] if band.stride < 0 else room + number * padded
+            columns = whole[1] if band.stride < 0 else free_row + number * padded
             values: tuple[Any, ...] = (
                 whole[0] + band.start, band.rows, columns, band.columns, slot + band.slot, band.slot_columns,
                 cells.base, whole[1], band.stride, band.start, shape.rows, shape.columns,
@@ -154,30 +179,34 @@ class StepLauncher:
             )  # fmt: skip
             for field, value in enumerate(values):
                 line[:, field] = value
-            room += 0 if band.stride < 0 else len(batch) * padded
+            free_row += 0 if band.stride < 0 else len(batch) * padded
+
         return self._put(table)
 
     def _put(self, array: NDArray[Any]) -> Tensor:
-        """Return a small array on the device, not waiting for what the device is doing."""
+        """Return a small array on the device, without waiting for the device."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    def _run_all(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, found: Tensor) -> None:
+    def _run_all(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
+        """Submit a batch of steps that compute all zeros."""
         band = batch.shape.bands[0]
-        G = self._gradient(batch, band, table[0], cells, found)
+        G = self._gradient(batch, band, table[0], cells, totals)
+
         for run in batch.runs:
             for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
                 self._update(batch, table[0, run.steps], side, gradients)
 
     def _gradient(
-        self, batch: StepBatch, band: BandShape, table: Tensor, cells: DeviceCellArrays, found: Tensor
+        self, batch: StepBatch, band: BandShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
     ) -> Tensor:
-        """Return the gradient with respect to the dot products of a band, and add what its cells lose."""
+        """Return G of a band for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
         rows, columns = band.padded(tile)
         programs = band.tiles[0] * band.tiles[1]
         pairs = programs if self._hopper is None else self._hopper.loss_pairs(band.tiles)
         G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
         losses = self._buffer("losses", n * pairs * 2, torch.float32)
+
         arrays = p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses
         if self._hopper is not None:
             self._hopper.launch(arrays, band.tiles, shards=n, is_weighted=band.stride >= 0)
@@ -188,16 +217,18 @@ class StepLauncher:
                 STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision,
                 **self._flags, **self._launch,
             )  # fmt: skip
-        found[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
+
+        totals[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
     def _multiply_back(
         self, batch: StepBatch, run: ContiguousSteps, band: BandShape, G: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients with respect to a band's rows and to its columns, float32."""
+        """Return the gradients of a band's rows (G Y) and of its columns (G^T X), in float32."""
         G = G[run.steps]
         n, rows, columns = G.shape
         pitch = self.places.pitch
+
         x = self._blocks(run.first[0] * pitch + band.start, n, rows, pitch)
         if band.stride < 0:
             y = self._blocks(run.first[1] * pitch, n, columns, pitch)
@@ -206,16 +237,18 @@ class StepLauncher:
         return _multiply(G, y), _multiply(G.transpose(1, 2), x)
 
     def _taken_from(self, batch: StepBatch, band: BandShape) -> int:
-        """Return the first row of the columns that a band takes."""
+        """Return the first row of the copies of the columns that a band samples."""
         tile = self.shapes.tile
         before = [b.padded(tile)[1] for b in batch.shape.bands if b.stride >= 0 and b.start < band.start]
         return self.places.rows + len(batch) * sum(before)
 
     def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
+        """Return a view of the mirror: `count` blocks of `rows` rows, `pitch` rows apart."""
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
     def _update(self, batch: StepBatch, table: Tensor, side: int, gradients: Tensor) -> None:
+        """Apply Adagrad to one side of steps that compute all zeros."""
         p, places, shape = self.parameters, self.places, batch.shape
         rows = shape.columns if side else shape.rows
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
@@ -224,50 +257,62 @@ class StepLauncher:
             self.settings.weight_decay, batch.steps[0].learning_rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
-    def _run_sampled(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, found: Tensor) -> None:
-        n, shape = len(batch), batch.shape
-        sampled = shape.bands[1:]
-        size = len(sampled), n, self.places.pitch
+    def _run_sampled(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
+        """Submit a batch of steps that sample zeros."""
+        n = len(batch)
+        shape = batch.shape
+
+        # For every sampled band, step and column: its index among the sampled ones (or -1) and the weight of its zeros.
+        size = len(shape.bands) - 1, n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
+
+        # The gradients of rows and columns, for every run and band.
         runs = batch.runs
-        back: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
+        products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
         for number, band in enumerate(shape.bands):
             if band.stride >= 0:
                 self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
-            G = self._gradient(batch, band, table[number], cells, found) if band.rows else None
-            for parts, run in zip(back, runs, strict=True):
+
+            G = self._gradient(batch, band, table[number], cells, totals) if band.rows else None
+            for parts, run in zip(products, runs, strict=True):
                 parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, band, G))
-            del G  # the next band's may need a larger buffer
+            del G  # the next band may need a larger buffer
+
+        # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
-        for run, parts in zip(runs, back, strict=True):
+        for run, parts in zip(runs, products, strict=True):
             for side in (0, 1):
                 self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
+
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
-        found += rare * self._signs
-        grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
+        totals += rare * self._signs
+
         p = self.parameters
+        grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         kernels.refresh[grid](
             p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
     def _gather(self, batch: StepBatch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
-        """Take a band's columns for this step."""
+        """Copy the columns that a band samples in this step; places: rows of `places` and `taken` of the band."""
         p, band = self.parameters, batch.shape.bands[number]
         fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
+
         if self._strides is None or self._stride_count != self.shapes.stride_count:
             self._stride_count = self.shapes.stride_count
             starts, lengths = self.shapes.strides()
             self._strides = self._put(starts), self._put(lengths)
+
         padded = band.padded(self.shapes.tile)[1]
-        kernels.gather[(triton.cdiv(padded, TAKEN_AT_ONCE), len(batch))](
+        kernels.gather[(triton.cdiv(padded, GATHERED_COLUMNS), len(batch))](
             p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
             self.places.pitch, padded, P=self.places.padded_dim,
-            PP=triton.next_power_of_2(self.places.padded_dim), BN=TAKEN_AT_ONCE, **self._no_fusion(),
+            PP=triton.next_power_of_2(self.places.padded_dim), BN=GATHERED_COLUMNS, **self._no_fusion(),
         )  # fmt: skip
 
     def _no_fusion(self) -> dict[str, bool]:
-        # start + fraction x length, rounded as NumPy rounds it: the sample is the host's, to the last column.
+        # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as on the host.
         return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
 
     def _update_sampled(
@@ -279,13 +324,17 @@ class StepLauncher:
         parts: list[Tensor],
         side: int,
     ) -> None:
+        """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each band."""
         p, shape, pitch = self.parameters, batch.shape, self.places.pitch
         table, places, taken, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
+
+        # The kernel takes three parts; with two bands the third is not used.
         three = [*parts, parts[-1]][:3]
         second = shape.bands[2].start if len(shape.bands) > 2 else shape.rows
         width = self.places.padded_dim
         whole, rest = _two_powers(width)
+
         kernels.update_sampled[(size, len(run))](
             p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run.steps], taken[:, run.steps],
             table[0, run.steps], *three, *(part.shape[1] for part in three),
@@ -304,18 +353,19 @@ def _finite(number: float) -> float | None:
 def _make_hopper(
     mirror: Tensor, tile: KernelTile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
 ) -> HopperGradient | None:
-    """Return the gradient kernel for Hopper, or None where the plain one runs."""
+    """Return the gradient kernel for Hopper, or None if the plain kernel must be used."""
     if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
         return None
     if not triton.__version__.startswith(KNOWN_TRITONS):
         return None
+
     from swivel.training.backends.triton import hopper
 
     return hopper.HopperGradient(mirror, objective, rules) if hopper.fits(mirror, tile) else None
 
 
 def _two_powers(width: int) -> tuple[int, int]:
-    """Return two powers of two that hold `width` numbers, with as few to spare as may be.
+    """Return two powers of two whose sum is at least `width`, with as little padding as possible.
 
     >>> _two_powers(320), _two_powers(64), _two_powers(448)
     ((256, 64), (32, 32), (256, 256))
@@ -325,7 +375,7 @@ def _two_powers(width: int) -> tuple[int, int]:
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batch of products, summed and, where torch can, kept in float32."""
+    """Return a batch of products a b, accumulated in float32 and, if torch supports it, returned in float32."""
     if a.dtype == torch.float32:
         return torch.bmm(a, b)
     if a.device.type == "cuda":

@@ -1,9 +1,10 @@
-"""Where things lie on the device: blocks, bands, tiles and slots. Pure arithmetic, no device.
+"""Positions of blocks, bands, tiles and slots in the arrays of the device. Pure arithmetic, without a device.
 
-Blocks of both sides lie in one array, `pitch` rows apart: the row blocks, then the column blocks, then room for the
-columns that sampled bands take. Where not all blocks fit, some take turns in their places. A block's *slots* are its
-lists of observed cells, one after the other: those of the tiles of every band, then one for each row and one for each
-column (cells between features that are not common).
+The blocks of both sides are in one array (`SlotLayout`), `pitch` rows apart: first the row blocks, then the column
+blocks, then the columns that sampled bands copy. If not all blocks fit, groups of them share the same rows in turn.
+
+The *slots* of a block are its lists of observed cells: one for each tile of every band, then one for each row and one
+for each column, with the cells between features that are not common.
 """
 
 from __future__ import annotations
@@ -15,60 +16,74 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.training.backends.base import SamplingTier, Starts, ZeroSampling
+from swivel.training.backends.base import Starts
+from swivel.training.zero_sampling import SamplingTier, ZeroSampling
 
-# The columns of a kernel's table: a line of int64 for every shard and band.
+# The columns of the kernels' table, which has a line of int64 for every band and shard. X is the side of the cells'
+# rows, Y the side of their columns; "row" is a row of the joint array.
 FIELDS = (
-    "x0", "height", "y0", "width", "slot", "slot_columns", "cell0", "whole_y0", "stride0", "start",
-    "whole_height", "whole_width", "row_slots", "column_slots",
-)  # fmt: skip
+    "x0",  # first row of the band
+    "height",  # rows of the band
+    "y0",  # first row of the band's columns: those of the block, or the copies of the sampled ones
+    "width",  # columns of the band
+    "slot",  # slot of the band's first tile
+    "slot_columns",  # tiles per row of tiles that have a slot
+    "cell0",  # value to add to `starts`
+    "whole_y0",  # first row of the block's columns
+    "stride0",  # first stride of the band; -1: not sampled
+    "start",  # first row of the band, within the block
+    "whole_height",  # rows of the block
+    "whole_width",  # columns of the block
+    "row_slots",  # slot of the block's first row
+    "column_slots",  # slot of the block's first column
+)
 ALIGNED = 64  # vectors are padded to a multiple of this
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTile:
-    """Rows and columns of a tile, and how its kernel is launched."""
+    """Shape of a tile, and launch options of its kernel."""
 
     rows: int = 64
     columns: int = 128
-    depth: int = 64
+    depth: int = 64  # dimensions of the vectors that are multiplied at a time
     warps: int = 4
-    stages: int = 2
-    registers: int | None = 128
+    stages: int = 2  # loads in flight in the loop over the dimensions
+    registers: int | None = 128  # limit per thread; None: the compiler's choice
 
 
 @dataclass(frozen=True, slots=True)
 class BandShape:
-    """A band of a block: its rows, how many columns meet them, and its tiles."""
+    """A band of a block: its rows, the columns they are combined with, and its tiles."""
 
-    start: int
+    start: int  # first row within the block
     rows: int
     columns: int
-    tiles: tuple[int, int]
-    slot: int
-    slot_columns: int  # tiles in a row that have observed cells of their own
-    stride: int  # where its strides begin among those of all bands; -1: every column as it lies
+    tiles: tuple[int, int]  # rows and columns of tiles
+    slot: int  # slot of the first tile
+    slot_columns: int  # tiles per row of tiles that have a slot of observed cells
+    stride: int  # first stride in `Shapes.strides`; -1: not sampled, all columns in their place
 
     def padded(self, tile: KernelTile) -> tuple[int, int]:
-        """Return rows and columns, rounded up to whole tiles."""
+        """Return the number of rows and of columns, rounded up to whole tiles."""
         return self.tiles[0] * tile.rows, self.tiles[1] * tile.columns
 
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """A block of so many rows and columns."""
+    """Size of a block, its bands and its slots."""
 
     rows: int
     columns: int
-    common: tuple[int, int]  # rows and columns whose zeros are all taken
+    common: tuple[int, int]  # number of rows and of columns whose zeros are all computed
     bands: tuple[BandShape, ...]
-    row_slots: int
-    column_slots: int
-    slots: int
+    row_slots: int  # slot of the first row
+    column_slots: int  # slot of the first column
+    slots: int  # number of slots
 
     @property
     def is_sampled(self) -> bool:
-        """Whether some zeros are left out."""
+        """Whether some zeros are not computed."""
         return len(self.bands) > 1
 
 
@@ -76,14 +91,15 @@ class Shapes:
     """The shapes of all blocks of a run, and the strides of their sampled bands."""
 
     def __init__(self, zeros: ZeroSampling, tile: KernelTile) -> None:
-        self.zeros, self.tile = zeros, tile
+        self.zeros = zeros
+        self.tile = tile
         self._shapes: dict[tuple[int, int], BlockShape] = {}
         self._starts: list[NDArray[np.float64]] = []
         self._lengths: list[NDArray[np.float64]] = []
         self._strides = 0
 
     def of(self, rows: int, columns: int) -> BlockShape:
-        """Return the shape of a block."""
+        """Return the shape of a block of `rows` x `columns`; shapes are computed once."""
         key = rows, columns
         if key not in self._shapes:
             self._shapes[key] = self._make(rows, columns)
@@ -91,74 +107,83 @@ class Shapes:
 
     @property
     def stride_count(self) -> int:
-        """Strides of all bands so far."""
+        """Number of strides of all shapes so far."""
         return self._strides
 
     def strides(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return starts and lengths of the strides of all bands so far."""
-        nothing = np.zeros(1)
-        return np.concatenate([*self._starts, nothing]), np.concatenate([*self._lengths, nothing])
+        """Return starts and lengths of the strides of all shapes so far, and one unused stride at the end."""
+        unused = np.zeros(1)
+        return np.concatenate([*self._starts, unused]), np.concatenate([*self._lengths, unused])
 
     def _make(self, rows: int, columns: int) -> BlockShape:
-        levels = self.zeros.levels(rows, columns)
-        common = self.zeros.common_of(rows), self.zeros.common_of(columns)
-        slot, bands = 0, []
-        for number, level in enumerate(levels):
-            band = self._make_band(level, columns, slot, None if number == 0 else common[1])
+        tiers = self.zeros.tiers(rows, columns)
+        common = self.zeros.count_common(rows), self.zeros.count_common(columns)
+
+        # A sampled band has slots only for tiles with common columns; its other cells are in the slots of rows and
+        # columns, which follow those of the tiles.
+        bands: list[BandShape] = []
+        slot = 0
+        for number, tier in enumerate(tiers):
+            band = self._make_band(tier, columns, slot, None if number == 0 else common[1])
             slot += band.tiles[0] * band.slot_columns
             bands.append(band)
-        extra = rows + columns if len(levels) > 1 else 0
+
+        extra = rows + columns if len(tiers) > 1 else 0
         return BlockShape(rows, columns, common, tuple(bands), slot, slot + rows, slot + extra)
 
-    def _make_band(self, level: SamplingTier, columns: int, slot: int, common: int | None) -> BandShape:
-        rows = level.stop - level.start
+    def _make_band(self, tier: SamplingTier, columns: int, slot: int, common: int | None) -> BandShape:
+        """Return the band of a tier; `common` is the number of common columns, or None for the tier of common rows."""
+        rows = tier.stop - tier.start
         taken, stride = columns, -1
+
         if common is not None:
-            starts, lengths = level.starts, level.lengths
+            starts, lengths = tier.starts, tier.lengths
             if starts is None or lengths is None:
                 starts, lengths = np.arange(columns, dtype=np.float64), np.ones(columns)
             taken, stride = len(starts), self._strides
             self._starts.append(starts)
             self._lengths.append(lengths)
             self._strides += taken
+
         tiles = math.ceil(rows / self.tile.rows), math.ceil(taken / self.tile.columns)
-        with_cells = tiles[1] if common is None else math.ceil(common / self.tile.columns)
-        return BandShape(level.start, rows, taken, tiles, slot, with_cells, stride)
+        slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
+        return BandShape(tier.start, rows, taken, tiles, slot, slot_columns, stride)
 
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """How blocks lie in the joint array: slots at equal distances, the row blocks' first."""
+    """Places for blocks in the joint array at equal distances, first those of the row blocks."""
 
-    starts: Starts  # of the blocks among the rows, and among the columns, as the host has them
+    starts: Starts  # first row of each block in the host's arrays of rows and of columns, and the end
     dim: int
-    slots: int | None = None  # blocks that there is room for; None: all
+    slots: int | None = None  # blocks that the joint array can hold; None: all
 
     @cached_property
     def blocks(self) -> tuple[int, int]:
-        """Row blocks and column blocks."""
+        """Number of row blocks and of column blocks."""
         return len(self.starts[0]) - 1, len(self.starts[1]) - 1
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of every block: the row blocks', then the column blocks'."""
+        """Number of rows of every block: first the row blocks, then the column blocks."""
         return np.concatenate([np.diff(np.asarray(starts, np.int64)) for starts in self.starts])
 
     @cached_property
     def pitch(self) -> int:
-        """Rows from one slot to the next."""
+        """Distance between the first rows of two blocks, a multiple of 128 (two row tiles)."""
         return int(-(-self.sizes.max() // 128) * 128)
 
     @property
     def rows(self) -> int:
-        """Rows of all slots."""
-        return (len(self.sizes) if self.slots is None else self.slots) * self.pitch
+        """Number of rows of all blocks in the joint array, including unused rows."""
+        slots = len(self.sizes) if self.slots is None else self.slots
+        return slots * self.pitch
 
     @property
     def padded_dim(self) -> int:
-        """Length of a padded vector."""
+        """Number of values of a padded vector."""
         return -(-self.dim // ALIGNED) * ALIGNED
 
     def span(self, side: int, block: int) -> tuple[int, int]:
-        """Return first and last row of a block in the host's array of its side."""
+        """Return the first row of a block in the host's array of its side, and the end."""
         return int(self.starts[side][block]), int(self.starts[side][block + 1])

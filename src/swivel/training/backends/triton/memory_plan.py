@@ -1,7 +1,7 @@
-"""What of a run lies on the device and what in host memory. Pure arithmetic, no device.
+"""Which parameters of a run are on the device and which in host memory. Pure arithmetic, without a device.
 
-Receives what a run asks for and how much memory there is; hands on an arrangement: which groups of blocks have room
-on the device. Cells that do not fit besides are streamed; that is decided when they are counted.
+`DeviceMemoryEstimate` computes the bytes that a run needs; `choose_order` and `arrange` decide which groups of blocks
+are on the device at a time. Whether the cells are streamed is decided later, when they are counted (`cells`).
 """
 
 from __future__ import annotations
@@ -21,65 +21,68 @@ from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.schedule import group_starts
 
-MOST_SHARDS = 128  # in one launch: enough to fill the device many times over
-GRADIENT_BYTES = 5 << 28  # of the gradients with respect to the dot products, at most
-ENTRY_BYTES = 6  # an observed cell: place and count
-PIECE_BYTES = 200  # a cell that is being read: its place in the old blocks and in the new, masks, keys
-SORT_BYTES = 80  # an entry that is being sorted: key, count, their order, and the sort's own copies
-SLOT_BYTES = 40  # a slot whose start is being looked up
-LEAST_PIECE = 1 << 6  # cells that are read at a time, at least
-BUFFERS = 2  # one is filled while the other is read
-SLACK = 1.02  # tables, losses and what an allocator rounds up
-SKEW = 1.5  # entries of the largest block, in those of a block on average: blocks are interleaved, hence alike
-# A rough model of time, in steps: moving a block there and back (20 MB), handing a batch over.
-COPY, LAUNCH = 4, 2
+MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
+MAX_GRADIENT_BYTES = 5 << 28  # of G, the gradients with respect to the dot products, in one launch
+ENTRY_BYTES = 6  # entry of an observed cell: position (int16) and count (float32)
+PIECE_BYTES = 200  # cell that is being read: its old and its new position, masks, keys
+SORT_BYTES = 80  # entry that is being sorted: key, count, their order, and the copies that sorting makes
+SLOT_BYTES = 40  # slot whose start is being computed
+MIN_PIECE_CELLS = 1 << 6  # minimum of cells that are read at a time
+BUFFERS = 2  # buffers of streamed cells: one is filled while the kernels read the other
+SLACK = 1.02  # factor for tables, losses and the rounding of the allocator
+SKEW = 1.5  # entries of the largest block / mean; blocks are interleaved, so their sizes are similar
+# A rough model of time, in units of one step.
+COPY_STEPS = 4  # copying a block (20 MB) to the device and back
+LAUNCH_STEPS = 2  # submitting a batch
 
 
 def sort_bytes(entries: Any, slots: Any) -> Any:
-    """Return the bytes of entries and slots while they are sorted."""
+    """Return the bytes that sorting `entries` entries into `slots` slots needs."""
     return entries * SORT_BYTES + slots * SLOT_BYTES
 
 
 def index_bytes(shards: int, slots: int) -> int:
-    """Return the bytes that say where the cells of so many shards, of so many slots each, begin."""
+    """Return the bytes of the start of every slot, for `shards` shards of `slots` slots each."""
     return shards * (slots * 8 + 128) + 8
 
 
 @dataclass(frozen=True, slots=True)
 class Banks:
-    """The groups of blocks of one side, and the banks of slots in which some of them are at a time.
+    """The groups of blocks of one side, and the banks that hold some of them on the device.
+
+    A bank is a range of consecutive slots (places for blocks in the joint array), large enough for any group.
 
     >>> banks = Banks((0, 3, 5), banks=1, first=4)
     >>> banks.group_of(3), banks.slot(3, bank=0), banks.slots
     (1, 4, 3)
     """
 
-    starts: tuple[int, ...]  # of the groups among the blocks, and the end
+    starts: tuple[int, ...]  # first block of each group, and the end
     banks: int
-    first: int  # slot
+    first: int  # first slot of the side
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return len(self.starts) - 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether every group has a bank of its own."""
+        """Whether every group has its own bank, so that no group is ever moved."""
         return self.banks >= self.groups
 
     @property
-    def room(self) -> int:
-        """Slots of a bank."""
+    def slots_per_bank(self) -> int:
+        """Number of slots of a bank: the size of the largest group."""
         return max(last - first for first, last in pairwise(self.starts))
 
     @property
     def slots(self) -> int:
-        """Slots of all banks."""
-        return self.banks * self.room
+        """Number of slots of all banks."""
+        return self.banks * self.slots_per_bank
 
     def group_of(self, block: int) -> int:
-        """Return the group of a block."""
+        """Return the number of the group that contains a block."""
         return bisect_right(self.starts, block) - 1
 
     def blocks(self, group: int) -> range:
@@ -87,66 +90,77 @@ class Banks:
         return range(self.starts[group], self.starts[group + 1])
 
     def slot(self, block: int, bank: int) -> int:
-        """Return the slot of a block whose group is in a bank."""
-        return self.first + bank * self.room + block - self.starts[self.group_of(block)]
+        """Return the slot of a block if its group is in the bank `bank`."""
+        return self.first + bank * self.slots_per_bank + block - self.starts[self.group_of(block)]
 
 
 @dataclass(frozen=True)
 class DeviceMemoryEstimate:
-    """What a run asks for, in bytes."""
+    """Estimates of the device memory that a run needs, in bytes."""
 
     load: DeviceLoad
     tile: KernelTile
     itemsize: int  # of an operand of the products
-    fixed: int = 0  # what the libraries take for themselves
+    fixed: int = 0  # memory that libraries allocate
 
     @cached_property
     def places(self) -> SlotLayout:
-        """All blocks."""
+        """The layout of all blocks on the device."""
         return SlotLayout(self.load.starts, self.load.dim)
 
     @cached_property
     def shapes(self) -> tuple[BlockShape, ...]:
-        """The shapes that blocks have, either way round."""
+        """The distinct shapes of blocks, including those of mirrored blocks."""
         shapes = Shapes(self.load.zeros, self.tile)
         rows, columns = (np.unique(np.diff(np.asarray(starts))).tolist() for starts in self.load.starts)
+
         pairs = {(m, n) for m in rows for n in columns} | {(n, m) for m in rows for n in columns}
         return tuple(shapes.of(*pair) for pair in sorted(pairs))
 
     @cached_property
     def taken(self) -> int:
-        """Columns that sampled bands of a block take, at most."""
+        """Maximum number of columns that the sampled bands of a block copy."""
         return max(sum(band.padded(self.tile)[1] for band in shape.bands if band.stride >= 0) for shape in self.shapes)
 
-    def most(self, groups: tuple[int, int] | None) -> int:
-        """Return how many blocks go in one launch: a matter of the order alone, so that the results are, too."""
+    def max_blocks(self, groups: tuple[int, int] | None) -> int:
+        """Return the maximum number of blocks in one launch.
+
+        It depends only on the order of the blocks (`groups`), not on the memory, so that the results do, too.
+        """
         size = max(self._gradient_of(shape) for shape in self.shapes)
-        return int(max(1, min(MOST_SHARDS, GRADIENT_BYTES // size, *(groups or self.places.blocks))))
+        return int(max(1, min(MAX_SHARDS_PER_LAUNCH, MAX_GRADIENT_BYTES // size, *(groups or self.places.blocks))))
 
     def banks(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> tuple[Banks, Banks]:
-        """Return the banks of both sides, so many of each, or as many as there are groups."""
-        found: list[Banks] = []
-        for blocks, group, banks in zip(self.places.blocks, groups or self.places.blocks, count, strict=True):
-            starts = tuple(group_starts(blocks, group))
-            found.append(Banks(starts, min(banks, len(starts) - 1), found[0].slots if found else 0))
-        return found[0], found[1]
+        """Return the banks of both sides: `count` of each side, but no more than there are groups."""
+        row_blocks, column_blocks = self.places.blocks
+        row_group, column_group = groups or self.places.blocks
 
-    def parameters(self, slots: int, most: int) -> int:
-        """Return the bytes of parameters in so many slots, and of the columns taken for so many blocks."""
+        row_starts = tuple(group_starts(row_blocks, row_group))
+        rows = Banks(row_starts, min(count[0], len(row_starts) - 1), first=0)
+
+        column_starts = tuple(group_starts(column_blocks, column_group))
+        columns = Banks(column_starts, min(count[1], len(column_starts) - 1), first=rows.slots)
+        return rows, columns
+
+    def parameters(self, slots: int, max_blocks: int) -> int:
+        """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
         places = self.places
+        # Vectors and accumulators in float32; then, for every row, the mirror, the offset and the weight.
         masters = slots * places.pitch * places.dim * 8
-        rows = slots * places.pitch + most * self.taken + places.pitch
+        rows = slots * places.pitch + max_blocks * self.taken + places.pitch
         return masters + rows * (places.padded_dim * self.itemsize + 8)
 
-    def work(self, most: int) -> int:
-        """Return the bytes that so many blocks of a launch need besides."""
-        return self.fixed + int(SLACK * most * max(self._work_of(shape) for shape in self.shapes)) + (1 << 14)
+    def work(self, max_blocks: int) -> int:
+        """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks."""
+        largest = max(self._work_of(shape) for shape in self.shapes)
+        return self.fixed + int(SLACK * max_blocks * largest) + (1 << 14)
 
     def _gradient_of(self, shape: BlockShape) -> int:
-        """Return the bytes of the gradients with respect to the dot products of a band, the largest."""
+        """Return the bytes of G for the largest band of a block."""
         return max(math.prod(band.padded(self.tile)) for band in shape.bands) * self.itemsize
 
     def _work_of(self, shape: BlockShape) -> int:
+        """Return the bytes of the temporary arrays of one block of a launch; see `launch.StepLauncher`."""
         bands = [band.padded(self.tile) for band in shape.bands]
         back = sum(rows + columns for rows, columns in bands) * self.places.padded_dim * 4
         losses = max(band.tiles[0] * band.tiles[1] for band in shape.bands) * 24
@@ -156,89 +170,108 @@ class DeviceMemoryEstimate:
 
     @cached_property
     def entries(self) -> int:
-        """Entries of all observed cells, at most: two for a cell between features that are not common."""
+        """Upper bound of the entries of all observed cells: a cell between features that are not common has two."""
         return self.load.cells * (2 if any(shape.is_sampled for shape in self.shapes) else 1)
 
     @cached_property
     def largest(self) -> int:
-        """Entries of the largest block, about."""
+        """Estimate of the entries of the largest block."""
         rows, columns = self.places.blocks
         shards = rows * (rows + 1) // 2 if self.load.is_halved else rows * columns
         return math.ceil(min(self.entries, SKEW * self.entries / shards))
 
     @cached_property
     def index(self) -> int:
-        """Return the bytes that say where every slot of cells begins."""
+        """Bytes of the start of every slot of cells."""
         rows, columns = self.places.blocks
         return index_bytes(rows * columns, self.slots)
 
     @cached_property
     def slots(self) -> int:
-        """Lists of cells that a block has, at most, and the end."""
+        """Maximum number of slots of a block, and one that marks the end."""
         return 1 + max(shape.slots for shape in self.shapes)
 
-    def least(self, banks: tuple[Banks, Banks], most: int) -> int:
-        """Return the bytes without which an arrangement does not work, all cells being streamed."""
-        streaming = self.work(most) + min(self.entries, BUFFERS * most * self.largest) * ENTRY_BYTES
-        piece = min(self.load.cells, LEAST_PIECE) * PIECE_BYTES
+    def min_bytes(self, banks: tuple[Banks, Banks], max_blocks: int) -> int:
+        """Return the minimum of device memory for an arrangement of banks, if all cells are streamed."""
+        # While training: temporary arrays and the buffers of streamed cells.
+        streaming = self.work(max_blocks) + min(self.entries, BUFFERS * max_blocks * self.largest) * ENTRY_BYTES
+
+        # Before training: reading the cells in small pieces and sorting those of one block.
+        piece = min(self.load.cells, MIN_PIECE_CELLS) * PIECE_BYTES
         sorting = max(8 * piece, piece + int(sort_bytes(self.largest, self.slots)))
+
         slots = sum(side.slots for side in banks)
-        return self.parameters(slots, most) + self.index + max(streaming, sorting)
+        return self.parameters(slots, max_blocks) + self.index + max(streaming, sorting)
 
 
 def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:
-    """Return the sizes of the groups in which blocks are best trained, or None where all of them fit.
+    """Return the sizes of the groups of blocks that are best trained together, or None if all parameters fit.
 
-    Raises TrainingError where not even one row block and one column block do.
+    Raises TrainingError if not even one row block and one column block fit.
     """
     rows, columns = needs.places.blocks
     whole = needs.banks(None, (1, 1))
-    if memory is None or needs.least(whole, needs.most(None)) <= memory:
+    if memory is None or needs.min_bytes(whole, needs.max_blocks(None)) <= memory:
         return None
+
+    # With two banks per side, the next group is copied during the computation; one bank is the last resort.
     for count in (2, 1):
-        found = [
-            (_time_of_pass(needs.banks(groups, (count, count)), needs.most(groups)), groups)
-            for groups in ((p, q) for p in _sizes(rows) for q in _sizes(columns))
-            if needs.least(needs.banks(groups, (count, count)), needs.most(groups)) <= memory
-        ]
-        if found:
-            return min(found, key=lambda one: (one[0], -one[1][0], -one[1][1]))[1]
-    smallest = needs.least(needs.banks((1, 1), (1, 1)), 1)
+        fitting: list[tuple[float, int, int]] = []
+        for row_group in _sizes(rows):
+            for column_group in _sizes(columns):
+                groups = row_group, column_group
+                banks = needs.banks(groups, (count, count))
+                max_blocks = needs.max_blocks(groups)
+                if needs.min_bytes(banks, max_blocks) <= memory:
+                    fitting.append((_epoch_time(banks, max_blocks), -row_group, -column_group))
+        if fitting:
+            # The fastest; of those, the one with the largest groups.
+            _, row_group, column_group = min(fitting)
+            return -row_group, -column_group
+
+    smallest = needs.min_bytes(needs.banks((1, 1), (1, 1)), 1)
     raise TrainingError(
-        f"one block of rows and one of columns need {format_bytes(smallest)} of the device's memory and there are "
-        f"{format_bytes(memory)}; raise --device-memory, or lower --block-size or --dim"
+        f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
+        f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim"
     )
 
 
 def _sizes(blocks: int) -> list[int]:
-    """Return the sizes that equal groups can have."""
+    """Return the possible sizes of equal groups, the largest first."""
     return sorted({math.ceil(blocks / groups) for groups in range(1, blocks + 1)}, reverse=True)
 
 
-def _time_of_pass(banks: tuple[Banks, Banks], most: int) -> float:
-    """Return about how long an epoch takes, in steps."""
+def _epoch_time(banks: tuple[Banks, Banks], max_blocks: int) -> float:
+    """Return the estimated time of an epoch, in units of one step."""
     outer, inner = sorted(banks, key=lambda side: side.groups)
     steps = outer.starts[-1] * inner.starts[-1]
+
+    # The outer groups are copied once per epoch. The inner groups are copied for every outer group, except for the one
+    # that is still on the device from the previous outer group.
     moved = 0.0 if outer.is_whole else float(outer.starts[-1])
     if not inner.is_whole:
         moved += inner.starts[-1] * (1 + (outer.groups - 1) * (1 - 1 / inner.groups))
-    hidden = all(side.is_whole or side.banks > 1 for side in banks)
-    copies = COPY * moved
-    return (max(steps, copies) if hidden else steps + copies) + LAUNCH * steps / most
+    copies = COPY_STEPS * moved
+
+    # With a second bank, copies run during the computation.
+    is_overlapped = all(side.is_whole or side.banks > 1 for side in banks)
+    busy = max(steps, copies) if is_overlapped else steps + copies
+    return busy + LAUNCH_STEPS * steps / max_blocks
 
 
 def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory: int | None) -> tuple[Banks, Banks]:
-    """Return the banks in which the groups of an order take turns: one for each, or two, or one.
+    """Return the banks for an order of blocks: one for each group if they fit, else two per side, else one.
 
-    Raises TrainingError where the order needs more memory than there is; a run never changes its order.
+    Raises TrainingError if the order needs more than `memory` bytes; a run never changes its order.
     """
-    most = needs.most(groups)
+    max_blocks = needs.max_blocks(groups)
     choices = [needs.banks(groups, count) for count in (needs.places.blocks, (2, 2), (1, 1))]
     for banks in choices:
-        if memory is None or needs.least(banks, most) <= memory:
+        if memory is None or needs.min_bytes(banks, max_blocks) <= memory:
             return banks
+
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
-        f"this run trains {what} together, which needs {format_bytes(needs.least(choices[-1], most))} of the device's "
-        f"memory, and there are {format_bytes(memory or 0)}; free some, raise --device-memory, or start again"
+        f"this run trains {what} together, which needs {format_bytes(needs.min_bytes(choices[-1], max_blocks))} of "
+        f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again"
     )

@@ -1,8 +1,4 @@
-"""From a matrix to a folder of vectors: train, put rows and columns together, write.
-
-Receives a matrix, settings and perhaps vectors to start from; hands on the vectors in their folder. Which settings
-those are, and whether the folder is finished already, is `pipeline`'s affair.
-"""
+"""Train a matrix, combine rows and columns, and write the folder of vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from swivel.vectors import Vectors
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """What vectors are made from; `start` is what `init` has of the matrix."""
+    """What vectors are trained from; `start` holds the vectors of `init` for the rows and columns of the matrix."""
 
     matrix: Matrix
     config: TrainConfig
@@ -38,33 +34,33 @@ class TrainJob:
     start: WarmStart | None = None
 
     def provenance(self) -> dict[str, Any]:
-        """Return settings and inputs, as the manifest keeps them."""
+        """Return settings and inputs, as they are recorded in the manifest."""
         configs = {"train": result_settings(self.config), "vectors": result_settings(self.vectors_config)}
         inputs = {"matrix": self.matrix.fingerprint}
         return {"config": configs, "inputs": inputs | ({"init": self.start.fingerprint} if self.start else {})}
 
 
 def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig, init: Vectors | None) -> TrainJob:
-    """Return the job; raise ConfigError where `init` does not fit the matrix or the settings."""
+    """Return the job; raise ConfigError if `init` does not fit the matrix or the settings."""
     return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
 
 
 def make_vectors(job: TrainJob, path: Path, options: RunOptions) -> Vectors:
-    """Train, or go on from the last checkpoint, and write the folder."""
+    """Train, or resume from the last checkpoint, and write the folder."""
     with contextlib.closing(choose_workers(options)) as workers:
         if workers.is_leader:
             _lead(job, path, options, workers)
         else:
             _follow(job, options, workers)
-        workers.any_rank(True)  # Whoever follows waits here until all is written.
+        workers.any_rank(True)  # Other ranks wait here until everything is written.
     return vectors.load(path)
 
 
 def _follow(job: TrainJob, options: RunOptions, workers: Executor) -> None:
-    """Train with a process that leads, and write nothing; that one compares the matrix with its checksums."""
+    """Train together with the leading process, which verifies the matrix and writes the result."""
     job.matrix.trust()
     with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
-        train_matrix(job.matrix, job.config, folder=Path(folder), threads=options.thread_count, workers=workers)
+        train_matrix(job.matrix, job.config, folder=Path(folder), threads=options.thread_count, executor=workers)
 
 
 def _lead(job: TrainJob, path: Path, options: RunOptions, workers: Executor) -> None:
@@ -75,9 +71,11 @@ def _lead(job: TrainJob, path: Path, options: RunOptions, workers: Executor) -> 
             "progress": options.progress,
             "start": _join(job, options),
         }
-        with stop_on_signals():  # Asked after the last step: what was trained is written before anyone leaves.
-            trained = train_matrix(job.matrix, job.config, folder=path, workers=workers, **how)
+
+        with stop_on_signals():  # A signal after the last step ends the process once the result is written.
+            trained = train_matrix(job.matrix, job.config, folder=path, executor=workers, **how)
             assert trained is not None
+
             result = _combine(job, trained)
             facts = {**vectors.write_vectors(folder, result), **_training_facts(job.matrix, trained)}
             folder.finish(**job.provenance(), facts=facts)
@@ -95,7 +93,8 @@ def _join(job: TrainJob, options: RunOptions) -> WarmStart | None:
 def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
     matrix, parts = job.matrix, job.matrix.columns_per_row
     columns = vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums)
-    has_scores = job.config.objective == "swivel"  # GloVe's w . c is no PMI: its columns live in the sum alone.
+
+    has_scores = job.config.objective == "swivel"  # GloVe's w . c is not PMI, so its columns are used for the sum only.
     result = Vectors(
         vectors.VectorTable(matrix.rows, trained.rows, matrix.row_sums),
         columns if has_scores else None,
@@ -107,10 +106,10 @@ def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
 
 
 def _turn(result: Vectors, init: Vectors | None) -> Vectors:
-    """Return vectors turned to where the old ones are.
+    """Return vectors rotated toward the old ones.
 
-    The axes of an SVD change signs and places at the slightest change of what it is given. A rotation brings old words
-    back to their place and changes no cosine between two words.
+    The axes of an SVD change sign and order with the slightest change of its input. A rotation moves old words close to
+    their old vectors and changes no cosine between two words.
     """
     if init is None or init.dim != result.dim:
         return result

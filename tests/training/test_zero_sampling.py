@@ -1,4 +1,4 @@
-"""Sampled zeros: without bias, and never at the expense of an observed cell."""
+"""Sampled zeros are unbiased, and every observed cell is computed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from swivel.training.backends import ParameterBlock, StepSettings, ZeroSampling
+from swivel.training.backends import ParameterBlock, StepSettings
 from swivel.training.backends.reference import block_gradients
 from swivel.training.objective import Objective, column_offsets, row_offsets
+from swivel.training.zero_sampling import ZeroSampling
 
 SAMPLED = ZeroSampling(common=0.1, middle=0.4, share=0.05)
 shares = st.floats(1e-4, 1.0)
@@ -28,7 +29,7 @@ class Cells:
 
 
 def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
-    """How often each zero of a block counts in one step."""
+    """Return the weight of each zero of a block in one step."""
     weights = np.full(shape, np.nan)
     for band in zeros.bands(*shape, seed):
         weights[band.start : band.stop] = 0
@@ -39,7 +40,7 @@ def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
 @settings(deadline=None)
-def test_bands_meet_every_row_once(
+def test_every_row_is_in_exactly_one_band(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
     bands = list(ZeroSampling(common, middle, share).bands(rows, columns, (seed,)))
@@ -64,7 +65,7 @@ def test_chosen_columns_are_distinct_ascending_and_weighted(
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
 @settings(deadline=None)
-def test_zeros_of_common_rows_and_columns_count_once_always(
+def test_zeros_of_common_rows_and_columns_always_have_weight_one(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
     weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
@@ -74,10 +75,10 @@ def test_zeros_of_common_rows_and_columns_count_once_always(
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
 @settings(deadline=None)
-def test_weights_of_a_row_sum_to_its_columns_level_by_level(
+def test_weights_of_a_row_sum_to_the_number_of_columns_of_each_tier(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    """A level's columns are chosen evenly and weigh size / taken: together they weigh what all of them would."""
+    """The sampled columns of a tier have weight size / sampled each, so they sum to the size of the tier."""
     weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
     edges = [0, round(columns * common), round(columns * max(common, middle)), columns]
     for start, stop in pairwise(edges):
@@ -91,20 +92,21 @@ def test_every_zero_has_an_expected_weight_of_one() -> None:
         weights = weights_of(SAMPLED, shape, (seed,))
         total += weights
         squares += weights**2
+
     mean = total / seeds
     error = np.sqrt((squares / seeds - mean**2) / seeds)
     assert squares.max() > 2 * seeds, "nothing was sampled"
     assert np.all(np.abs(mean - 1) <= 5 * error + 1e-6)
 
 
-def test_rarer_levels_are_sampled_more_thinly() -> None:
+def test_rarer_tiers_are_sampled_less_densely() -> None:
     weights = weights_of(ZeroSampling(common=0.05, middle=0.3, share=0.0125), (1000, 1000), (1,))
     heaviest = [[weights[r, c].max() for c in (slice(50, 300), slice(300, None))] for r in (100, 900)]
     assert heaviest[0][0] < heaviest[0][1] < heaviest[1][1]
     assert (weights > 0).mean() < 0.25
 
 
-def test_the_same_seed_takes_the_same_columns_and_another_seed_others() -> None:
+def test_the_sample_depends_on_the_seed_alone() -> None:
     first, again, other = (weights_of(SAMPLED, (50, 60), seed) for seed in ((1, 2), (1, 2), (1, 3)))
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
@@ -128,16 +130,18 @@ def block() -> tuple[Cells, ParameterBlock, ParameterBlock]:
 def test_expected_gradient_and_loss_are_the_full_ones(block: tuple[Cells, ParameterBlock, ParameterBlock]) -> None:
     seeds = 400
     full_loss, *full = block_gradients(*block, StepSettings(Objective(), ZeroSampling(), 0.0), (0,))
-    found = [block_gradients(*block, StepSettings(Objective(), SAMPLED, 0.0), (seed,)) for seed in range(seeds)]
+    results = [block_gradients(*block, StepSettings(Objective(), SAMPLED, 0.0), (seed,)) for seed in range(seeds)]
+
     for side in (0, 1):
-        samples = np.array([gradients[side] for _, *gradients in found])
+        samples = np.array([gradients[side] for _, *gradients in results])
         error = samples.std(0) / np.sqrt(seeds)
         assert error.max() > 1e-3, "nothing was sampled"
         z = (samples.mean(0) - full[side]) / np.maximum(error, 1e-9)
         assert np.abs(z).max() < 5
         assert np.sqrt((z**2).mean()) < 1.5
-    unobserved = np.array([loss.unobserved for loss, *_ in found])
+
+    unobserved = np.array([loss.unobserved for loss, *_ in results])
     assert unobserved.mean() == pytest.approx(full_loss.unobserved, abs=5 * unobserved.std() / np.sqrt(seeds))
-    assert {loss.observed_cells for loss, *_ in found} == {full_loss.observed_cells}
-    for loss, *_ in found:
+    assert {loss.observed_cells for loss, *_ in results} == {full_loss.observed_cells}
+    for loss, *_ in results:
         assert loss.observed == pytest.approx(full_loss.observed, rel=1e-12)

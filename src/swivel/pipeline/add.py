@@ -1,0 +1,59 @@
+"""`swivel add`: matrices to their sum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swivel.errors import ConfigError
+from swivel.pipeline.result_folder import folder_or_temporary, is_done
+from swivel.runtime.options import RunOptions
+from swivel.storage import hold_folder
+
+if TYPE_CHECKING:
+    from swivel.counts import Matrix
+
+
+def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: RunOptions | None = None) -> Matrix:
+    """Return the sum of matrices, cell by cell of equal labels, written to `out` or to a temporary folder.
+
+    Vocabularies may differ: the sum has the labels of all matrices, by decreasing count. Matrices counted from parts
+    of a text with the same words add up to the matrix that is counted from the whole text, bit for bit.
+
+    Parameters
+    ----------
+    matrices
+        Two or more matrices, or their folders, counted with the same window, weight and columns.
+
+    Raises
+    ------
+    CountsError
+        If they were counted differently, or if one has columns of another kind.
+
+    Examples
+    --------
+    >>> from swivel.pipeline.count import count
+    >>> settings = {"min_count": 1, "columns": "symmetric"}
+    >>> total = add(count(["tea milk"], **settings), count(["milk sugar", "tea milk"], **settings))
+    >>> total.count("tea", "milk"), total.rows.tokens
+    (2.0, ('milk', 'tea', 'sugar'))
+    """
+    from swivel.counts import open_matrix
+    from swivel.counts.add import SumTarget, add_matrices, shared_config
+
+    options = options or RunOptions()
+    if len(matrices) < 2:
+        raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
+
+    opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
+    config = shared_config(opened)
+    inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
+
+    with folder_or_temporary(out) as folder:
+        if is_done(folder.path, "matrix", {"config": config, "inputs": inputs}, options):
+            return open_matrix(folder.path)
+
+        with hold_folder(folder.path):
+            for matrix in opened:
+                matrix.verify()
+            return folder.keep(add_matrices(opened, SumTarget(folder.path, config, inputs), options))

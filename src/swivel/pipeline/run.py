@@ -1,0 +1,94 @@
+"""`swivel run`: text to vectors in one call; finished stages are not repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import StorageError
+from swivel.pipeline.count import count
+from swivel.pipeline.settings import given, make_options, settings_of, split_settings
+from swivel.pipeline.train import train
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import Progress, Stopwatch
+from swivel.storage import hold_folder
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from swivel.config import RunSettings
+    from swivel.corpus import Texts
+    from swivel.vectors import Vectors
+
+
+def run(
+    texts: Texts,
+    out: str | Path,
+    *,
+    recipe: str = "default",
+    vocabulary: Vocabulary | Iterable[str] | None = None,
+    init: Vectors | str | Path | None = None,
+    window: int | None = None,
+    min_count: int | None = None,
+    dim: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+    options: RunOptions | None = None,
+    **settings: Unpack[RunSettings],
+) -> Vectors:
+    """Count and train: text to the matrix `out/matrix` and the vectors `out/vectors`.
+
+    Finished stages are not repeated, and an interrupted one is resumed. With `RunOptions(report=True)` the report
+    `out/report.html` is written, too.
+
+    Parameters
+    ----------
+    texts, vocabulary, window, min_count
+        As in `swivel.count`.
+    init, dim, epochs, seed, device
+        As in `swivel.train`.
+    recipe
+        Named settings: default, fast, paper or glove.
+    threads, memory, progress
+        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
+    options
+        Further run options: `RunOptions`.
+    settings
+        Other fields of the configuration of any stage.
+    """
+    named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
+    chosen: dict[str, Any] = {**settings, **named}
+    split_settings(recipe, chosen, *STAGES.values())
+    for_count = settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig)
+    for_train = settings_of(chosen, TrainConfig, VectorsConfig)
+
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise StorageError(f"{path}: not a folder")
+
+    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    with hold_folder(path), reported(path, options) as timed:
+        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, options=timed, **for_count)
+        return train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)
+
+
+@contextmanager
+def reported(path: Path, options: RunOptions) -> Iterator[RunOptions]:
+    """Yield the options for the stages of a run; one report of all stages is written when the block ends."""
+    watch = Stopwatch(options.progress)
+    yield dataclasses.replace(options, progress=watch, report=False)
+
+    if options.report:
+        from swivel.counts import open_matrix
+        from swivel.reports.run_report import leave_report
+
+        leave_report(path / "vectors", open_matrix(path / "matrix"), path, watch, options)

@@ -1,0 +1,109 @@
+"""`swivel train`: a matrix to vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swivel.config import TrainConfig, VectorsConfig
+from swivel.errors import ConfigError
+from swivel.pipeline.result_folder import folder_or_temporary, is_done
+from swivel.pipeline.settings import given, make_options, split_settings
+from swivel.runtime.estimates import check_libraries
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import Progress, Stopwatch
+from swivel.runtime.resources import find_rank
+from swivel.runtime.signals import defer_signals
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from swivel.config import TrainSettings
+    from swivel.counts import Matrix
+    from swivel.vectors import Vectors
+
+
+def train(
+    matrix: Matrix | str | Path,
+    out: str | Path | None = None,
+    *,
+    recipe: str = "default",
+    init: Vectors | str | Path | None = None,
+    dim: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+    options: RunOptions | None = None,
+    **settings: Unpack[TrainSettings],
+) -> Vectors:
+    """Train vectors for a matrix and return them; they are written to the folder `out`, if there is one.
+
+    An interrupted run is resumed from its last checkpoint when the function is called again with the same arguments;
+    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too.
+
+    Parameters
+    ----------
+    matrix
+        A matrix, or the folder of one.
+    recipe
+        Named settings: default, fast, paper or glove.
+    init
+        Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
+        words are added, and a third of the epochs is enough. `dim` is that of `init`.
+    dim, epochs, seed
+        Dimensions of a vector, number of times that every cell is visited, seed of all random numbers.
+    device
+        "auto", "cpu", "cuda", or any device as torch names it.
+    threads, memory, progress
+        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
+    options
+        Further run options: `RunOptions`.
+    settings
+        Other fields of TrainConfig and VectorsConfig.
+    """
+    check_libraries("training")
+    with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
+        from swivel import vectors
+        from swivel.counts import open_matrix
+        from swivel.pipeline.train_job import make_job, make_vectors
+        from swivel.reports.run_report import leave_report
+        from swivel.vectors.formats import open_vectors
+
+    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+    init = open_vectors(init) if isinstance(init, (str, Path)) else init
+    if init is not None and dim is None:
+        dim = init.rows.shape[1]
+    if out is None and find_rank() is not None:
+        raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
+
+    chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
+    job = make_job(matrix, *_resolve_configs(matrix, recipe, chosen), init)
+
+    watch = Stopwatch(options.progress)
+    with folder_or_temporary(out) as folder:
+        if is_done(folder.path, "vectors", job.provenance(), options):
+            result = vectors.load(folder.path)
+        else:
+            result = make_vectors(job, folder.path, dataclasses.replace(options, progress=watch))
+
+        if options.report and out is not None:
+            leave_report(folder.path, matrix, folder.path, watch, options)
+        return folder.keep(result)
+
+
+def _resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
+    """Return the configurations of training and of the vectors; rows are not added to columns of another kind."""
+    train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
+    if not matrix.columns_per_row and vectors_config.combine != "rows":
+        if settings.get("combine") is not None:
+            raise ConfigError(
+                f"combine must be rows for a matrix whose columns are not its rows' words, got {settings['combine']!r}"
+            )
+        vectors_config = dataclasses.replace(vectors_config, combine="rows")
+    return train_config, vectors_config

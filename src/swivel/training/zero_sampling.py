@@ -1,0 +1,159 @@
+"""Sampling of the unobserved cells that a training step computes.
+
+A block has far more unobserved cells (zeros) than observed ones. `ZeroSampling` selects the columns whose zeros a step
+computes for each band of rows, and the weight of each zero, so that the expected gradient is that of all zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RowBand:
+    """Consecutive rows of a block that are combined with the same columns in one step."""
+
+    start: int
+    stop: int
+    chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
+    weights: NDArray[np.float32] | None = None  # weight of a zero in each chosen column; None: 1
+
+    def pieces(self, max_rows: int) -> list[RowBand]:
+        """Return the band split into pieces of at most `max_rows` rows."""
+        if self.stop - self.start <= max_rows:
+            return [self]
+
+        starts = range(self.start, self.stop, max_rows)
+        return [replace(self, start=start, stop=min(start + max_rows, self.stop)) for start in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingTier:
+    """Rows of a block in one tier of frequency, and the strides over the columns they are combined with.
+
+    A step takes one column from every stride.
+    """
+
+    start: int
+    stop: int
+    starts: NDArray[np.float64] | None = None  # first column of each stride; None: every column is taken
+    lengths: NDArray[np.float64] | None = None  # columns in each stride
+    weights: NDArray[np.float32] | None = None  # weight of a zero in the column taken from each stride
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroSampling:
+    """Which unobserved cells a step computes: all, or a sample of those between features that are not common.
+
+    Rows and columns of a block are sorted by descending frequency and divided into three tiers: common (the first
+    fraction `common` of them), middle (up to the fraction `middle`) and rare. A step computes all zeros of common rows
+    and of common columns. For the other rows it draws a new sample of the middle and rare columns, and weights each
+    zero by the inverse of its sampling probability, so that the expected gradient equals the full gradient.
+
+    The gradient of the hinge is proportional to the product of the two frequencies. The sampling probability with the
+    lowest variance decreases with it: share / (r s), where r and s are the relative ranks at the middle of the row
+    tier and of the column tier.
+
+    Parameters
+    ----------
+    common : float
+        Fraction of the rows and of the columns that are common. With 1.0, no zero is sampled.
+    middle : float
+        Fraction of the rows and of the columns that are common or in the middle tier.
+    share : float
+        Sampling probability of a zero at the relative ranks r = s = 1.
+    """
+
+    common: float = 1.0
+    middle: float = 1.0
+    share: float = 1.0
+
+    def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowBand]:
+        """Yield the bands of one step; every row of the block is in exactly one band."""
+        for number, tier in enumerate(self.tiers(rows, columns), -1):
+            if tier.starts is None or tier.lengths is None:
+                yield RowBand(tier.start, tier.stop)
+            else:
+                chosen = tier.starts + step_fraction(seed, number) * tier.lengths
+                yield RowBand(tier.start, tier.stop, chosen.astype(np.int64), tier.weights)
+
+    @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
+    def tiers(self, rows: int, columns: int) -> tuple[SamplingTier, ...]:
+        """Return the tiers of the rows of a block, the common rows first."""
+        tiers = [SamplingTier(0, self.count_common(rows))]
+
+        for start, stop, rank in self._sampled_tiers(rows):
+            starts, lengths, weights = self._strides(columns, rank)
+            if len(starts) == columns:
+                tiers.append(SamplingTier(start, stop))
+            else:
+                tiers.append(SamplingTier(start, stop, starts, lengths, weights))
+
+        return tuple(tiers)
+
+    def count_common(self, size: int) -> int:
+        """Return how many of `size` rows, or columns, of a block are common."""
+        tiers = self._sampled_tiers(size)
+        return tiers[0][0] if tiers else size
+
+    @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
+    def _sampled_tiers(self, size: int) -> list[tuple[int, int, float]]:
+        """Return start, stop and middle rank (relative, geometric mean) of the middle and the rare tier."""
+        edges = [round(size * self.common), round(size * max(self.middle, self.common)), size]
+        return [
+            (start, stop, math.sqrt((start + 0.5) * (stop - 0.5)) / size)
+            for start, stop in pairwise(edges)
+            if stop > start
+        ]
+
+    @lru_cache(maxsize=256)  # noqa: B019
+    def _strides(
+        self, columns: int, row_rank: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+        """Return starts, lengths and weights of the strides over the columns for one tier of rows.
+
+        The columns of a tier are taken at equal distances from a random start (systematic sampling). All of them have
+        the same probability, all frequencies are represented, and the length of a stride is the inverse of the
+        probability, that is, the weight of the zeros of its column.
+        """
+        # Each common column is a stride of length 1.
+        common = self.count_common(columns)
+        starts: list[NDArray[np.float64]] = [np.arange(common, dtype=np.float64)]
+        lengths: list[NDArray[np.float64]] = [np.ones(common)]
+
+        for start, stop, rank in self._sampled_tiers(columns):
+            size = stop - start
+            count = min(size, max(1, round(size * self.share / (row_rank * rank))))
+            starts.append(np.asarray(start + np.arange(count) * (size / count), np.float64))
+            lengths.append(np.full(count, size / count))
+
+        all_lengths = np.concatenate(lengths)
+        return np.concatenate(starts), all_lengths, all_lengths.astype(np.float32)
+
+
+def step_fraction(seed: Sequence[int], number: int) -> float:
+    """Return the position within every stride, in [0, 1), of the column that a step takes for tier `number`."""
+    # Below 1, so that rounding does not reach the next stride.
+    return min(random_fraction((*seed, number)), 1 - 1e-9)
+
+
+def random_fraction(seed: Sequence[int]) -> float:
+    """Return a number in [0, 1) that depends only on the seed (splitmix64 over its parts).
+
+    The quality equals that of a NumPy generator, but creating one takes too long for a single step.
+    """
+    state = 0
+    for part in seed:
+        state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+
+    return (state >> 11) / (1 << 53)

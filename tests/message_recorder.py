@@ -1,0 +1,13 @@
+"""A progress object for tests that records messages."""
+
+from swivel.runtime.progress import SilentProgress
+
+
+class MessageRecorder(SilentProgress):
+    """Keeps all messages in `lines` and shows nothing."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
