@@ -46,8 +46,11 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# What needs one core runs side by side. Idle threads sleep instead of spinning (OMP_WAIT_POLICY), because two processes
-# with two threads each share two cores.
+# Idle threads sleep instead of spinning, because two processes with two threads each share two cores. A process that
+# crashes is not replaced: the tests end and say which one it was; xdist's scheduler by groups would wait for ever.
+PYTEST = OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 --max-worker-restart 0
+
+# What needs one core runs side by side.
 check: setup
 	$(MAKE) --jobs 2 types lint kernels
 
@@ -55,10 +58,10 @@ kernels: setup
 	$(BIN)/python tools/compile_kernels.py
 
 test: check
-	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: check
-	OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2
+	$(PYTEST)
 
 test-variants: setup
 	$(BIN)/python tools/variants.py $(VARIANTS)

@@ -31,7 +31,7 @@ class Stopping(SilentProgress):
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.rounds -= bool(note)
-        if self.rounds == 0 and os.environ["RANK"] == str(self.rank):
+        if note and self.rounds == 0 and os.environ["RANK"] == str(self.rank):
             os.kill(os.getpid(), 2)
 
 

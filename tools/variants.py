@@ -67,7 +67,19 @@ def list_variants(cache: Path) -> dict[str, dict[str, str]]:
 
 def run_tests(variables: dict[str, str], tests: list[str], processes: int) -> dict[str, object]:
     """Run the tests once and return how that ended."""
-    command = [sys.executable, "-m", "pytest", "-n", str(processes), "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        str(processes),
+        "--max-worker-restart=0",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
     started = time.monotonic()
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive", **variables}  # as `make test` sets it
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

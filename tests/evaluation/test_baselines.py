@@ -71,7 +71,8 @@ class ProgressSum(SilentProgress):
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.done += amount
         if self.stop_with is not None and len(self.totals) == 2:
-            os.kill(os.getpid(), self.stop_with)
+            number, self.stop_with = self.stop_with, None  # once: a second SIGTERM would end this process
+            os.kill(os.getpid(), number)
 
 
 def train(method: str = "sgns", config: BaselineConfig = CONFIG, **keywords: object) -> Vectors:

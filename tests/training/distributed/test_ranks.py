@@ -31,7 +31,7 @@ class StopAlone(SilentProgress):
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.rounds -= bool(note)
-        if self.rounds == 0:
+        if note and self.rounds == 0:
             os.kill(os.getpid(), signal.SIGINT)
 
 
