@@ -343,7 +343,6 @@ class CountSettings(TypedDict, total=False):
     columns: str | None
     near: int | None
     oov: str | None
-    device: str | None
     device_memory: str | None
 
 
@@ -379,48 +378,8 @@ class TrainSettings(TypedDict, total=False):
     spectrum: float | None
 
 
-class RunSettings(TypedDict, total=False):
+class RunSettings(CountSettings, TrainSettings):
     """Keyword arguments of `swivel.run` beside the explicit ones; None takes the value of the recipe."""
-
-    tokenizer: str | None
-    unit: str | None
-    lowercase: bool | None
-    encoding: str | None
-    errors: str | None
-    max_size: int | None
-    left: int | None
-    right: int | None
-    weight: str | None
-    columns: str | None
-    near: int | None
-    oov: str | None
-    device_memory: str | None
-    block_size: int | None
-    largest_block: int | None
-    learning_rate: float | None
-    initial_accumulator: float | None
-    weight_decay: float | None
-    objective: str | None
-    end: str | None
-    tolerance: float | None
-    zeros: str | None
-    common: float | None
-    middle: float | None
-    share: float | None
-    shift: float | None
-    confidence_base: float | None
-    confidence_scale: float | None
-    confidence_power: float | None
-    confidence_most: float | None
-    unseen: float | None
-    dtype: str | None
-    backend: str | None
-    ranks: int | None
-    checkpoint_minutes: float | None
-    combine: str | None
-    column_weight: float | None
-    sum_weight: float | None
-    spectrum: float | None
 
 
 STAGES = {

@@ -34,6 +34,7 @@ def count(
     vocabulary: Vocabulary | Iterable[str] | None = None,
     window: int | None = None,
     min_count: int | None = None,
+    device: str | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
     progress: Progress | None = None,
@@ -54,6 +55,8 @@ def count(
         How many tokens on either side co-occur with a token.
     min_count
         Leave out tokens that occur fewer times.
+    device
+        "auto", "cpu", "cuda", or any device as torch names it.
     threads, memory, progress
         Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
     options
@@ -73,7 +76,11 @@ def count(
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     _check_single_process()
     corpus_config, vocabulary_config, count_config = split_settings(
-        recipe, {**settings, **given(window=window, min_count=min_count)}, CorpusConfig, VocabularyConfig, CountConfig
+        recipe,
+        {**settings, **given(window=window, min_count=min_count, device=device)},
+        CorpusConfig,
+        VocabularyConfig,
+        CountConfig,
     )
     listed = list_tokens(vocabulary)
 
