@@ -38,8 +38,9 @@ expect.set_options(timeout=TIMEOUT_MILLISECONDS)
 def serve(exploration: Any) -> Iterator[str]:
     """Run a server in a thread and yield its URL."""
     with explorer.listen("127.0.0.1", 0) as listener:
-        warm(exploration)
+        # In the order of `explorer.serve`: FastAPI and the maps' thread must not both change the filters of warnings.
         server = make_server(exploration, "127.0.0.1")
+        warm(exploration)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield explorer.name_url(listener)
