@@ -296,11 +296,11 @@ def test_an_error_in_the_report_does_not_make_the_run_fail(
 def test_only_the_leader_writes_the_report(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swivel.reports.run_report import leave_report
+    from swivel.reports.run_report import write_run_report
 
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.reports.run_report.write.find_rank", lambda rank=rank: (rank, 2, 2))
-        leave_report(trained, planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
+        write_run_report(trained, planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 
 

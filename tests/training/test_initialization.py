@@ -30,7 +30,7 @@ from swivel.training.fold_in import MIN_WEIGHT_DECAY
 from swivel.training.initialization import WARM_ACCUMULATOR, fewer_epochs, find_start, fingerprint_vectors, make_arrays
 from swivel.training.objective import Objective, loss_and_gradient
 from swivel.training.schedule import default_epochs
-from swivel.training.warm_start import UNSEEN_WEIGHT, join_words
+from swivel.training.warm_start import UNSEEN_WEIGHT, add_new_words
 from swivel.vectors import Vectors, VectorTable, load
 
 DIM = 8
@@ -158,7 +158,7 @@ def test_new_words_solve_their_least_squares_problem(recipe: str, tmp_path: Path
     matrix, vectors = make_sum(tmp_path / "sum", recipe)
     config = TrainConfig(dim=4)
     start = find_start(matrix, vectors, config)
-    joined = join_words(matrix, start, config, threads=2)
+    joined = add_new_words(matrix, start, config, threads=2)
     table, objective = matrix.to_scipy().toarray(), Objective()
     row, known = joined.rows.places[len(start.rows.places)], start.columns.places
     C, x = start.columns.vectors.astype(np.float64), table[row, known]
@@ -180,7 +180,7 @@ def test_joined_words_start_with_a_lower_loss_than_random_ones(tmp_path: Path) -
     matrix, vectors = make_sum(tmp_path / "sum", "fast")
     config = TrainConfig(dim=4)
     start = find_start(matrix, vectors, config)
-    joined = join_words(matrix, start, config)
+    joined = add_new_words(matrix, start, config)
     table, sums, orders = matrix.to_scipy().toarray(), [matrix.row_sums] * 2, [np.arange(len(matrix.rows))] * 2
     offsets = np.log(matrix.total) - np.add.outer(np.log(matrix.row_sums), np.log(matrix.row_sums))
     losses = []
@@ -197,7 +197,7 @@ def test_word_without_counts_with_old_words_starts_from_a_random_vector(tmp_path
     vectors = train(old, recipe="fast", dim=4, epochs=2, **QUICK)
     matrix = add(old, count(["rum gin"] * 2, recipe="fast", min_count=1))
     start = find_start(matrix, vectors, TrainConfig(dim=4))
-    joined = join_words(matrix, start, TrainConfig(dim=4))
+    joined = add_new_words(matrix, start, TrainConfig(dim=4))
     assert joined.rows.places.tolist() == start.rows.places.tolist()
     assert len(train(matrix, recipe="fast", init=vectors, **QUICK)) == 4
 

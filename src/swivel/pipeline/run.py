@@ -89,6 +89,6 @@ def reported(path: Path, options: RunOptions) -> Iterator[RunOptions]:
 
     if options.report:
         from swivel.counts import open_matrix
-        from swivel.reports.run_report import leave_report
+        from swivel.reports.run_report import write_run_report
 
-        leave_report(path / "vectors", open_matrix(path / "matrix"), path, watch, options)
+        write_run_report(path / "vectors", open_matrix(path / "matrix"), path, watch, options)

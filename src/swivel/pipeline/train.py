@@ -15,7 +15,7 @@ from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Stopwatch
 from swivel.runtime.resources import find_rank
-from swivel.runtime.signals import defer_signals
+from swivel.runtime.signals import defer_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -70,8 +70,10 @@ def train(
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
         from swivel import vectors
         from swivel.counts import open_matrix
-        from swivel.pipeline.train_job import make_job, make_vectors
-        from swivel.reports.run_report import leave_report
+        from swivel.pipeline.train_job import extend_start, make_job, open_output, write_result
+        from swivel.reports.run_report import write_run_report
+        from swivel.training.distributed.select import open_executor
+        from swivel.training.loop import train_matrix
         from swivel.vectors.formats import open_vectors
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
@@ -86,14 +88,27 @@ def train(
     job = make_job(matrix, *_resolve_configs(matrix, recipe, chosen), init)
 
     watch = Stopwatch(options.progress)
+    timed = dataclasses.replace(options, progress=watch)
     with folder_or_temporary(out) as folder:
-        if is_done(folder.path, "vectors", job.provenance(), options):
-            result = vectors.load(folder.path)
-        else:
-            result = make_vectors(job, folder.path, dataclasses.replace(options, progress=watch))
+        if not is_done(folder.path, "vectors", job.provenance(), options):
+            with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
+                start = extend_start(job, executor, timed)
+                with stop_on_signals():  # A signal after the last step ends the process once the result is written.
+                    trained = train_matrix(
+                        matrix,
+                        job.config,
+                        folder=output.path,
+                        threads=options.thread_count,
+                        progress=watch,
+                        start=start,
+                        executor=executor,
+                    )
+                    if trained is not None:  # Only the leading process has the result.
+                        write_result(job, trained, output)
 
+        result = vectors.load(folder.path)
         if options.report and out is not None:
-            leave_report(folder.path, matrix, folder.path, watch, options)
+            write_run_report(folder.path, matrix, folder.path, watch, options)
         return folder.keep(result)
 
 

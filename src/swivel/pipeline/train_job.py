@@ -1,9 +1,10 @@
-"""Train a matrix, combine rows and columns, and write the folder of vectors."""
+"""What `train` needs besides the training loop: provenance, the output folder, the warm start and the result."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,12 @@ from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
 from swivel.runtime.options import RunOptions
-from swivel.runtime.signals import stop_on_signals
-from swivel.storage import create_folder
+from swivel.storage import FolderWriter, create_folder
 from swivel.training.checkpoint import remove_checkpoints
-from swivel.training.distributed.select import choose_workers
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
-from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.warm_start import join_words
+from swivel.training.loop import TrainingResult
+from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
 
 
@@ -45,49 +44,38 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
 
 
-def make_vectors(job: TrainJob, path: Path, options: RunOptions) -> Vectors:
-    """Train, or resume from the last checkpoint, and write the folder."""
-    with contextlib.closing(choose_workers(options)) as workers:
-        if workers.is_leader:
-            _lead(job, path, options, workers)
+@contextlib.contextmanager
+def open_output(job: TrainJob, path: Path, executor: Executor, options: RunOptions) -> Iterator[FolderWriter]:
+    """Yield the folder that training writes to.
+
+    The leading process verifies the matrix and writes to `path`; other ranks have a temporary folder.
+    """
+    with contextlib.ExitStack() as stack:
+        if executor.is_leader:
+            folder = stack.enter_context(create_folder(path, "vectors", overwrite=options.overwrite))
+            job.matrix.verify()
         else:
-            _follow(job, options, workers)
-        workers.any_rank(True)  # Other ranks wait here until everything is written.
-    return vectors.load(path)
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="swivel-"))
+            folder = stack.enter_context(create_folder(Path(temporary) / "vectors", "vectors"))
+            job.matrix.trust()
+        yield folder
 
 
-def _follow(job: TrainJob, options: RunOptions, workers: Executor) -> None:
-    """Train together with the leading process, which verifies the matrix and writes the result."""
-    job.matrix.trust()
-    with tempfile.TemporaryDirectory(prefix="swivel-") as folder, stop_on_signals():
-        train_matrix(job.matrix, job.config, folder=Path(folder), threads=options.thread_count, executor=workers)
-
-
-def _lead(job: TrainJob, path: Path, options: RunOptions, workers: Executor) -> None:
-    with create_folder(path, "vectors", overwrite=options.overwrite) as folder:
-        job.matrix.verify()
-        how: dict[str, Any] = {
-            "threads": options.thread_count,
-            "progress": options.progress,
-            "start": _join(job, options),
-        }
-
-        with stop_on_signals():  # A signal after the last step ends the process once the result is written.
-            trained = train_matrix(job.matrix, job.config, folder=path, executor=workers, **how)
-            assert trained is not None
-
-            result = _combine(job, trained)
-            facts = {**vectors.write_vectors(folder, result), **_training_facts(job.matrix, trained)}
-            folder.finish(**job.provenance(), facts=facts)
-            remove_checkpoints(path)
-
-
-def _join(job: TrainJob, options: RunOptions) -> WarmStart | None:
-    if job.start is None:
+def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> WarmStart | None:
+    """Return the warm start of the leading process, with vectors for the words that `init` does not have."""
+    if job.start is None or not executor.is_leader:
         return None
+
     known, rows = len(job.start.rows.places), len(job.matrix.rows)
     options.progress.message(f"init has {known:,} of the {rows:,} rows; {rows - known:,} are new")
-    return join_words(job.matrix, job.start, job.config, threads=options.thread_count)
+    return add_new_words(job.matrix, job.start, job.config, threads=options.thread_count)
+
+
+def write_result(job: TrainJob, trained: TrainingResult, folder: FolderWriter) -> None:
+    """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints."""
+    facts = {**vectors.write_vectors(folder, _combine(job, trained)), **_training_facts(job.matrix, trained)}
+    folder.finish(**job.provenance(), facts=facts)
+    remove_checkpoints(folder.path)
 
 
 def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:

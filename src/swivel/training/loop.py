@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +128,9 @@ def train_matrix(
         stop_on_signals() as should_stop,
         contextlib.closing(executor or LocalExecutor()) as executor,
     ):
+        if not executor.is_leader:
+            progress = SILENT  # The leader reports for all ranks.
+
         # Before the first step there is nothing to save, so a signal stops a single process at once. A rank must not
         # leave alone: the others would wait for it.
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
@@ -140,7 +144,10 @@ def train_matrix(
             run = _TrainingRun(TrainingJob(matrix, config, plan), executor, checkpoints, should_stop)
             run.prepare(LocalResources(scratch, threads, progress), start)
 
-        return run.train(progress)
+        with run.tracked(progress) as task:
+            while not run.is_complete():
+                run.run_epoch(task)
+        return run.finish()
 
 
 def _find_or_make_plan(
@@ -270,18 +277,20 @@ class _TrainingRun:
         """Mean number of cells in a block, observed or not."""
         return self.matrix.shape[0] * self.matrix.shape[1] / self.done.size
 
-    def train(self, progress: Progress) -> TrainingResult | None:
-        """Run the remaining epochs and return the result (None on ranks that are not the leader)."""
+    @contextlib.contextmanager
+    def tracked(self, progress: Progress) -> Iterator[Task]:
+        """Yield the progress task of all epochs, with the clocks started."""
         self.checkpoints.last = time.monotonic()
         self._metrics = TrainingMetrics(progress, self.done.size)
 
         with track(progress, "training", self.total_steps * self.cells_per_step, "cells") as task:
             task.advance(self.steps_done * self.cells_per_step)
             self._clock = time.perf_counter()
-            while self.state.epochs < self.plan.epochs and not self.has_converged():
-                self.run_epoch(task)
+            yield task
 
-        return self.finish()
+    def is_complete(self) -> bool:
+        """Return whether all epochs are done, or the loss has converged."""
+        return self.state.epochs >= self.plan.epochs or self.has_converged()
 
     def run_epoch(self, task: Task) -> None:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""

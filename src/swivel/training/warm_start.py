@@ -41,7 +41,7 @@ class _KnownSide:
     offsets: NDArray[np.float64]  # of all rows or columns
 
 
-def join_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, threads: int = 1) -> WarmStart:
+def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, threads: int = 1) -> WarmStart:
     """Return a warm start that also has vectors for new rows and columns, from their counts with old ones.
 
     Rows and columns that have no counts with old ones are omitted; training starts them from random vectors.

@@ -28,7 +28,7 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
 from swivel.training.distributed.async_executor import AsyncExecutor, RunStatistics
 from swivel.training.distributed.leases import Leases
-from swivel.training.distributed.select import choose_workers
+from swivel.training.distributed.select import make_executor
 from swivel.training.distributed.worker_pool import WorkerMessage
 from swivel.training.executor import LocalExecutor
 from swivel.training.loop import train_matrix
@@ -161,9 +161,9 @@ def test_matrix_without_a_folder_is_rejected(address: str, tmp_path: Path) -> No
 
 
 def test_executor_is_chosen_by_the_run_options(address: str) -> None:
-    assert type(choose_workers(RunOptions())) is LocalExecutor
+    assert type(make_executor(RunOptions())) is LocalExecutor
 
-    chosen = choose_workers(RunOptions(ray=address, cluster=ClusterConfig(workers=3)))
+    chosen = make_executor(RunOptions(ray=address, cluster=ClusterConfig(workers=3)))
 
     assert isinstance(chosen, AsyncExecutor)
     assert chosen.config.workers == 3

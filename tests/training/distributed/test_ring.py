@@ -19,7 +19,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import find_rank
 from swivel.training.distributed import ring
-from swivel.training.distributed.select import choose_workers
+from swivel.training.distributed.select import make_executor
 from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 
@@ -131,7 +131,7 @@ def test_ranks_are_for_training_into_a_folder_that_all_see(planted: Matrix, monk
         swivel.train(planted, dim=2)
 
     with pytest.raises(ConfigError, match="torchrun and ray cannot be combined"):
-        choose_workers(RunOptions(ray="local"))
+        make_executor(RunOptions(ray="local"))
 
 
 def test_ranks_that_cannot_connect_raise_cluster_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ document, and `write_report` writes the page. An error in the report does not ma
 
 from swivel.reports.run_report.collect import RunSummary, find_epochs, find_fit, find_norms, look_at_run
 from swivel.reports.run_report.compose import compose_run
-from swivel.reports.run_report.write import REPORT, leave_report, write_report
+from swivel.reports.run_report.write import REPORT, write_report, write_run_report
 
 __all__ = [
     "REPORT",
@@ -15,7 +15,7 @@ __all__ = [
     "find_fit",
     "find_norms",
     "find_epochs",
-    "leave_report",
+    "write_run_report",
     "look_at_run",
     "write_report",
 ]

@@ -70,7 +70,7 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
         return {}
 
 
-def leave_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
+def write_run_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
     """Write `out/report.html` after training, or if it is missing, when `options.report` is set.
 
     An error is reported as a progress message and not raised.

@@ -104,12 +104,8 @@ class CpuBackend(HeldParameters):
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
         """Run steps on all threads; a free thread takes the next step."""
-
-        def run_unless_stopped(step: Step) -> Loss | None:
-            # Steps begin in order, so the steps that ran before a stop request are the first ones.
-            return None if should_stop() else self._run_step(step)
-
-        futures: list[Future[Loss | None]] = [self._pool.submit(run_unless_stopped, step) for step in steps]
+        # Steps begin in order, so the steps that ran before a stop request are the first ones.
+        futures: list[Future[Loss | None]] = [self._pool.submit(self._run_step, step, should_stop) for step in steps]
         results = [future.result() for future in futures]
         losses = [loss for loss in results if loss is not None]
 
@@ -117,7 +113,10 @@ class CpuBackend(HeldParameters):
         # that the finished steps are the first ones.
         if results[: len(losses)] != losses:
             last = max(n for n, loss in enumerate(results) if loss is not None)
-            losses = [loss or self._run_step(steps[n]) for n, loss in enumerate(results[: last + 1])]
+            for n in range(last):
+                if results[n] is None:
+                    results[n] = self._run_step(steps[n])
+            losses = [loss for loss in results if loss is not None]
 
         return FinishedSteps(losses)
 
@@ -161,7 +160,11 @@ class CpuBackend(HeldParameters):
         first, second = gradients
         return Gradients(loss, second, first) if cells.mirrored else Gradients(loss, first, second)
 
-    def _run_step(self, step: Step) -> Loss:
+    def _run_step(self, step: Step, should_stop: Callable[[], bool] | None = None) -> Loss | None:
+        """Train one block and return its loss, or None if `should_stop` asks to leave the step out."""
+        if should_stop is not None and should_stop():
+            return None
+
         cells, rows, columns = self.open_step(step)
         loss, gradients = self._add_up(cells, (rows, columns), step.seed)
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.resources import find_rank
 from swivel.training.executor import Executor, LocalExecutor
 
 
-def choose_workers(options: RunOptions) -> Executor:
+@contextlib.contextmanager
+def open_executor(options: RunOptions) -> Iterator[Executor]:
+    """Yield the executor for a job and close it at the end, when all ranks have arrived there."""
+    with contextlib.closing(make_executor(options)) as executor:
+        yield executor
+        executor.any_rank(True)  # Other ranks wait here until the leading one has written everything.
+
+
+def make_executor(options: RunOptions) -> Executor:
     """Return the executor for a job, connected to its ranks or cluster.
 
-    >>> type(choose_workers(RunOptions())).__name__
+    >>> type(make_executor(RunOptions())).__name__
     'LocalExecutor'
     """
     if find_rank() is not None:
