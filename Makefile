@@ -16,7 +16,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants versions check kernels crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licences audit dist wheel-test clean
+.PHONY: run test test-all test-variants versions check kernels crashes write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -46,9 +46,10 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Idle threads sleep instead of spinning, because two processes with two threads each share two cores. A process that
-# crashes is not replaced: the tests end and say which one it was; xdist's scheduler by groups would wait for ever.
-PYTEST = OMP_WAIT_POLICY=passive $(BIN)/pytest -n 2 --max-worker-restart 0
+# Three processes share two cores, because tests with a cluster, a browser or a server mostly wait; idle threads sleep
+# instead of spinning. A process that crashes is not replaced: the tests end and name the test; xdist's scheduler by
+# groups would wait for ever.
+PYTEST = OMP_WAIT_POLICY=passive $(BIN)/pytest -n 3 --max-worker-restart 0
 
 # What needs one core runs side by side.
 check: setup
@@ -78,12 +79,12 @@ fuzz: setup
 gpu-test:
 	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -p no:cacheprovider $(GPU_TESTS)
 
-# What is locked, anew from pyproject.toml: `make lock UPGRADE=--upgrade` takes the newest versions. Then the licences.
+# What is locked, anew from pyproject.toml: `make lock UPGRADE=--upgrade` takes the newest versions. Then the licenses.
 lock: setup
 	$(BIN)/python tools/lock.py $(UPGRADE)
 
-licences: setup
-	$(BIN)/python tools/licences.py
+licenses: setup
+	$(BIN)/python tools/licenses.py
 
 # Known vulnerabilities: status 1 where there are some, 2 where nobody could be asked.
 audit: setup

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.evaluation import Report, split_set
-from swivel.evaluation.analogies import AnalogyResult, summarise_answers
+from swivel.evaluation import AnalogyResult, Report, SimilarityResult, split_set, summarize_answers, summarize_pairs
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
-from swivel.evaluation.similarity import SimilarityResult, summarise_pairs
 
 HALVES = (None, "tune", "report")  # all items, those that settings were chosen on, and the others
 
@@ -43,9 +41,9 @@ def write_random_answers(sets: Iterable[TestSet], folder: Path, method: str, see
     results: list[SimilarityResult | AnalogyResult] = []
     for each in sets:
         if isinstance(each, SimilaritySet):
-            results.append(summarise_pairs(each, rng.random(each.size), draws=0))
+            results.append(summarize_pairs(each, rng.random(each.size), draws=0))
         elif isinstance(each, AnalogySet):
-            results.append(summarise_answers(each, rng.random(each.size) < 0.5, np.ones(each.size, bool)))
+            results.append(summarize_answers(each, rng.random(each.size) < 0.5, np.ones(each.size, bool)))
     write_answers(Report(tuple(results), EvaluationConfig()), folder, method)
 
 
@@ -66,13 +64,13 @@ def read_report(folder: Path, method: str, sets: Iterable[TestSet], half: str | 
         part = whole if half is None else split_set(whole, half)
         if isinstance(whole, AnalogySet) and isinstance(part, AnalogySet):
             # A question may be in the file more than once, and is answered alike every time.
-            given = {words: answers[whole.name, line] == "1" for line, (_, words) in enumerate(whole.rows, 1)}
-            is_right = np.array([given[words] for _, words in part.rows], bool)
-            results.append(summarise_answers(part, is_right, np.ones(len(is_right), bool), rules))
+            given = {words: answers[whole.name, line] == "1" for line, words in enumerate(whole.questions, 1)}
+            is_right = np.array([given[words] for words in part.questions], bool)
+            results.append(summarize_answers(part, is_right, np.ones(len(is_right), bool), rules))
         elif isinstance(whole, SimilaritySet) and isinstance(part, SimilaritySet):
             values = [float(cosines[whole.name, line] or "nan") for line in range(1, whole.size + 1)]
             lines = slice(None) if half is None else slice(HALVES.index(half) - 1, None, 2)
-            results.append(summarise_pairs(part, values[lines], draws=0))
+            results.append(summarize_pairs(part, values[lines], draws=0))
     return Report(tuple(results), rules)
 
 

@@ -19,7 +19,6 @@ from swivel.storage import read_manifest, remove_tree
 
 MEASURES = (
     "swivel.counts.cooccurrence.ray",
-    "swivel.counts.cooccurrence.ray_tasks",
     "swivel.runtime.ray",
     "swivel.counts.cooccurrence",
 )

@@ -3,7 +3,7 @@
     python benchmarks/cluster_quality.py [--modes alone,ranks,ray]
 
 The corpus cut to 20,000 words; every training is the command that a user types. One process with three seeds is the
-yardstick: its spread is what a figure may differ by. A smoke run trains in one process and by two ranks, without Ray.
+reference: its spread is what a figure may differ by. A smoke run trains in one process and by two ranks, without Ray.
 """
 
 from __future__ import annotations

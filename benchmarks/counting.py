@@ -1,4 +1,4 @@
-"""Raw text to matrix, and tokenised text to matrix: seconds, with the flush to disk apart, and memory.
+"""Raw text to matrix, and tokenized text to matrix: seconds, with the flush to disk apart, and memory.
 
 Goals, on 2 cores: 30 s and 15 s for 65 M words; with a budget of 1 GiB at most 1.5 GiB of private memory, and the
 same matrix, bit for bit.
@@ -78,7 +78,7 @@ def count_apart(files: list[Path], memory: str | None, tokenizer: str, threads: 
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def tokenise(files: list[Path], threads: int) -> list[Path]:
+def tokenize(files: list[Path], threads: int) -> list[Path]:
     """Write the corpus as tokens between spaces, a line a line: what other tools start from."""
     target = work_folder() / "tokens.txt"
     if target.exists():
@@ -101,11 +101,11 @@ def main() -> None:
     arguments = parse_arguments(parser, corpus=write_corpus, repeats=1, threads=1)
 
     files = plain_corpus(arguments.corpus)
-    tokens = tokenise(files, arguments.threads)
+    tokens = tokenize(files, arguments.threads)
     if not arguments.smoke:
         count_apart(files, None, "words", arguments.threads)  # Compiles, and warms the page cache.
 
-    raw, tokenised = (
+    raw, tokenized = (
         [count_apart(texts, None, tokenizer, arguments.threads) for _ in range(arguments.repeats)]
         for texts, tokenizer in ((files, "words"), (tokens, "whitespace"))
     )
@@ -116,7 +116,7 @@ def main() -> None:
             "flush_seconds": statistics.median(run["flush_seconds"] for run in runs),
             "private_memory_gib": max(run["private_memory_gib"] for run in runs),
         }
-        for name, runs in (("raw_text", raw), ("tokenised_text", tokenised), ("budget_1GiB", [small]))
+        for name, runs in (("raw_text", raw), ("tokenized_text", tokenized), ("budget_1GiB", [small]))
     }
     same = all(run["parts"] == raw[0]["parts"] for run in [*raw, small])
     sizes = {name: raw[0][name] for name in ("rows", "cells")}

@@ -30,7 +30,6 @@ from crash_runs import Broken, Case, Outcome, differing, digest_output, make_wor
 MEASURES = (
     "swivel.training.checkpoint",
     "swivel.runtime.signals",
-    "swivel.storage.processes",
     "swivel.pipeline",
     "swivel.pipeline.reproduce",
     "swivel.storage",

@@ -27,7 +27,7 @@ from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import StorageError, SwivelError
 from swivel.evaluation import EvaluationConfig, read_sets
-from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
+from swivel.pipeline.reproduce.evaluations import evaluation_job, open_evaluation
 from swivel.pipeline.reproduce.stages import Stages
 from swivel.pipeline.reproduce.subprocess import run_here
 from swivel.runtime.options import RunOptions
@@ -130,7 +130,7 @@ def use_run(path: Path) -> tuple[Any, list[str]]:
 def use_experiment(path: Path) -> tuple[Any, list[str]]:
     sets = read_sets(HOME / "sets", EvaluationConfig()).sets
     heard = Heard()
-    job = EvaluateJob(HOME / "run" / "vectors", path / "evaluation", sets, EvaluationConfig())
+    job = evaluation_job(HOME / "run" / "vectors", path / "evaluation", sets, EvaluationConfig())
     stages = Stages(path, RunOptions(threads=1, progress=heard), run_here)
     stages.do("evaluation", job)
     found = stages.records["evaluation"]
@@ -165,7 +165,7 @@ def make_ready() -> list[Place]:
 
 
 def make_experiment(run: Path, path: Path) -> None:
-    job = EvaluateJob(
+    job = evaluation_job(
         run / "vectors", path / "evaluation", read_sets(HOME / "sets", EvaluationConfig()).sets, EvaluationConfig()
     )
     Stages(path, RunOptions(threads=1), run_here).do("evaluation", job)

@@ -2,7 +2,7 @@
 
 Goals, on 2 cores: every answer in 50 ms (p95), the page usable within 1 s and below 500 kB, 50 clients at once for a
 minute without an error. Questions are asked over one kept connection, each with other words; the page is timed in
-Chromium where there is one, from the request to the table of neighbours. UMAP is not computed meanwhile, but after
+Chromium where there is one, from the request to the table of neighbors. UMAP is not computed meanwhile, but after
 all else, as the server computes it. A smoke run leaves UMAP and the browser out.
 """
 
@@ -186,7 +186,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def time_page(port: int, tokens: list[str]) -> float | None:
-    """Return the seconds from asking for the page to seeing neighbours in it; None without a browser."""
+    """Return the seconds from asking for the page to seeing neighbors in it; None without a browser."""
     chromium = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright

@@ -1,8 +1,8 @@
-"""Words left out of a vocabulary and added by `swivel.extend`: are their neighbours those of a training that had them?
+"""Words left out of a vocabulary and added by `swivel.extend`: are their neighbors those of a training that had them?
 
 The commonest words of a slice of text are trained whole, with two seeds; then with some words left out, which are added
 afterwards from the same text. The 10 nearest of the added words, among all others, are compared with those of the whole
-trainings. The yardstick is how much these two overlap with each other: extending is to reach 90 % of it.
+trainings. The reference is how much these two overlap with each other: extending is to reach 90 % of it.
 """
 
 from __future__ import annotations

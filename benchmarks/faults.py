@@ -18,7 +18,15 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faults.c")
 KINDS = {"open": 1, "write": 2, "sync": 3, "rename": 4, "mkdir": 5, "truncate": 6, "reserve": 7, "map": 8, "remove": 9}
-MODES = {"once": 1, "lasting": 2, "short": 3, "short, then lasting": 4}
+MODES = {
+    "once": 1,
+    "lasting": 2,
+    "short": 3,
+    "short, then lasting": 4,
+    "kill before": 5,
+    "kill halfway": 6,
+    "kill after": 7,
+}
 _HEAD = struct.Struct("=iiiiqqq400s")
 _ENTRY = struct.Struct("=i111sx")
 _CALLS = 20_000
@@ -38,7 +46,7 @@ class Fault:
         return sum(1 << KINDS[kind] for kind in _NEEDS_ROOM) if self.error == errno.ENOSPC else 0
 
     def __str__(self) -> str:
-        return f"{errno.errorcode[self.error]} {self.mode}"
+        return f"{errno.errorcode[self.error]} {self.mode}" if self.error else self.mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +133,4 @@ FAULTS = {
     "map": (Fault("once", errno.ENOMEM),),
     "remove": (Fault("once", errno.EIO), Fault("lasting", errno.EROFS)),
 }
+KILLS = (Fault("kill before", 0), Fault("kill halfway", 0), Fault("kill after", 0))

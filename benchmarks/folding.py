@@ -1,8 +1,8 @@
-"""Rows held out of training and folded in: are their neighbours those of a training that had them?
+"""Rows held out of training and folded in: are their neighbors those of a training that had them?
 
 Rows are held out of a table (the bundled sample, triples of row, column and count, or a matrix), the rest is trained,
 the rows are folded in, and their 10 nearest among the other rows are compared with those of trainings that had all. The
-yardstick is how much two such trainings with different seeds overlap with each other: folding is to reach 90 % of it.
+reference is how much two such trainings with different seeds overlap with each other: folding is to reach 90 % of it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
-from swivel.counts.matrix import BlockCells
-from swivel.training.backends import Step, StepSettings, ZeroSampling
+from swivel.counts.matrix import BlockCells, Matrix
+from swivel.training.backends import BackendConfig, Step, StepSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective
 from swivel.training.schedule import block_starts, rounds_without_conflict
@@ -241,7 +241,7 @@ def train(matrix: SkewedMatrix, sizes: Sizes, zeros: str, epochs: int | None, di
         backend=sizes.backend,
     )
     with tempfile.TemporaryDirectory() as folder:
-        trained = train_matrix(matrix, config, folder=Path(folder), threads=1)
+        trained = train_matrix(cast(Matrix, matrix), config, folder=Path(folder), threads=1)
     assert trained is not None
     return trained
 
@@ -253,11 +253,12 @@ def seconds_per_step(matrix: SkewedMatrix, trained: TrainingResult) -> float:
 def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) -> Any:
     """Return a backend that holds random parameters and the cells of a matrix."""
     from larger import make_side
-    from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
+    from swivel.training.backends.triton.backend import TritonBackend
 
     settings = StepSettings(Objective(), ZeroSampling(), 1e-4)
-    means = DeviceOptions(cells=len(matrix.counts), is_halved=True)
-    backend = TritonBackend(settings, device=sizes.device, dtype=sizes.dtype, options=means)
+    backend = TritonBackend(
+        settings, BackendConfig(sizes.device, sizes.dtype, cells=len(matrix.counts), is_halved=True)
+    )
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))
     backend.take(matrix)

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from common import keep, make_parser, parse_arguments, work_folder
 from swivel.config import CountConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.cooccurrence import CountJob, count_tokens, window_weights
+from swivel.counts.cooccurrence import CountJob, count_tokens
 from swivel.counts.cooccurrence.count import make_spec
-from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 from swivel.counts.cooccurrence.plan import survey_corpus
+from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.layout import Layout
 from swivel.counts.shards import SATURATED, ShardPiece
 from swivel.runtime.resources import count_cores
@@ -147,12 +148,12 @@ def count_in_memory(
     started = time.perf_counter()
     survey = survey_corpus(ids, WORDS, threads=count_cores())
     surveyed = time.perf_counter()
-    means = DeviceCountOptions(device=device, threads=count_cores(), memory_bytes=memory)
-    counter = DeviceCounter(ids, layout, CONFIG, means, longest=survey.longest)
+    job = CountJob(path=work_folder(), device=device, threads=count_cores(), memory_bytes=4 << 30, device_memory=memory)
+    counter = DeviceCounter(ids, layout, CONFIG, job, survey)
     chunks = counter.chunks()
     if len(chunks) != 1:
         raise SystemExit(f"{ids.size:,} ids do not fit on {device}: the blocks of {len(chunks)} chunks need merging")
-    pieces = [copy_piece(counted.piece) for counted in counter.count_chunk(*chunks[0])]
+    pieces = [copy_piece(piece) for piece, _ in counter.count_chunk(*chunks[0])]
     seconds = {"total": time.perf_counter() - started, "survey": surveyed - started, **counter.seconds}
     return Blocks(layout, pieces), seconds, counter
 

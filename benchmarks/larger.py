@@ -18,7 +18,7 @@ import torch
 
 from common import keep, make_parser, parse_arguments
 from gpu import SkewedCells
-from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad, PendingSteps
 from swivel.training.objective import Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
@@ -85,23 +85,21 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
     needs = estimate_device_memory(load, torch.device(device), getattr(torch, size.dtype))
     max_blocks = needs.max_blocks(None)
-    least = needs.min_bytes(needs.banks(None, (1, 1)), max_blocks)
+    least = needs.min_bytes(None, (1, 1))
     third = needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks) + needs.index + 2 * cells
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 
-def run_way(size: Size, stored: SkewedCells, device: str, memory: int | None) -> dict[str, Any]:
+def run_way(size: Size, stored: Any, device: str, memory: int | None) -> dict[str, Any]:
     """Return seconds of the epochs, and what it took to get there."""
-    from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, choose_groups
+    from swivel.training.backends.triton.backend import TritonBackend, choose_groups
 
     starts = block_starts(size.words, size.blocks)
     cells = int(stored.offsets[-1])
     load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
-    groups = choose_groups(load, device=device, dtype=size.dtype, memory=memory)
-    means = DeviceOptions(memory, groups, cells)
-    backend = TritonBackend(
-        StepSettings(Objective(), ZeroSampling(), 0.0), device=device, dtype=size.dtype, options=means
-    )
+    config = BackendConfig(device, size.dtype, memory=memory, cells=cells)
+    groups = choose_groups(load, config)
+    backend = TritonBackend(StepSettings(Objective(), ZeroSampling(), 0.0), replace(config, groups=groups))
     sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
     reset_peak(device)
     started = time.perf_counter()

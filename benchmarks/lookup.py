@@ -24,8 +24,8 @@ from swivel.vectors import Vectors, VectorTable
 
 MEASURES = (
     "swivel.vectors",
-    "swivel.vectors.formats.word2vec_binary",
-    "swivel.vectors.formats.reader",
+    "swivel.vectors.formats.word2vec",
+    "swivel.vectors.formats.registry",
     "swivel.corpus.vocabulary",
 )
 

@@ -3,7 +3,7 @@
 A slice of text is counted and trained; 30 % more text with 20 % more words is counted and added; the sum is trained
 from scratch and from the old vectors (`--init`). Printed: the mean loss of each epoch, the loss of all cells after the
 last one, the fewest epochs whose end is not above that of scratch, the cosines of old words to their old vectors, and
-how many of the 10 neighbours of new words are those that training from scratch finds (beside two such trainings' own).
+how many of the 10 neighbors of new words are those that training from scratch finds (beside two such trainings' own).
 
 Goals: at most a third of the epochs; a mean cosine of .9.
 """
@@ -133,7 +133,7 @@ def measure(lab: Lab) -> dict[str, Any]:
         "old_words_of_scratch_aligned": cosines(
             scratch.align(old).vectors[[scratch.vocabulary.id(word) for word in old]], old.vectors
         ),
-        "neighbours_of_new_words": {
+        "neighbors_of_new_words": {
             "warm_and_scratch": overlap(new, warm[chosen], scratch),
             "two_seeds_of_scratch": overlap(new, other, scratch),
         },

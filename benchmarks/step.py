@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 import swivel
 from common import REFERENCE_RATE, keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
 from swivel.config import TrainConfig, stage_config
+from swivel.counts import BlockCells
 from swivel.runtime.options import RunOptions
 from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
-from swivel.training.backends.base import ObservedCells
 from swivel.training.backends.cpu import CpuBackend
 from swivel.training.backends.select import measure_products
 from swivel.training.objective import Objective, column_offsets, row_offsets
@@ -56,7 +56,7 @@ def make_steps(matrix: swivel.Matrix) -> list[Step]:
     """Return the steps of one round of real blocks: each row block with the column block half a turn away."""
     count = matrix.row_blocks
 
-    def load(block: Block) -> Callable[[], ObservedCells]:
+    def load(block: Block) -> Callable[[], BlockCells]:
         return lambda: matrix.cells(*block)
 
     blocks = [(number, (number + count // 2) % count) for number in range(count)]

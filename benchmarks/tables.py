@@ -168,16 +168,16 @@ def draw_recall(title: str, results: Mapping[str, Any]) -> Any:
     figure, axes = style.new_figure(4.6, 3.0)
     names = {"swivel": "Swivel", "svd_power": "SVD, power chosen", "svd": "SVD of PPMI"}
     dims, ends = [int(dim) for dim in results], []
-    for name, colour in zip(names, style.COLOURS, strict=False):
+    for name, color in zip(names, style.COLORS, strict=False):
         figures = [results[str(dim)]["recall"][name] for dim in dims]
         means = [statistics.mean(some) for some in figures]
-        axes.plot(dims, means, "o-", color=colour, markersize=4)
-        axes.vlines(dims, [min(some) for some in figures], [max(some) for some in figures], color=colour, alpha=0.5)
+        axes.plot(dims, means, "o-", color=color, markersize=4)
+        axes.vlines(dims, [min(some) for some in figures], [max(some) for some in figures], color=color, alpha=0.5)
         ends.append(means[-1])
     low, high = axes.get_ylim()
     heights = style.spread_labels(ends, 0.06 * (high - low))
-    for label, colour, height in zip(names.values(), style.COLOURS, heights, strict=False):
-        style.label_end(axes, dims[-1], height, label, colour)
+    for label, color, height in zip(names.values(), style.COLORS, heights, strict=False):
+        style.label_end(axes, dims[-1], height, label, color)
     axes.set_xscale("log", base=2)
     axes.set_xticks(dims, [str(dim) for dim in dims])
     axes.minorticks_off()

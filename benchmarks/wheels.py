@@ -156,7 +156,7 @@ def install(python: str, wheel: Path, place: Path) -> Path:
 
 
 def use(programs: Path, place: Path) -> None:
-    """Every public name, the help, the demonstration, and the way from text to neighbours."""
+    """Every public name, the help, the demonstration, and the way from text to neighbors."""
     swivel = str(programs / "swivel")
     run([str(programs / "python"), "-c", NAMES_ALL], place)
     run([swivel, "--help"], place)
@@ -165,7 +165,7 @@ def use(programs: Path, place: Path) -> None:
     run([swivel, "run", "text.txt", "--output", "work", "--min-count", "1", "--dim", "8"], place)
     run([swivel, "export", "work/vectors", "vectors.txt"], place)
     if "dog" not in (said := run([swivel, "nearest", "vectors.txt", "cat"], place)):
-        raise RuntimeError(f"swivel nearest: 'dog' is not among the neighbours of 'cat': {said[-500:]}")
+        raise RuntimeError(f"swivel nearest: 'dog' is not among the neighbors of 'cat': {said[-500:]}")
 
 
 if __name__ == "__main__":

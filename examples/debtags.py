@@ -40,12 +40,12 @@ def main(table: str, *asked: str, dim: int = 64) -> None:
 def suggest_tags(matrix: swivel.Matrix, vectors: swivel.Vectors, package: str) -> None:
     """Print the packages that are most like a package, and the tags with the highest scores that it lacks."""
     print(f"like {package}:")
-    for neighbour in vectors.nearest(package, count=6):
-        print(f"  {neighbour.similarity:.2f} {neighbour.token}")
+    for neighbor in vectors.nearest(package, count=6):
+        print(f"  {neighbor.similarity:.2f} {neighbor.token}")
     print(f"tags that {package} lacks:")
     ranked = vectors.nearest(package, among="columns", count=len(matrix.columns))
-    for neighbour in [other for other in ranked if not matrix.count(package, other.token)][:6]:
-        print(f"  {neighbour.similarity:.2f} {neighbour.token}")
+    for neighbor in [other for other in ranked if not matrix.count(package, other.token)][:6]:
+        print(f"  {neighbor.similarity:.2f} {neighbor.token}")
 
 
 def fold_tags(matrix: swivel.Matrix, tags: list[str], dim: int) -> None:

@@ -21,12 +21,12 @@ def main(table: str, ingredient: str, *, dim: int = 64) -> None:
     matrix = swivel.import_counts(table)
     vectors = swivel.train(matrix, dim=dim, **SETTINGS)
     print(f"like {ingredient}:")
-    for neighbour in vectors.nearest(ingredient, count=6):
-        print(f"  {neighbour.similarity:.2f} {neighbour.token}")
+    for neighbor in vectors.nearest(ingredient, count=6):
+        print(f"  {neighbor.similarity:.2f} {neighbor.token}")
     print(f"compounds that {ingredient} is not noted for:")
     ranked = vectors.nearest(ingredient, among="columns", count=len(matrix.columns))
-    for neighbour in [other for other in ranked if not matrix.count(ingredient, other.token)][:6]:
-        print(f"  {neighbour.similarity:.2f} {neighbour.token}")
+    for neighbor in [other for other in ranked if not matrix.count(ingredient, other.token)][:6]:
+        print(f"  {neighbor.similarity:.2f} {neighbor.token}")
 
 
 if __name__ == "__main__":

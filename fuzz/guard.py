@@ -149,7 +149,7 @@ def warm_up(target: Target, folder: Path) -> list[bytes]:
     return seeds
 
 
-def minimise(target: Target, data: bytes, folder: Path, *, tries: int = 2000) -> bytes:
+def minimize(target: Target, data: bytes, folder: Path, *, tries: int = 2000) -> bytes:
     """Return a shorter input with the same finding: pieces are left out, large ones first."""
     found = execute(target, data, folder)
     size = max(len(data) // 2, 1)

@@ -23,7 +23,7 @@ from swivel.counts import open_matrix
 from swivel.counts.importers.importer import import_counts
 from swivel.pipeline.reproduce.stages import Record, read_records
 from swivel.storage.manifest import open_folder, read_manifest
-from swivel.training.checkpoint import Checkpoint, TrainingState, find_checkpoint, load_plan, save_checkpoint, save_plan
+from swivel.training.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from swivel.training.plan import read_plan
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors import load as load_folder
@@ -128,7 +128,7 @@ def seed_matrix(folder: Path) -> Iterable[bytes]:
 def read_checkpoint(data: bytes, folder: Path) -> None:
     """A checkpoint that is damaged is none; one that is whole says where its run was."""
     seal(folder / "checkpoint-1", "checkpoint", CHECKPOINT, data)
-    found = find_checkpoint(folder, "x").checkpoint
+    found = CheckpointStore(folder, "x").load()
     assert found is None or isinstance(found, Checkpoint)
     if found is not None:
         state = found.state
@@ -140,14 +140,14 @@ def read_checkpoint(data: bytes, folder: Path) -> None:
 
 def seed_checkpoint(folder: Path) -> Iterable[bytes]:
     arrays = {"rows": np.ones((3, 2), np.float32), "rows_accumulators": np.ones((3, 2), np.float32)}
-    save_checkpoint(folder, "x", Checkpoint(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays))
+    CheckpointStore(folder, "x").save(Checkpoint(TrainingState(epochs=1), np.zeros((1, 2), bool), arrays))
     yield unseal(folder / "checkpoint-1", CHECKPOINT)
 
 
 def read_run_plan(data: bytes, folder: Path) -> None:
     """What was chosen for a run."""
     put(folder, "plan.json", data)
-    found = load_plan(folder, "x")
+    found = CheckpointStore(folder, "x").find_plan()
     if found is not None:
         plan = read_plan(found, folder)
         assert all(type(count) is int and count > 0 for count in (plan.row_blocks, plan.column_blocks, plan.epochs))
@@ -165,7 +165,7 @@ def seed_plan(folder: Path) -> Iterable[bytes]:
         "groups": [1, 2],
     }
     for groups in (None, [1, 2]):
-        save_plan(folder, "x", {**plan, "groups": groups})
+        CheckpointStore(folder, "x").save_plan({**plan, "groups": groups})
         yield (folder / "plan.json").read_bytes()
 
 

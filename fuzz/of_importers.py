@@ -21,7 +21,6 @@ from swivel.counts.importers.context import ImportContext
 from swivel.counts.importers.detect import find_source
 from swivel.counts.importers.glove import read_label_file
 from swivel.counts.importers.importer import import_counts
-from swivel.counts.importers.labels import LabelTable
 from swivel.counts.importers.protobuf import WireError, parse_example
 from swivel.counts.importers.spill import refuse_bad_counts
 from swivel.errors import CountsError
@@ -75,9 +74,9 @@ def drain(source: Any, **given: Any) -> int:
         assert chunk.rows.size == chunk.columns.size == counts.size
         assert counts.dtype == np.float64
         refuse_bad_counts(counts, chunk.place)
-        for ids, side in ((chunk.rows, reading.row_side), (chunk.columns, reading.column_side)):
+        for ids, table in ((chunk.rows, reading.rows), (chunk.columns, reading.columns)):
             assert ids.min(initial=0) >= 0
-            assert not isinstance(side, LabelTable) or not side or ids.max(initial=0) < len(side)
+            assert not table or ids.max(initial=0) < len(table)  # the table is empty if ids are positions of a matrix
         cells += counts.size
     reading.settle(cells)
     return cells
@@ -147,7 +146,7 @@ def read_shard(data: bytes, folder: Path) -> None:
 
 
 def read_message(data: bytes, folder: Path) -> None:
-    """A serialised example is arrays by name."""
+    """A serialized example is arrays by name."""
     try:
         found = parse_example(data)
     except WireError as error:

@@ -1,4 +1,4 @@
-"""Targets that are text: the tokeniser and what it reads, test sets, vocabularies, expressions, sizes, settings."""
+"""Targets that are text: the tokenizer and what it reads, test sets, vocabularies, expressions, sizes, settings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import BREAK, encode, split_units
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.chunks import cut_stream
 from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _initial_carry
-from swivel.corpus.sources import Stream, TextBlock, open_streams
+from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.importers.config import ImportConfig
@@ -52,7 +51,7 @@ JSON_WORDS = (b'"\\ud800"', b"null", b"true", b"[]", b"{}", b'""', b"1e999", b"N
 
 
 def read_corpus(data: bytes, folder: Path) -> None:
-    """The compiled tokeniser gives what the one in plain Python gives, for every configuration."""
+    """The compiled tokenizer gives what the one in plain Python gives, for every configuration."""
     which, text = option(data, len(CONFIGS))
     size, text = option(text, 64)
     config = CONFIGS[which]
@@ -62,8 +61,8 @@ def read_corpus(data: bytes, folder: Path) -> None:
 
 @functools.cache
 def rules_of(config: CorpusConfig) -> TokenizerRules:
-    """Return the tables that the compiled tokeniser reads, made once."""
-    return build_rules(config, is_tokenised=False, has_marks=False)
+    """Return the tables that the compiled tokenizer reads, made once."""
+    return build_rules(config, is_tokenized=False, has_marks=False)
 
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
@@ -76,7 +75,7 @@ def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: 
             segments.append(worker.encode(piece, carry if piece.is_continued else _initial_carry(), rules))
             carry = segments[-1].carry
     encoded = EncodedCorpus([worker], segments)
-    types = encoded.pack_types()
+    types = encoded.types.pack()
     tokens = [types.arena[start:stop].tobytes().decode() for start, stop in itertools.pairwise(types.types[:, START])]
     ids = open_array(worker.ids.path)
     units = [[tokens[i] for i in unit if i != BREAK] for unit in np.split(ids, np.flatnonzero(ids == BREAK))]
@@ -120,8 +119,8 @@ def check_set(found: TestSet) -> None:
         assert all(map(math.isfinite, found.scores))
         assert all(word for pair in found.pairs for word in pair)
     elif isinstance(found, AnalogySet):
-        assert len(found.rows) == found.size
-        assert all(word for _, words in found.rows for word in words)
+        assert len(found.sections) == found.size
+        assert all(word for words in found.questions for word in words)
     else:
         assert isinstance(found, CategorySet)
         assert len(found.categories) == found.size
@@ -168,7 +167,6 @@ def read_listed(data: bytes, folder: Path) -> None:
     from swivel.cli.main import read_tokens
 
     found = read_tokens(str(put(folder, "words.txt", data)))
-    assert found is not None
     assert not found or found[-1]
 
 

@@ -31,7 +31,7 @@ MEMORY_BYTES = 1 << 30  # that an input may take beside what the process has
 TIMEOUT_SECONDS = 20
 
 with atheris.instrument_imports(include=["swivel"], exclude=COMPILED):
-    from fuzz.guard import Target, execute, minimise, warm_up
+    from fuzz.guard import Target, execute, minimize, warm_up
     from fuzz.targets import TARGETS
 
 
@@ -47,7 +47,7 @@ class Fuzzer:
         if found is None or found.signature in self.signatures:
             return
         self.signatures.add(found.signature)
-        small = minimise(self.target, data, self.folder)
+        small = minimize(self.target, data, self.folder)
         name = hashlib.sha256(found.signature.encode()).hexdigest()[:12]
         self.kept.mkdir(parents=True, exist_ok=True)
         (self.kept / f"{name}.bin").write_bytes(small)

@@ -99,7 +99,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 
 @pytest.fixture(scope="session")
 def share_of_own_group() -> Callable[[np.ndarray], float]:
-    """A function that gives the share of words' 5 nearest neighbours that are of the word's own group."""
+    """A function that gives the share of words' 5 nearest neighbors that are of the word's own group."""
 
     def share(vectors: np.ndarray) -> float:
         unit = vectors[:WORDS] / np.linalg.norm(vectors[:WORDS], axis=1, keepdims=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence import BREAK, GAP
+from swivel.corpus import BREAK, GAP
 
 
 def corpora(words: int, min_size: int) -> st.SearchStrategy[list[int]]:

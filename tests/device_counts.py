@@ -11,13 +11,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.config import CountConfig
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix
-from swivel.counts.cooccurrence import BREAK, GAP, CountJob, count_tokens, part_names
+from swivel.counts.cooccurrence import CountJob, count_tokens
 from swivel.counts.cooccurrence import count as counting
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
-from swivel.counts.cooccurrence.gpu.counter import DeviceCounter, DeviceCountOptions
+from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
+from swivel.counts.cooccurrence.plan import survey_corpus
+from swivel.counts.cooccurrence.windows import part_names
 from swivel.counts.layout import Layout
 from swivel.runtime.progress import SILENT
 
@@ -33,20 +35,27 @@ def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def make_counter(ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **options: Any) -> DeviceCounter:
+def make_counter(
+    ids: ArrayLike,
+    config: CountConfig,
+    *,
+    words: int = WORDS,
+    layout: Layout | None = None,
+    writer: str = "auto",
+    **options: Any,
+) -> DeviceCounter:
+    """Return a counter on a device; `options` are those of CountJob, by default the torch CPU device."""
     ids = np.asarray(ids, np.uint32)
-    layout = counting.make_spec(make_vocabulary(words), config).layout()
-    return DeviceCounter(
-        ids, layout, config, DeviceCountOptions(**{"device": "cpu", "memory_bytes": 1 << 28, **options})
-    )
+    layout = layout or counting.make_spec(make_vocabulary(words), config).layout()
+    job = CountJob(**{"path": Path(), "device": "cpu", "device_memory": 1 << 28, **options})
+    return DeviceCounter(ids, layout, config, job, survey_corpus(ids, words, threads=1), writer=writer)
 
 
 def count_on_device(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS, **options: Any) -> Matrix:
-    """Count by sorting on a device; by default the torch CPU device."""
+    """Count by sorting on a device, with the options of `make_counter`."""
     counter = make_counter(ids, config, words=words, **options)
     spec = counting.make_spec(make_vocabulary(words), config)
-    task = SILENT.begin("", None, "")
-    return counting.count_with_device(counter, spec, config, CountJob(path=path), tokens=1, task=task)
+    return counting.build_matrix(counter, spec, config, CountJob(path=path), SILENT.begin("", None, ""))
 
 
 def count_on_cores(path: Path, ids: ArrayLike, config: CountConfig, *, words: int = WORDS) -> Matrix:
@@ -72,11 +81,12 @@ def compare_writers(name: str, seed: int, device_name: str) -> int:
     blocks = int(rng.integers(1, 6))
     parts = len(part_names(config)) or 1
     layout = Layout(words, words * parts, blocks, blocks * parts, columns == "symmetric")
-    options = DeviceCountOptions(device=device_name, memory_bytes=1 << 24, writer=name)
     ids = make_corpus(seed, int(rng.integers(530, 700)), words=words)
-    counter = DeviceCounter(ids, layout, config, options)
+    counter = make_counter(
+        ids, config, words=words, layout=layout, device=device_name, device_memory=1 << 24, writer=name
+    )
     slots = device.upload_slots(counter, 0, ids.size)
-    shards = counter.rules.shards
+    shards = layout.shards
     first = int(rng.integers(0, shards // 3 + 1))
     last = int(rng.integers(shards * 2 // 3, shards)) + 1
     places = range(int(rng.integers(0, 100)), ids.size - int(rng.integers(0, 100)))

@@ -22,9 +22,9 @@ GROUPS = [
 ]
 # Folders that a page expects to exist; the other pages create them.
 MADE_BEFORE = {
-    "evaluation.md": ("work", "other"),
+    "evaluate.md": ("work", "other"),
     "explore.md": ("work",),
-    "formats.md": ("work",),
+    "export.md": ("work",),
     "reproduce.md": ("work", "other", "experiment"),
     "vectors.md": ("work",),
 }

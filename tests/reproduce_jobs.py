@@ -24,7 +24,7 @@ class ReportingJob:
 
     megabytes: int = 0
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         options.progress.message(
             f"{options.threads} threads, {options.memory} of memory, overwrite {options.overwrite}"
         )
@@ -48,7 +48,7 @@ class FailingJob:
 
     how: str
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "left":
@@ -63,7 +63,7 @@ class FailingJob:
 class InterruptedJob:
     """Send SIGINT to its own process, as Ctrl-C in a terminal does."""
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         options.progress.message("not interrupted")
 
@@ -74,7 +74,7 @@ class OrphaningJob:
 
     file: Path
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         threading.Thread(target=self._be_killed, daemon=True).start()
         run_in_process(SleepingJob(self.file), options)
 
@@ -90,7 +90,7 @@ class SleepingJob:
 
     file: Path
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         part = self.file.with_suffix(".part")
         part.write_text(str(os.getpid()))
         part.rename(self.file)
@@ -103,7 +103,7 @@ class WaitingJob:
 
     file: Path
 
-    def run(self, options: RunOptions) -> None:
+    def __call__(self, options: RunOptions) -> None:
         with stop_on_signals() as should_stop:
             options.progress.message("waiting")
             deadline = time.monotonic() + 30

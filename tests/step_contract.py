@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts import BlockCells
 from swivel.training.backends import (
     Backend,
     BackendConfig,
@@ -57,13 +58,6 @@ GPU_FACTOR = 4
 CACHE_SIZE = 16  # blocks and their results, each several megabytes
 
 
-@dataclass(frozen=True)
-class Cells:
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    mirrored: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """Counts of one block and its parameters, as host arrays."""
@@ -72,10 +66,10 @@ class Block:
     sides: tuple[ParameterBlock, ParameterBlock]
     mirrored: bool = False
 
-    def cells(self) -> Cells:
+    def cells(self) -> BlockCells:
         x = self.x.T if self.mirrored else self.x
         i, j = np.nonzero(x)
-        return Cells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32), self.mirrored)
+        return BlockCells((i << 16 | j).astype(np.uint32), x[i, j].astype(np.float32), self.mirrored)
 
     @property
     def number(self) -> tuple[int, int]:

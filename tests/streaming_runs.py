@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from swivel.training.backends import ParameterBlock, Step, StepSettings, ZeroSampling
+from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend, estimate_device_memory
-from swivel.training.backends.triton.launch import DeviceCellArrays, Parameters, StepBatch
+from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
+from swivel.training.backends.triton.cells import DeviceCellArrays
+from swivel.training.backends.triton.launch import DeviceStep, Parameters
 from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
 from swivel.training.objective import Loss, Objective
@@ -67,7 +69,7 @@ def store(counts: NDArray[np.float32], blocks: tuple[int, int], symmetric: bool)
 
 
 @cache
-def make_matrix(kind: str) -> tuple[Stored, tuple[int, int]]:
+def make_matrix(kind: str) -> tuple[Any, tuple[int, int]]:
     """Return the stored cells, and the numbers of row blocks and column blocks to train."""
     rng = np.random.default_rng(5)
     shape, stored, blocks = MATRICES[kind]
@@ -102,10 +104,11 @@ def make_needs(kind: str, zeros: ZeroSampling) -> DeviceMemoryEstimate:
     return estimate_device_memory(make_load(kind, zeros), torch.device(DEVICE), torch.float32)
 
 
-def make_backend(kind: str, zeros: ZeroSampling, options: DeviceOptions | None = None) -> TritonBackend:
-    step_settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
-    options = options or DeviceOptions(cells=make_load(kind, zeros).cells)
-    return TritonBackend(step_settings, device=DEVICE, dtype="float32", options=options)
+def make_backend(
+    zeros: ZeroSampling, memory: int | None = None, groups: tuple[int, int] | None = None
+) -> TritonBackend:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    return TritonBackend(settings, BackendConfig(DEVICE, "float32", memory=memory, groups=groups))
 
 
 def hand_over(backend: TritonBackend, kind: str, zeros: ZeroSampling) -> None:
@@ -146,18 +149,18 @@ class PlainLauncher:
         self.places = places
         self.parameters = parameters
 
-    def run(self, batch: StepBatch, cells: DeviceCellArrays, totals: torch.Tensor) -> None:
-        shape, pitch = batch.shape, self.places.pitch
-        for number, shard in enumerate(batch.cells):
-            x0, y0 = (block * pitch for block in batch.blocks[number])
+    def run(self, batch: Sequence[DeviceStep], cells: DeviceCellArrays, totals: torch.Tensor) -> None:
+        shape, pitch = batch[0].shape, self.places.pitch
+        for number, each in enumerate(batch):
+            x0, y0 = (slot * pitch for slot in each.slots)
             rows = slice(x0, x0 + shape.rows)
             columns = slice(y0, y0 + shape.columns)
 
-            first, last = (int(cells.starts[shard.slot + n]) + cells.base[number] for n in (0, shape.slots))
+            first, last = (int(cells.starts[each.cells.slot + n]) + cells.base[number] for n in (0, shape.slots))
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])
             pull = pull.view(shape.rows, shape.columns)
-            totals[number, 0] = self._update(rows, columns, pull, batch.steps[0].learning_rate)
+            totals[number, 0] = self._update(rows, columns, pull, each.step.learning_rate)
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
         p, dim = self.parameters, self.places.dim
@@ -172,7 +175,7 @@ class PlainLauncher:
 
 @cache
 def run_resident(kind: str, zeros: ZeroSampling, groups: tuple[int, int]) -> Run:
-    backend = make_backend(kind, zeros, DeviceOptions(groups=groups))
+    backend = make_backend(zeros, groups=groups)
     hand_over(backend, kind, zeros)
     assert not backend.is_streaming
     assert not backend.is_swapping

@@ -262,7 +262,7 @@ def test_importing_loads_nothing_heavier_than_numpy(module: str, heavy: tuple[st
         "tempfile.NamedTemporaryFile()",
     ],
 )
-def test_writing_is_recognised(code: str) -> None:
+def test_writing_is_recognized(code: str) -> None:
     assert list(writing_calls(ast.parse(code)))
 
 
@@ -286,7 +286,7 @@ def test_reading_is_not_taken_for_writing(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["print(1)", "sys.stdout.write('x')", "print(1, file=sys.stderr)"])
-def test_printing_is_recognised(code: str) -> None:
+def test_printing_is_recognized(code: str) -> None:
     assert list(printing_calls(ast.parse(code)))
 
 

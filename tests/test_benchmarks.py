@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from claims import BENCHMARKS, RESULTS, find_script, find_source, read_measures
@@ -20,7 +22,6 @@ SLOW = {
     "rotation": "starts three processes that train",
     "scale": "starts Ray twice",
 }
-LIMIT_SECONDS = 600
 
 
 def has_main(script: Path) -> bool:
@@ -36,24 +37,36 @@ def list_results() -> dict[str, tuple[int, int]]:
     return {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in RESULTS.iterdir()}
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    # The data beside the repository cannot be found, and one thread keeps the machine free for other tests.
+    missing = str(tmp_path_factory.mktemp("smoke") / "none")
+    environment = {**os.environ, "SWIVEL_SHARED": missing, "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)  # A script asks for the interpreter itself if it needs it.
+
+    command = [sys.executable, str(Path(__file__).parent / "smoke_server.py")]
+    with subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True, encoding="utf-8") as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in SCRIPTS]
 )
-def test_a_smoke_run_prints_a_result_and_keeps_nothing(name: str, tmp_path: Path) -> None:
+def test_a_smoke_run_prints_a_result_and_keeps_nothing(name: str, server: subprocess.Popen[str]) -> None:
     before = list_results()
-    # The data beside the repository cannot be found, and one thread keeps the machine free for other tests.
-    environment = {**os.environ, "SWIVEL_SHARED": str(tmp_path / "none"), "OMP_NUM_THREADS": "1"}
-    environment.pop("TRITON_INTERPRET", None)  # A script asks for the interpreter itself if it needs it.
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(BENCHMARKS / f"{name}.py", file=server.stdin, flush=True)
+    done = json.loads(server.stdout.readline())
 
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--smoke"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-
-    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    assert done["status"] == 0, done["stdout"][-2_000:] + done["stderr"][-4_000:]
+    result = json.loads(done["stdout"].splitlines()[-1])
     assert result["benchmark"] == name
     assert result["machine"]["versions"]
     assert list_results() == before
-    assert not list(tmp_path.iterdir())
+    assert done["left"] == []
 
 
 def test_the_slow_scripts_exist() -> None:

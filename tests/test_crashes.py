@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -29,6 +30,7 @@ from crash_runs import (
 )
 from swivel.cli import cli
 from swivel.cli.exit import RESUMES, STARTS_OVER, describe_kept, say_goodbye
+from swivel.cli.options import Command
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
 from swivel.runtime.options import RunOptions
@@ -124,6 +126,14 @@ def put(path: Path) -> Path:
     return path
 
 
+def parse(*arguments: str) -> click.Context:
+    """Return the context of a command of `swivel`."""
+    verb, *rest = arguments
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command.make_context(verb, rest)
+
+
 @pytest.mark.parametrize(
     ("arguments", "kept", "line"),
     [
@@ -135,12 +145,13 @@ def put(path: Path) -> Path:
         (["train", "m", "-o", "{}", "--overwrite"], "checkpoint-2/manifest.json", RESUMES),
         (["run", "t", "-o", "{}"], "matrix/rows.txt", STARTS_OVER),
         (["run", "t", "-o", "{}"], "matrix/manifest.json", RESUMES),
+        (["run", "t", "-o", "{}", "--traceback"], "vectors/checkpoint-1/manifest.json", RESUMES),
+        (["import", "t", "-o", "{}"], "manifest.json", RESUMES),
         (["reproduce", "t", "-o", "{}"], "matrices/a/manifest.json", RESUMES),
         (["reproduce", "t", "-o", "{}"], "vectors/a/checkpoint-1/manifest.json", RESUMES),
-        (["--traceback", "run", "t", "-o", "{}"], "vectors/checkpoint-1/manifest.json", RESUMES),
         (["nearest", "{}", "word"], "manifest.json", ""),
+        (["compare", "a", "b", "-o", "{}"], "manifest.json", ""),
         (["demo"], "manifest.json", ""),
-        (["count", "t", "-o"], None, ""),
     ],
 )
 def test_last_line_of_an_interrupted_command_is_true(
@@ -148,17 +159,17 @@ def test_last_line_of_an_interrupted_command_is_true(
 ) -> None:
     if kept is not None:
         put(tmp_path / kept)
-    assert describe_kept([argument.format(tmp_path) for argument in arguments]) == line
+    assert describe_kept(parse(*(argument.format(tmp_path) for argument in arguments))) == line
 
 
 def test_goodbye_tells_termination_from_interruption(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    monkeypatch.setattr(sys, "argv", ["swivel", "count", "t", "-o", "nowhere"])
+    monkeypatch.setattr(Command, "running", parse("count", "t", "-o", "nowhere"))
     try:
         say_goodbye(signal.SIGTERM)
-        monkeypatch.setattr(sys, "argv", ["swivel", "info"])
+        monkeypatch.setattr(Command, "running", parse("info"))
         say_goodbye(signal.SIGINT)
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):

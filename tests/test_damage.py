@@ -60,7 +60,7 @@ def test_cells_are_compared_when_the_first_is_asked_for(planted: Matrix, tmp_pat
     matrix = open_matrix(tmp_path / "matrix")
     assert matrix.rows == planted.rows
     for _ in range(2):
-        with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs .*--overwrite\), or restore the file"):
+        with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs .*overwrite=True, or restore the file"):
             matrix.cells(0, 0)
     trusted = open_matrix(tmp_path / "matrix")
     trusted.trust()

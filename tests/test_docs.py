@@ -31,13 +31,14 @@ import swivel
 from docs_world import copy_world, shorten_demo, write_world
 from swivel import explorer
 from swivel.cli import cli
+from swivel.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(
     r"(?P<marker>^ *<!-- not run: .+? -->\n)?^(?P<in> *)```(?P<kind>\w*)\n(?P<text>.*?)^(?P=in)```$", re.M | re.S
 )
-KINDS = {"python", "sh", "text", "json", "mermaid"}
+KINDS = {"python", "sh", "text", "json"}
 QUIET = {"NO_MKDOCS_2_WARNING": "true"}  # the theme's word on a version that is not used
 SMALL = {  # what commands get besides, unless they say otherwise
     "explore": (["--port", "0"],),
@@ -105,7 +106,9 @@ def parse(words: list[str]) -> None:
     """Raise click's error where a command does not exist or has no such flag."""
     command: click.Command = cli
     while isinstance(command, click.Group):
-        command, words = command.commands[words[0]], words[1:]
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words[0]
+        command, words = found, words[1:]
     command.make_context("swivel", list(words))
 
 
@@ -174,7 +177,7 @@ def test_no_block_is_left_out_by_a_slip() -> None:
 
 
 def test_commands_inside_sentences_have_the_flags_they_name() -> None:
-    verbs = "|".join(cli.commands)
+    verbs = "|".join(COMMANDS)
     for page in PAGES:
         text = FENCE.sub("", page.read_text(encoding="utf-8"))
         for command in re.findall(rf"`swivel ({verbs})([^`]*?)`", text.replace("\n", " ")):
@@ -184,7 +187,8 @@ def test_commands_inside_sentences_have_the_flags_they_name() -> None:
 
 
 def all_parameters(verb: str) -> Iterator[click.Parameter]:
-    command = cli.commands[verb]
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
     yield from command.params
     for each in command.commands.values() if isinstance(command, click.Group) else ():
         yield from each.params

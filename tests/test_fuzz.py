@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # `fuzz` is beside the package, not in it
 
-from fuzz.guard import SPLIT, Target, execute, minimise, option, parts, warm_up  # noqa: E402
+from fuzz.guard import SPLIT, Target, execute, minimize, option, parts, warm_up  # noqa: E402
 from fuzz.running import Job, Tally, gather_findings, run_job, share_out  # noqa: E402
 from fuzz.targets import TARGETS  # noqa: E402
 from swivel.errors import StorageError  # noqa: E402
@@ -111,7 +111,7 @@ def test_findings_are_shortened_to_what_matters(tmp_path: Path) -> None:
             raise ValueError
 
     target = Target("t", read, lambda _: [], 1)
-    assert minimise(target, b"12345ab67890" * 3 + b"yyyzyyy", tmp_path) == b"abz"
+    assert minimize(target, b"12345ab67890" * 3 + b"yyyzyyy", tmp_path) == b"abz"
 
 
 def test_inputs_of_several_files_are_taken_apart() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import swivel
 from swivel.config import CountConfig, TrainConfig
-from swivel.corpus.sentinels import BREAK
+from swivel.corpus import BREAK
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import make_spec

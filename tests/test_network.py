@@ -116,7 +116,7 @@ def test_the_explorers_page_loads_nothing_from_elsewhere(file: Path) -> None:
     "text",
     ['<script defer src="https://x/y.js">', "<link rel=x href='//x/y.css'>", "@import 'x'", "fetch(`https://x`)"],
 )
-def test_loading_from_elsewhere_is_recognised(text: str) -> None:
+def test_loading_from_elsewhere_is_recognized(text: str) -> None:
     assert LOADS.search(text)
 
 

@@ -1,4 +1,4 @@
-"""What Swivel is made with: the lock goes with pyproject.toml, licences are listed, an audit does not pretend."""
+"""What Swivel is made with: the lock goes with pyproject.toml, licenses are listed, an audit does not pretend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
 
-import licences  # noqa: E402
+import licenses  # noqa: E402
 import lock  # noqa: E402
 
 import audit  # noqa: E402
@@ -89,42 +89,42 @@ def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
     assert [f"python{version}" for version in named] == tried[1].split()
 
 
-# Licences
+# Licenses
 
 
 def test_the_page_lists_what_is_locked() -> None:
-    listed = licences.read_page(licences.PAGE.read_text(encoding="utf-8"))
-    pins = {name: lock.version_of(pin) for name, pin in lock.read_lock().items() if licences.applies_here(name)}
+    listed = licenses.read_page(licenses.PAGE.read_text(encoding="utf-8"))
+    pins = {name: lock.version_of(pin) for name, pin in lock.read_lock().items() if licenses.applies_here(name)}
     expected = pins | {"torch": lock.read_torch()}
-    assert {name: each.version for name, each in listed.items() if name in expected} == expected, "run make licences"
+    assert {name: each.version for name, each in listed.items() if name in expected} == expected, "run make licenses"
     assert listed.keys() <= lock.read_lock().keys() | {"torch"}
 
 
-def test_the_page_says_of_licences_what_the_packages_say() -> None:
-    listed = licences.read_page(licences.PAGE.read_text(encoding="utf-8"))
-    installed = list(licences.read_installed(listed))
+def test_the_page_says_of_licenses_what_the_packages_say() -> None:
+    listed = licenses.read_page(licenses.PAGE.read_text(encoding="utf-8"))
+    installed = list(licenses.read_installed(listed))
     assert len(installed) > 50
-    assert [each for each in installed if listed[each.name] != each] == [], "run make licences"
+    assert [each for each in installed if listed[each.name] != each] == [], "run make licenses"
 
 
-def test_what_is_always_installed_has_permissive_licences_or_is_named() -> None:
-    listed = licences.read_page(licences.PAGE.read_text(encoding="utf-8"))
-    always = licences.walk(PROJECT["dependencies"]) & listed.keys()
+def test_what_is_always_installed_has_permissive_licenses_or_is_named() -> None:
+    listed = licenses.read_page(licenses.PAGE.read_text(encoding="utf-8"))
+    always = licenses.walk(PROJECT["dependencies"]) & listed.keys()
     assert {"numpy", "torch", "llvmlite"} <= always
-    assert [listed[name] for name in always if not licences.is_permissive(listed[name].licence)] == []
+    assert [listed[name] for name in always if not licenses.is_permissive(listed[name].license)] == []
 
 
-def test_every_other_licence_that_is_not_permissive_is_named_and_nothing_else_is() -> None:
-    listed = licences.read_page(licences.PAGE.read_text(encoding="utf-8"))
-    assert {name for name, each in listed.items() if not licences.is_permissive(each.licence)} == licences.NAMED.keys()
+def test_every_other_license_that_is_not_permissive_is_named_and_nothing_else_is() -> None:
+    listed = licenses.read_page(licenses.PAGE.read_text(encoding="utf-8"))
+    assert {name for name, each in listed.items() if not licenses.is_permissive(each.license)} == licenses.NAMED.keys()
 
 
 @pytest.mark.parametrize(
-    "licence", ["GPL-3.0-only", "MIT AND LGPL-2.1-only", "", "Some Terms", "MIT AND (MPL-2.0 OR X)"]
+    "license", ["GPL-3.0-only", "MIT AND LGPL-2.1-only", "", "Some Terms", "MIT AND (MPL-2.0 OR X)"]
 )
-def test_copyleft_and_unknown_licences_stop_the_writing(licence: str) -> None:
+def test_copyleft_and_unknown_licenses_stop_the_writing(license: str) -> None:
     with pytest.raises(ValueError, match="not permissive and not in NAMED"):
-        licences.write_rows([licences.Licence("new", "1", licence)], {})
+        licenses.write_rows([licenses.License("new", "1", license)], {})
 
 
 # The audit
@@ -155,6 +155,7 @@ def test_a_service_that_does_not_know_a_known_hole_audits_nothing() -> None:
 def test_the_package_has_its_data() -> None:
     files = set(wheels.package_files())
     assert {"swivel/py.typed", "swivel/data/sample-cells.xz", "swivel/explorer/page/index.html"} <= files
+    assert "swivel/data/report.css" in files
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["swivel"]
     data = [file.removeprefix("swivel/") for file in files if not file.endswith(".py")]
     assert [file for file in data if not any(Path(file).match(pattern) for pattern in patterns)] == []

@@ -268,7 +268,7 @@ def explorer_speed() -> str:
     """Return the response times of the explorer."""
     result = read_result("explorer")
     labels = {
-        "nearest": "neighbours of a word",
+        "nearest": "neighbors of a word",
         "analogy": "analogy",
         "expression": "arithmetic",
         "suggest": "completion",

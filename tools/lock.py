@@ -2,7 +2,7 @@
 
 `make lock` asks uv for it, from pyproject.toml, for every Python and system at once; versions stay what they were
 unless `--upgrade` asks for new ones. Left out are torch and the CUDA packages that some of its builds bring:
-`constraints.txt` says why. What reads the lock (licences, audit, tests) reads it through `read_lock`.
+`constraints.txt` says why. What reads the lock (licenses, audit, tests) reads it through `read_lock`.
 """
 
 from __future__ import annotations

@@ -8,13 +8,27 @@ Counts are facts; no text goes into the package.
 from __future__ import annotations
 
 import argparse
+import lzma
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 import swivel
-from swivel.pipeline.demo import CELLS, WORDS, pack_cells
+from swivel.pipeline.demo import CELLS, SMALLEST, STEPS_PER_OCTAVE, WORDS
 from swivel.storage import write_file
 
 HERE = Path(__file__).resolve().parent.parent / "src" / "swivel" / "data"
+
+
+def pack_cells(counts: NDArray[np.float64]) -> bytes:
+    """Pack a symmetric dense matrix of counts."""
+    triangle = counts[np.triu_indices(len(counts))]
+    seen = triangle > 0
+    codes = np.rint(STEPS_PER_OCTAVE * np.log2(triangle[seen])) - SMALLEST
+    data = np.packbits(seen).tobytes() + np.clip(codes, 0, 255).astype(np.uint8).tobytes()
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
+    return lzma.compress(data, filters=filters)
 
 
 def main() -> None:

@@ -12,25 +12,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from swivel._version import __version__
+from swivel._version import __version__ as __version__
 
+# For type checkers, which cannot read _HOMES; a name imported `as` itself is exported.
 if TYPE_CHECKING:
-    from swivel.corpus.vocabulary import Vocabulary
-    from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
-    from swivel.counts.importers import import_counts
-    from swivel.errors import SwivelError
-    from swivel.estimator import SwivelEmbedding
-    from swivel.evaluation import evaluate
-    from swivel.pipeline.add import add
-    from swivel.pipeline.count import count
-    from swivel.pipeline.demo import open_sample
-    from swivel.pipeline.extend import extend
-    from swivel.pipeline.run import run
-    from swivel.pipeline.train import train
-    from swivel.runtime.options import RunOptions
-    from swivel.vectors import Vectors
-    from swivel.vectors.compare import compare
-    from swivel.vectors.formats import export, load
+    from swivel.corpus.vocabulary import Vocabulary as Vocabulary
+    from swivel.counts import Matrix as Matrix
+    from swivel.counts import MatrixBuilder as MatrixBuilder
+    from swivel.counts import MatrixSpec as MatrixSpec
+    from swivel.counts import open_matrix as open_matrix
+    from swivel.counts.importers import import_counts as import_counts
+    from swivel.errors import SwivelError as SwivelError
+    from swivel.estimator import SwivelEmbedding as SwivelEmbedding
+    from swivel.evaluation import evaluate as evaluate
+    from swivel.pipeline.add import add as add
+    from swivel.pipeline.count import count as count
+    from swivel.pipeline.demo import open_sample as open_sample
+    from swivel.pipeline.extend import extend as extend
+    from swivel.pipeline.run import run as run
+    from swivel.pipeline.train import train as train
+    from swivel.runtime.options import RunOptions as RunOptions
+    from swivel.vectors import Vectors as Vectors
+    from swivel.vectors.compare import compare as compare
+    from swivel.vectors.formats import export as export
+    from swivel.vectors.formats import load as load
 
 # Loaded when first asked for, so that `import swivel` stays light.
 _HOMES = {
@@ -56,29 +61,7 @@ _HOMES = {
     "train": "swivel.pipeline.train",
 }
 
-__all__ = [
-    "Matrix",
-    "MatrixBuilder",
-    "MatrixSpec",
-    "RunOptions",
-    "SwivelEmbedding",
-    "SwivelError",
-    "Vectors",
-    "Vocabulary",
-    "__version__",
-    "add",
-    "compare",
-    "count",
-    "evaluate",
-    "export",
-    "extend",
-    "import_counts",
-    "load",
-    "open_matrix",
-    "open_sample",
-    "run",
-    "train",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 
 
 def main() -> None:
-    """Run the command line; asked to leave, leave: neither loading nor unloading libraries holds that up."""
+    """Run the command line. A signal ends the process at once, without waiting for threads and libraries to unload."""
     try:
         from swivel.cli import main as run
-        from swivel.cli.exit import leave_at_once
+        from swivel.cli.exit import end_process
     except KeyboardInterrupt:
-        os._exit(130)
-    with leave_at_once():
+        os._exit(128 + signal.SIGINT)
+
+    try:
         run()
+    except SystemExit as leave:
+        if leave.code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+            raise
+        end_process(int(leave.code))
 
 
 if __name__ == "__main__":

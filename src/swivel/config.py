@@ -13,15 +13,14 @@ from typing import Any, TypedDict, TypeVar
 
 from swivel.errors import ConfigError
 
-Check = Callable[[Any], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on a value, as a function and in words."""
+    """A condition on a value, as a function and in words; `choices` are the values it allows, if they are few."""
 
-    holds: Check
+    holds: Callable[[Any], bool]
     words: str
+    choices: tuple[str, ...] = ()
 
 
 def _is_int(value: object) -> bool:
@@ -42,32 +41,27 @@ NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number of 1e-30 or more")
 FINITE = Rule(_is_real, "a finite number")
 FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
+LIMIT = Rule(lambda v: v is None or NATURAL.holds(v), NATURAL.words)
 TEXT = Rule(lambda v: isinstance(v, str) and v != "", "a text that is not empty")
 
 
 def one_of(*choices: str) -> Rule:
     """Return the rule that accepts only `choices`."""
-    return Rule(lambda v: v in choices, "one of " + ", ".join(choices))
+    return Rule(lambda v: v in choices, "one of " + ", ".join(choices), choices)
 
 
-def config_field(
-    default: Any,
-    help: str,
-    rule: Rule,
-    *,
-    choices: tuple[str, ...] = (),
-    optional: bool = False,
-    changes_result: bool = True,
-) -> Any:
-    """Return a dataclass field with a help text and a rule in its metadata."""
-    metadata = {
-        "help": help,
-        "rule": rule,
-        "choices": choices,
-        "optional": optional,
-        "changes_result": changes_result,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+def config_field(default: Any, help: str, rule: Rule, *, changes_result: bool = True) -> Any:
+    """Return a dataclass field with a help text and a rule in its metadata; None is allowed if it is the default."""
+    return dataclasses.field(default=default, metadata={"help": help, "rule": rule, "changes_result": changes_result})
+
+
+def _device_field(*, changes_result: bool) -> Any:
+    return config_field("auto", "auto, cpu, cuda, or any device as torch names it", TEXT, changes_result=changes_result)
+
+
+def _device_memory_field() -> Any:
+    text = "memory limit on the device, such as 20GiB; default: all free memory"
+    return config_field(None, text, TEXT, changes_result=False)
 
 
 def result_settings(config: Any) -> dict[str, Any]:
@@ -79,27 +73,12 @@ def result_settings(config: Any) -> dict[str, Any]:
     }
 
 
-def choice(default: str, help: str, *choices: str) -> Any:
-    """Return a field whose value is one of `choices`."""
-    return config_field(default, help, one_of(*choices), choices=choices)
-
-
-def _device_field(*, changes_result: bool) -> Any:
-    return config_field("auto", "auto, cpu, cuda, or any device as torch names it", TEXT, changes_result=changes_result)
-
-
-def _device_memory_field() -> Any:
-    text = "memory limit on the device, such as 20GiB; default: all free memory"
-    return config_field(None, text, TEXT, optional=True, changes_result=False)
-
-
 def check_fields(config: Any) -> None:
     """Raise ConfigError for the first field whose value violates its rule."""
     for field in dataclasses.fields(config):
-        value, rule = getattr(config, field.name), field.metadata["rule"]
-        if value is None and field.metadata["optional"]:
-            continue
-        if not rule.holds(value):
+        value = getattr(config, field.name)
+        rule = field.metadata["rule"]
+        if not (rule.holds(value) or (value is None and field.default is None)):
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}")
 
 
@@ -107,23 +86,22 @@ def check_fields(config: Any) -> None:
 class CorpusConfig:
     """How text is read."""
 
-    tokenizer: str = choice(
+    tokenizer: str = config_field(
         "words",
         "words: Unicode words, hyphenated words and contractions whole, punctuation dropped; "
         "whitespace: split at white space",
-        "words",
-        "whitespace",
+        one_of("words", "whitespace"),
     )
-    unit: str = choice(
+    unit: str = config_field(
         "line",
         "text unit that windows do not cross; a document ends at a blank line or at the end of its file",
-        "sentence",
-        "line",
-        "document",
+        one_of("sentence", "line", "document"),
     )
     lowercase: bool = config_field(True, "convert the text to lower case", FLAG)
     encoding: str = config_field("utf-8", "encoding of the text", TEXT)
-    errors: str = choice("strict", "what to do with bytes that are invalid in the encoding", "strict", "replace")
+    errors: str = config_field(
+        "strict", "what to do with bytes that are invalid in the encoding", one_of("strict", "replace")
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -135,7 +113,7 @@ class VocabularyConfig:
 
     min_count: int = config_field(5, "ignore tokens with fewer occurrences", POSITIVE_INT)
     max_size: int | None = config_field(
-        98_304, "keep only the most frequent tokens, at most this many; 0: no limit", NATURAL, optional=True
+        98_304, "keep only the most frequent tokens, at most this many; 0: no limit", LIMIT
     )
 
     def __post_init__(self) -> None:
@@ -147,33 +125,23 @@ class CountConfig:
     """How co-occurrences are counted."""
 
     window: int = config_field(10, "number of tokens on either side that co-occur with a token", POSITIVE_INT)
-    left: int | None = config_field(
-        None, "number of tokens to the left, if different from the window", NATURAL, optional=True
-    )
-    right: int | None = config_field(
-        None, "number of tokens to the right, if different from the window", NATURAL, optional=True
-    )
-    weight: str = choice(
+    left: int | None = config_field(None, "number of tokens to the left, if different from the window", NATURAL)
+    right: int | None = config_field(None, "number of tokens to the right, if different from the window", NATURAL)
+    weight: str = config_field(
         "harmonic",
         "weight of a token at distance t: 1/t, decreasing linearly, or 1",
-        "harmonic",
-        "linear",
-        "uniform",
+        one_of("harmonic", "linear", "uniform"),
     )
-    columns: str = choice(
+    columns: str = config_field(
         "symmetric",
         "one column per word, or separate columns per side (directional), per distance band, or per side and band",
-        "symmetric",
-        "directional",
-        "bands",
-        "directional-bands",
+        one_of("symmetric", "directional", "bands", "directional-bands"),
     )
     near: int = config_field(1, "largest distance of the near band, if columns are split by bands", POSITIVE_INT)
-    oov: str = choice(
+    oov: str = config_field(
         "drop",
         "tokens outside the vocabulary are removed before windows are applied (drop) or keep their position (gap)",
-        "drop",
-        "gap",
+        one_of("drop", "gap"),
     )
     device: str = _device_field(changes_result=False)
     device_memory: str | None = _device_memory_field()
@@ -185,7 +153,7 @@ class CountConfig:
         if self.has_bands and self.near >= max(self.window_left, self.window_right):
             raise ConfigError(
                 f"near must be smaller than the window of {max(self.window_left, self.window_right)}, "
-                f"got {self.near}: the far band would be empty; use a larger window, or columns directional"
+                f"got {self.near}: the far band would be empty; use a larger window, or columns='directional'"
             )
 
     @property
@@ -215,54 +183,44 @@ class TrainConfig:
 
     dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
     epochs: int | None = config_field(
-        None, "number of epochs; default: as many as update every vector about 480 times", POSITIVE_INT, optional=True
+        None, "number of epochs; default: as many as update every vector about 480 times", POSITIVE_INT
     )
-    block_size: int | None = config_field(None, "number of rows and columns of a block", POSITIVE_INT, optional=True)
+    block_size: int | None = config_field(None, "number of rows and columns of a block", POSITIVE_INT)
     largest_block: int | None = config_field(
         None,
         "largest block size to choose, if block_size is not given: larger blocks need more epochs and give better "
         "vectors; default: 1024 on a CPU, 4096 elsewhere",
         POSITIVE_INT,
-        optional=True,
     )
     learning_rate: float = config_field(0.1, "learning rate of Adagrad", POSITIVE)
     initial_accumulator: float = config_field(1e-6, "initial value of Adagrad's accumulators", NORMAL)
     weight_decay: float = config_field(0.0, "weight decay; 1e-4 improves vectors, 1e-3 ruins them", NOT_NEGATIVE)
-    objective: str = choice(
+    objective: str = config_field(
         "swivel",
         "swivel: PMI targets and a soft hinge for unobserved cells; glove: observed cells only, targets log x and "
         "biases (the recipe glove also has its weights)",
-        "swivel",
-        "glove",
+        one_of("swivel", "glove"),
     )
-    end: str = choice(
+    end: str = config_field(
         "epochs",
         "stop after a fixed number of epochs with a decreasing learning rate, or when the loss stops decreasing",
-        "epochs",
-        "converged",
+        one_of("epochs", "converged"),
     )
     tolerance: float = config_field(
         0.002, "with end converged: stop when the loss decreases by less than this share per epoch", POSITIVE
     )
-    zeros: str = choice(
+    zeros: str = config_field(
         "all",
         "compute every unobserved cell, or an unbiased sample; auto: whichever is faster",
-        "all",
-        "sampled",
-        "auto",
+        one_of("all", "sampled", "auto"),
     )
     common: float | None = config_field(
         None,
         "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed; "
         "default: .05, on a GPU .1",
         FRACTION,
-        optional=True,
     )
-    middle: float = config_field(
-        0.3,
-        "with sampled zeros: share of rows and columns that are not rare",
-        FRACTION,
-    )
+    middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
     share: float = config_field(
         0.008, "with sampled zeros: share of zeros computed between the rarest features; larger for others", FRACTION
     )
@@ -270,23 +228,22 @@ class TrainConfig:
     confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
     confidence_scale: float = config_field(0.25, "b in f(x) = b0 + b x^a", NOT_NEGATIVE)
     confidence_power: float = config_field(0.5, "a in f(x) = b0 + b x^a", NOT_NEGATIVE)
-    confidence_most: float | None = config_field(None, "upper limit of f(x); default: none", POSITIVE, optional=True)
+    confidence_most: float | None = config_field(None, "upper limit of f(x); default: none", POSITIVE)
     unseen: float = config_field(1.0, "count that replaces 0 in the target of an unobserved cell", POSITIVE)
-    dtype: str = choice(
+    dtype: str = config_field(
         "auto",
         "data type of the operands of matrix products; auto measures which is faster",
-        "auto",
-        "float32",
-        "bfloat16",
+        one_of("auto", "float32", "bfloat16"),
     )
-    backend: str = choice("auto", "implementation of the training step", "auto", "cpu", "triton", "torch", "reference")
+    backend: str = config_field(
+        "auto", "implementation of the training step", one_of("auto", "cpu", "triton", "torch", "reference")
+    )
     device: str = _device_field(changes_result=True)
     device_memory: str | None = _device_memory_field()
     ranks: int | None = config_field(
         None,
         "number of processes that the order of blocks is made for; default: as many as torchrun starts",
         POSITIVE_INT,
-        optional=True,
     )
     seed: int = config_field(1, "seed of all random numbers", NATURAL)
     checkpoint_minutes: float = config_field(
@@ -299,7 +256,7 @@ class TrainConfig:
             raise ConfigError("confidence_base and confidence_scale are both 0: no observed cell would count")
         if self.objective == "glove" and (self.shift != 0 or self.unseen != 1):
             raise ConfigError(
-                f"shift ({self.shift:g}) and unseen ({self.unseen:g}) have no effect with objective glove: its biases "
+                f"shift={self.shift:g} and unseen={self.unseen:g} have no effect with objective='glove': its biases "
                 "absorb any shift, and unobserved cells have no loss; omit both"
             )
 
@@ -308,13 +265,11 @@ class TrainConfig:
 class VectorsConfig:
     """How trained rows and columns are combined into vectors."""
 
-    combine: str = choice(
+    combine: str = config_field(
         "sum",
         "rows: w; sum: w + c (all columns of a word); parts: w, the word's columns and their sum, each normalized, "
         "concatenated and reduced to dim by an SVD",
-        "rows",
-        "sum",
-        "parts",
+        one_of("rows", "sum", "parts"),
     )
     column_weight: float = config_field(0.5, "with parts: weight of each column part; rows have weight 1", NOT_NEGATIVE)
     sum_weight: float = config_field(1.0, "with parts: weight of the sum of rows and columns; 0: omit it", NOT_NEGATIVE)

@@ -1,24 +1,7 @@
 """The exceptions that Swivel raises.
 
-Each message states what is wrong, with which value, where, and what to do::
-
-    SwivelError
-    ├── ConfigError          a setting is invalid, or two settings conflict (exit status 2)
-    ├── CorpusError          a text cannot be read
-    ├── VocabularyError      the vocabulary is empty, or a list of tokens is malformed
-    ├── CountsError          counts are negative, not finite, or do not match their vocabularies
-    ├── MemoryBudgetError    the job does not fit in the memory limit
-    ├── StorageError         a folder or file cannot be read or written
-    │   ├── UnfinishedFolder   it has no manifest, because its stage was interrupted
-    │   ├── DamagedFolder      its files differ from its manifest
-    │   ├── FolderExists       it is complete and `overwrite` is False
-    │   └── FolderLocked       another process is writing to it
-    ├── TrainingError        training cannot start
-    │   └── Diverged           the loss is no longer finite
-    ├── ClusterError         a cluster is unreachable, does not respond, or lost data that cannot be recomputed
-    ├── UnknownToken         a token is not in the vocabulary (also a KeyError)
-    ├── EvaluationError      a test set cannot be read, or has no token of the vocabulary
-    └── MissingExtra         an optional library is not installed
+Each message states what is wrong, with which value, where, and what to do. Python arguments are written as in Python;
+the command line shows its flags instead.
 """
 
 from __future__ import annotations
@@ -113,19 +96,15 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
     return MissingExtra(f"{what} need {library}: pip install 'swivel-embeddings[{extra}]'")
 
 
+def first_line(error: object) -> str:
+    """Return the first line of an error message; those of some libraries are several pages long."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
 @contextlib.contextmanager
 def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterator[None]:
-    """Convert an OSError raised in the block into a one-line Swivel error that names the file.
+    """Convert an OSError raised in the block into an error of class `kind` that names the file, or `name`.
 
-    Parameters
-    ----------
-    name
-        Path or name to report if the OSError does not contain a file name.
-    kind
-        Class of the error to raise.
-
-    Examples
-    --------
     >>> with clear_errors("counts"):
     ...     open("no/such/file")
     Traceback (most recent call last):

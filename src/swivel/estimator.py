@@ -7,6 +7,7 @@ counts to a temporary folder and trains with `swivel.pipeline.train`; `transform
 from __future__ import annotations
 
 import tempfile
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,10 @@ if TYPE_CHECKING:
 # has 32 bits; rounding errors are below 2^-32 of it. A unit above 2^52 would exceed the precision of float64.
 COUNT_BITS = 32
 MAX_UNIT_BITS = 52
-TRAINING = ("dim", "epochs", "block_size", "learning_rate", "weight_decay", "zeros", "shift", "unseen")
-CONFIDENCE = ("confidence_base", "confidence_scale", "confidence_power")
-SETTINGS = (*TRAINING, *CONFIDENCE, "dtype", "backend", "device")
+NO_SETTINGS = ("recipe", "random_state", "threads", "memory")  # parameters that are not fields of TrainConfig
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn compares by identity and has its own repr.
 class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Embed the rows of a table of co-occurrence counts so that w_i . c_j is close to PMI(i; j).
 
@@ -87,46 +87,25 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     [[True, True, False, False], [False, False, True, True]]
     """
 
-    def __init__(
-        self,
-        dim: int = 300,
-        *,
-        recipe: str = "fast",
-        epochs: int | None = None,
-        block_size: int | None = None,
-        learning_rate: float | None = None,
-        weight_decay: float | None = None,
-        zeros: str | None = None,
-        shift: float | None = None,
-        unseen: float | None = None,
-        confidence_base: float | None = None,
-        confidence_scale: float | None = None,
-        confidence_power: float | None = None,
-        dtype: str | None = None,
-        backend: str | None = None,
-        device: str = "auto",
-        random_state: Any = None,
-        threads: int | None = None,
-        memory: int | str | None = None,
-    ) -> None:
-        self.dim = dim
-        self.recipe = recipe
-        self.epochs = epochs
-        self.block_size = block_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.zeros = zeros
-        self.shift = shift
-        self.unseen = unseen
-        self.confidence_base = confidence_base
-        self.confidence_scale = confidence_scale
-        self.confidence_power = confidence_power
-        self.dtype = dtype
-        self.backend = backend
-        self.device = device
-        self.random_state = random_state
-        self.threads = threads
-        self.memory = memory
+    dim: int = 300
+    _: KW_ONLY
+    recipe: str = "fast"
+    epochs: int | None = None
+    block_size: int | None = None
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    zeros: str | None = None
+    shift: float | None = None
+    unseen: float | None = None
+    confidence_base: float | None = None
+    confidence_scale: float | None = None
+    confidence_power: float | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    device: str = "auto"
+    random_state: Any = None
+    threads: int | None = None
+    memory: int | str | None = None
 
     def fit(self, X: Any, y: None = None) -> SwivelEmbedding:
         """Train row and column vectors on a table of counts.
@@ -142,10 +121,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         -------
         self
         """
-        settings: dict[str, Any] = {"seed": self._seed()}
-        for name in SETTINGS:
-            settings[name] = _plain(getattr(self, name))
-
+        given = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
+        settings: dict[str, Any] = {"seed": self._seed(), **given}
         config = stage_config(TrainConfig, self.recipe, **settings)
         if config.objective != "swivel":
             raise ConfigError(
@@ -187,11 +164,11 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ndarray of shape (n_rows, dim), float32
             Zeros for a row without counts; close to `row_vectors_` for a fitted row.
         """
-        from swivel.training.fold_in import fold_rows
+        from swivel.training.fold_in import fold_in
 
         check_is_fitted(self)
         counts = self._validate(X, reset=False)
-        return fold_rows(
+        return fold_in(
             counts, self.column_vectors_, self.column_sums_, self.total_, self.config_, device=self.config_.device
         )
 

@@ -11,10 +11,11 @@ from click.testing import CliRunner, Result
 
 from swivel._version import __version__
 from swivel.cli import cli
+from swivel.cli.main import COMMANDS
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.runtime.options import ClusterConfig
 
-VERBS = sorted(cli.commands)
+VERBS = sorted(COMMANDS)
 
 
 def show(*arguments: str) -> Result:

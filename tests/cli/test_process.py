@@ -49,7 +49,7 @@ def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", broken, "count", str(text), "-o", str(tmp_path)]
     done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "error: TypeError: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
+    assert done.stderr == "error: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
 
 
 def start_long_training(text: Path, out: Path, epochs: int) -> subprocess.Popen[str]:

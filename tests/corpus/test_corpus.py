@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-import swivel.corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import split_units
 
@@ -92,9 +91,3 @@ def test_with_whitespace_tokens_a_sentence_ends_after_a_token_that_ends_in_a_sto
 def test_importing_the_package_does_not_import_numba() -> None:
     code = "import sys, swivel.corpus; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_every_name_in_all_exists() -> None:
-    assert all(hasattr(swivel.corpus, name) for name in swivel.corpus.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'missing'"):
-        _ = swivel.corpus.missing

@@ -11,19 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swivel.config import CorpusConfig
-from swivel.corpus import (
-    FileRange,
-    cut_files,
-    encode_ranges,
-    fingerprint_sources,
-    group_ranges,
-    list_files,
-    list_paths,
-    split_units,
-)
 from swivel.corpus import file_ranges as ranges_module
-from swivel.corpus.file_ranges import open_range
-from swivel.corpus.remote import RemoteFile, is_url
+from swivel.corpus import fingerprint_sources, list_files, list_paths, split_units
+from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges, open_range
+from swivel.corpus.sources import RemoteFile, is_url
 from swivel.errors import CorpusError
 
 

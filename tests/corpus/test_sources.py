@@ -17,8 +17,7 @@ import zstandard
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
 from swivel.corpus.encode import EncodedCorpus
-from swivel.corpus.encode import encode_corpus as encode_pieces
-from swivel.corpus.sources import TextBlock, open_streams
+from swivel.corpus.streams import TextBlock, open_streams
 from swivel.errors import ConfigError, CorpusError, MissingExtra
 
 TEXT = "Ünïcode words\nand more\r\n" * 50
@@ -152,7 +151,7 @@ def test_invalid_bytes_in_other_encodings_are_an_error_or_separate_tokens(tmp_pa
     (tmp_path / "text").write_bytes(b"ab\r\nc\xe9d")
     message = fail(tmp_path / "text", tmp_path, CorpusConfig(encoding="ascii"))
 
-    assert "text, line 2: not valid ascii (byte 0xe9 at column 2); pass encoding (--encoding)" in message
+    assert "text, line 2: not valid ascii (byte 0xe9 at column 2); pass encoding" in message
 
     config = CorpusConfig(encoding="ascii", errors="replace")
     assert count(tmp_path / "text", tmp_path, config).counts() == {"ab": 1, "c": 1, "d": 1}
@@ -181,8 +180,8 @@ def test_invalid_utf8_is_an_error_with_line_and_column(
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(data)
     with pytest.raises(CorpusError) as caught:
-        encode_pieces(tmp_path / "bad.txt", CorpusConfig(), scratch=tmp_path, threads=2, piece_bytes=piece_bytes)
-    assert str(caught.value).startswith(f"{tmp_path / 'bad.txt'}, {place}; pass encoding (--encoding) or errors=")
+        encode_corpus(tmp_path / "bad.txt", CorpusConfig(), scratch=tmp_path, threads=2, piece_bytes=piece_bytes)
+    assert str(caught.value).startswith(f"{tmp_path / 'bad.txt'}, {place}; pass encoding or errors=")
 
 
 def test_an_error_in_an_earlier_file_is_raised_first(tmp_path: Path) -> None:

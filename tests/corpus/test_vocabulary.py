@@ -89,12 +89,12 @@ def test_ids_are_positions() -> None:
 
 
 def test_an_unknown_token_is_an_error_with_similar_tokens() -> None:
-    vocabulary = Vocabulary(["color", "colours", "banana"])
-    with pytest.raises(UnknownToken, match=r"'colour' is not in the vocabulary of 3 tokens; did you mean 'col"):
-        vocabulary.id("colour")
+    vocabulary = Vocabulary(["letter", "letters", "banana"])
+    with pytest.raises(UnknownToken, match=r"'letteres' is not in the vocabulary of 3 tokens; did you mean 'let"):
+        vocabulary.id("letteres")
     with pytest.raises(UnknownToken, match=r"'zzz' is not in the vocabulary of 3 tokens$"):
         vocabulary.id("zzz")
-    assert vocabulary.close_spellings("colour") == ["colours", "color"]
+    assert vocabulary.close_spellings("letteres") == ["letters", "letter"]
 
 
 def test_a_vocabulary_is_immutable_and_copies_the_counts() -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, block_count_for, open_matrix
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import layout as matrix_layout
-from swivel.counts.layout import Layout, block_length, choose_layout
+from swivel.counts.layout import Layout, block_count_for, block_length, choose_layout
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 

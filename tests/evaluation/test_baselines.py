@@ -26,9 +26,9 @@ from swivel.evaluation.baselines import (
     vectors_of_words,
 )
 from swivel.pipeline.count import count
-from swivel.pipeline.result_folder import is_done
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress, Task
+from swivel.storage.result_folder import is_done
 from swivel.vectors import Vectors, load
 
 GROUPS = 4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from swivel.errors import ConfigError, EvaluationError
-from swivel.evaluation import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set, split_set
-from swivel.evaluation.splits import half_of_pair
+from swivel.evaluation import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
+from swivel.evaluation.datasets import half_of_pair
 
 
 def write(path: Path, text: str) -> Path:
@@ -40,13 +40,15 @@ def test_pairs_are_read_with_any_separators_and_line_ends(tmp_path: Path, text: 
     ],
 )
 def test_questions_are_read_with_their_sections(tmp_path: Path, text: str) -> None:
-    capitals = (("oslo", "norway", "rome", "italy"), ("oslo", "norway", "paris", "france"))
-    expected = (Questions("capital", capitals), Questions("gram", (("big", "bigger", "old", "older"),)))
     questions = read_set(write(tmp_path / "q.txt", text))
     assert isinstance(questions, AnalogySet)
-    assert questions.sections == expected
+    assert set(zip(questions.questions, questions.sections, strict=True)) == {
+        (("oslo", "norway", "rome", "italy"), "capital"),
+        (("oslo", "norway", "paris", "france"), "capital"),
+        (("big", "bigger", "old", "older"), "gram"),
+    }
     lines = [line.lower() for line in text.split("\n") if line and not line.startswith(":")]
-    assert [words for _, words in questions.rows] == [tuple(line.split()[:4]) for line in lines]
+    assert list(questions.questions) == [tuple(line.split()[:4]) for line in lines]
 
 
 def test_words_and_their_categories_are_read(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_words_and_their_categories_are_read(tmp_path: Path) -> None:
 def test_questions_without_sections_are_one_section(tmp_path: Path) -> None:
     questions = read_set(write(tmp_path / "q.txt", "a b c d\ne f g h\n"))
     assert isinstance(questions, AnalogySet)
-    assert [(section.section, len(section.words)) for section in questions.sections] == [("q", 2)]
+    assert questions.sections == ("q", "q")
 
 
 def test_case_is_kept_when_asked_and_labels_may_hold_spaces(tmp_path: Path) -> None:
@@ -136,19 +138,20 @@ def test_no_pair_of_a_reported_question_occurs_in_tuning() -> None:
     pairs = [(f"a{n}", f"b{n}") for n in range(40)]
     rows = [(*pairs[i][:: 1 - 2 * (i % 2)], *pairs[j][:: 1 - 2 * (j % 2)]) for i, j in rng.integers(0, 40, (600, 2))]
     rows += [(b, a, d, c) for a, b, c, d in rows]
-    whole = AnalogySet("q", (Questions("odd", tuple(rows[::2])), Questions("even", tuple(rows[1::2]))))
+    whole = AnalogySet("q", tuple(rows), ("odd", "even") * 600)
     tune, report = (split_set(whole, half) for half in ("tune", "report"))
     assert isinstance(tune, AnalogySet) and isinstance(report, AnalogySet)
 
     def pairs_of(half: AnalogySet) -> set[frozenset[str]]:
-        return {frozenset(pair) for _, (a, b, c, d) in half.rows for pair in ((a, b), (c, d))}
+        return {frozenset(pair) for a, b, c, d in half.questions for pair in ((a, b), (c, d))}
 
     assert not pairs_of(tune) & pairs_of(report)
     assert min(tune.size, report.size) > 100
-    kept = [words for half in (tune, report) for section in half.sections for words in section.words]
+    kept = [*tune.questions, *report.questions]
     parted = [(a, b, c, d) for a, b, c, d in rows if half_of_pair(a, b) != half_of_pair(d, c)]
     assert sorted(kept + parted) == sorted(rows)
-    assert [section.section for section in tune.sections] == ["odd", "even"]
+    kept_rows = [row for row in zip(whole.questions, whole.sections, strict=True) if row[0] in set(tune.questions)]
+    assert kept_rows == list(zip(tune.questions, tune.sections, strict=True))
 
 
 def test_halves_are_the_same_on_every_machine_and_in_either_order() -> None:

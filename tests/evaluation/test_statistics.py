@@ -20,15 +20,14 @@ from swivel.evaluation import (
     CategoryResult,
     Comparison,
     EvaluationConfig,
-    Questions,
     Report,
     SimilarityResult,
     SimilaritySet,
     bucket_by_frequency,
     compare_buckets,
     compare_reports,
-    summarise_answers,
-    summarise_pairs,
+    summarize_answers,
+    summarize_pairs,
     tabulate_comparisons,
 )
 from swivel.evaluation.bootstrap import (
@@ -131,7 +130,7 @@ def test_p_values_are_uniform_without_a_difference_and_small_with_one() -> None:
 
 
 PAIRS = SimilaritySet("pairs", tuple((f"a{n}", f"b{n}") for n in range(60)), tuple(float(n % 13) for n in range(60)))
-ASKED = AnalogySet("asked", (Questions("s", tuple((f"a{n}", "b", "c", "d") for n in range(40))),))
+ASKED = AnalogySet("asked", tuple((f"a{n}", "b", "c", "d") for n in range(40)), ("s",) * 40)
 
 
 def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationConfig | None = None) -> Report:
@@ -141,9 +140,9 @@ def make_report(seed: int, noise: float, *, known: int = 60, rules: EvaluationCo
     is_known = np.arange(40) < known
     is_right = is_known & (rng.random(40) > noise / 10)
     rules = rules or EvaluationConfig()
-    answers = summarise_answers(ASKED, is_right, is_known, rules)
+    answers = summarize_answers(ASKED, is_right, is_known, rules)
     kinds = CategoryResult("kinds", 0.5, None, 40, 40, is_right, is_known, tuple(f"w{n}" for n in range(40)))
-    return Report((summarise_pairs(PAIRS, cosines), answers, kinds), rules)
+    return Report((summarize_pairs(PAIRS, cosines), answers, kinds), rules)
 
 
 def test_reports_are_compared_on_the_items_that_count_in_both() -> None:
@@ -206,24 +205,24 @@ def test_comparing_reports_of_different_items_raises_an_error() -> None:
     report = make_report(1, 1.0)
 
     with pytest.raises(EvaluationError, match="no set in common: pairs, asked, kinds and other"):
-        compare_reports(report, Report((summarise_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
+        compare_reports(report, Report((summarize_pairs(SimilaritySet("other", (), ()), []),), EvaluationConfig()))
 
     half = SimilaritySet("pairs", PAIRS.pairs[::2], PAIRS.scores[::2])
 
     with pytest.raises(EvaluationError, match="pairs: the two reports have different items"):
-        compare_reports(report, Report((summarise_pairs(half, np.zeros(30)),), EvaluationConfig()))
+        compare_reports(report, Report((summarize_pairs(half, np.zeros(30)),), EvaluationConfig()))
 
     other = SimilaritySet("pairs", PAIRS.pairs, PAIRS.scores[::-1])
 
     with pytest.raises(EvaluationError, match="pairs: the two reports have different items"):
-        compare_reports(report, Report((summarise_pairs(other, np.zeros(60)),), EvaluationConfig()))
+        compare_reports(report, Report((summarize_pairs(other, np.zeros(60)),), EvaluationConfig()))
 
 
 def make_answers(seed: int, chance: float) -> AnalogyResult:
     rng = np.random.default_rng(seed)
     words = tuple((f"w{a}", f"w{b}", f"w{c}", f"w{d}") for a, b, c, d in rng.integers(0, 200, (900, 4)))
     is_right = np.random.default_rng([seed, 1]).random(900) < chance
-    return summarise_answers(AnalogySet("q", (Questions("s", words),)), is_right, np.ones(900, bool))
+    return summarize_answers(AnalogySet("q", words, ("s",) * 900), is_right, np.ones(900, bool))
 
 
 COUNTS = {f"w{n}": 10 ** (n / 40) for n in range(190)}  # ten of the words have no count
@@ -231,22 +230,23 @@ COUNTS = {f"w{n}": 10 ** (n / 40) for n in range(190)}  # ten of the words have 
 
 def test_buckets_are_large_enough_and_contain_every_question_with_counts_once() -> None:
     result = make_answers(1, 0.5)
-    buckets = bucket_by_frequency(result, COUNTS)
-    logs = [np.log10(np.mean([COUNTS[w] for w in words])) for words in result.questions if set(words) <= set(COUNTS)]
+    points = bucket_by_frequency(result, COUNTS)
+    logs = [np.log10(np.mean([COUNTS[w] for w in words])) for words in result.items if set(words) <= set(COUNTS)]
 
-    assert len(buckets) > 3
-    assert min(bucket.questions for bucket in buckets) >= 100
-    assert sum(bucket.questions for bucket in buckets) == len(logs) < 900
-    for bucket, after in pairwise(buckets):
-        assert bucket.high == after.low
-    for bucket in buckets:
-        inside = [value for value in logs if bucket.low <= value < bucket.high]
-        assert bucket.questions == len(inside)
-        assert bucket.mean_log10 == pytest.approx(np.mean(inside))
-        assert bucket.interval is not None and bucket.interval[0] < bucket.figure < bucket.interval[1]
+    assert len(points) > 3
+    assert min(point.questions for point in points) >= 100
+    assert sum(point.questions for point in points) == len(logs) < 900
 
-    right = sum(bucket.figure * bucket.questions for bucket in buckets)
-    asked = [set(words) <= set(COUNTS) for words in result.questions]
+    # Buckets follow each other on the scale of frequencies, and end at an eighth of a factor of ten.
+    ends = np.cumsum([point.questions for point in points])
+    for point, inside in zip(points, np.split(np.sort(logs), ends[:-1]), strict=True):
+        assert point.x == pytest.approx(np.mean(inside))
+        assert point.low < point.y < point.high
+    for first, second in pairwise(np.split(np.floor(8 * np.sort(logs)), ends[:-1])):
+        assert first[-1] < second[0]
+
+    right = sum(point.y * point.questions for point in points)
+    asked = [set(words) <= set(COUNTS) for words in result.items]
 
     assert right == pytest.approx(result.is_right[asked].sum())
 
@@ -259,10 +259,9 @@ def test_buckets_do_not_depend_on_answers_and_can_be_compared() -> None:
     difference = compare_buckets(good, poor, COUNTS)
 
     for one, other, both in zip(first, second, difference, strict=True):
-        assert (one.low, one.high, one.questions) == (other.low, other.high, other.questions)
-        assert (both.low, both.high, both.mean_log10) == (one.low, one.high, one.mean_log10)
-        assert both.figure == pytest.approx(one.figure - other.figure)
-        assert both.interval is not None and 0.4 < both.interval[0] < both.figure < both.interval[1] < 0.95
+        assert (one.x, one.questions) == (other.x, other.questions) == (both.x, both.questions)
+        assert both.y == pytest.approx(one.y - other.y)
+        assert 0.4 < both.low < both.y < both.high < 0.95
 
 
 def test_counts_may_be_those_of_a_vocabulary() -> None:

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -27,7 +28,7 @@ from swivel.explorer.models import open_set
 def test_the_error_for_a_used_port_suggests_another() -> None:
     with explorer.listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        message = rf"port {port} is in use: pass port {(port + 1) % 65_536}, or port 0 for any free port"
+        message = rf"port {port} is in use: pass port={(port + 1) % 65_536}, or port=0 for any free port"
         with pytest.raises(ConfigError, match=message):
             explorer.listen("127.0.0.1", port)
 
@@ -145,7 +146,9 @@ def test_the_docs_list_every_option_and_every_route() -> None:
     from swivel.explorer.routes import router
 
     page = (Path(__file__).parent.parent.parent / "docs" / "explore.md").read_text(encoding="utf-8")
-    options = {name for parameter in cli.commands["explore"].params for name in parameter.opts if name.startswith("--")}
+    command = cli.get_command(click.Context(cli), "explore")
+    assert command is not None
+    options = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
     assert all(f"`{name}" in page for name in options - {"--traceback"})
     paths = {str(route.path).removeprefix("/api/") for route in router.routes}  # type: ignore[attr-defined]
     assert all(f"`{path}`" in page for path in paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder, FolderExists
@@ -23,13 +25,15 @@ from swivel.pipeline.demo import (
     WORDS,
     Demo,
     open_sample,
-    pack_cells,
     read_pairs,
     run_demo,
     unpack_cells,
 )
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+from make_sample import pack_cells
 
 DATA = files("swivel") / "data"
 # Half a quarter octave, either way.
@@ -37,16 +41,6 @@ ROUNDING = 2 ** (1 / 8) - 1
 
 counts = st.one_of(st.just(0.0), st.floats(0.1, 1e12))
 tables = st.integers(1, 12).flatmap(lambda size: arrays.arrays(np.float64, (size, size), elements=counts))
-
-
-class Listening(SilentProgress):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
 
 
 # Packing
@@ -118,7 +112,7 @@ def test_short_demo_answers_half_of_the_questions(tmp_path: Path, monkeypatch: p
     """One test, because it takes ten seconds: processes that share the tests would each train."""
     for name, value in {"dim": 100, "epochs": 6}.items():
         monkeypatch.setitem(sample.SETTINGS, name, value)
-    heard = Listening()
+    heard = MessageRecorder()
     demo = run_demo(tmp_path, RunOptions(progress=heard))
     assert heard.lines[0] == "unpacking the bundled matrix of 5,632 English words"
     check_matrix(open_matrix(tmp_path / "matrix"))
@@ -147,9 +141,9 @@ def check_matrix(matrix: Matrix) -> None:
 def check_answers(demo: Demo, share: float, least: float) -> None:
     """Check the share of right answers, of all sections together and of each."""
     assert demo.analogies["large is to larger as small"] == "smaller"
-    assert list(demo.neighbours) == list(sample.SHOWN)
-    assert "red" in [neighbour.token for neighbour in demo.neighbours["blue"]]
-    assert {"five", "six", "eight"} <= {neighbour.token for neighbour in demo.neighbours["seven"]}
+    assert list(demo.neighbors) == list(sample.SHOWN)
+    assert "red" in [neighbor.token for neighbor in demo.neighbors["blue"]]
+    assert {"five", "six", "eight"} <= {neighbor.token for neighbor in demo.neighbors["seven"]}
     name, right, asked = demo.total
     assert (name, asked) == ("all", sum(len(pairs) * (len(pairs) - 1) for pairs in read_pairs().values()))
     assert right / asked > share, demo.sections
@@ -159,7 +153,7 @@ def check_answers(demo: Demo, share: float, least: float) -> None:
 
 
 def check_nothing_is_done_again(demo: Demo, folder: Path) -> None:
-    heard = Listening()
+    heard = MessageRecorder()
     again = run_demo(folder, RunOptions(progress=heard))
     assert heard.lines == [f"{folder / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
-    assert (again.neighbours, again.analogies, again.sections) == (demo.neighbours, demo.analogies, demo.sections)
+    assert (again.neighbors, again.analogies, again.sections) == (demo.neighbors, demo.analogies, demo.sections)

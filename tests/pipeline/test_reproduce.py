@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,13 +34,14 @@ from swivel.errors import (
     StorageError,
 )
 from swivel.evaluation import AnalogyResult, CategoryResult, EvaluationConfig, evaluate, read_sets
+from swivel.pipeline.info import name_processor
 from swivel.pipeline.reproduce import METHODS, ReproduceConfig, Results, reproduce, run_here
 from swivel.pipeline.reproduce.config import count_settings, list_trained, matrix_name
-from swivel.pipeline.reproduce.corpus_slice import SliceJob
-from swivel.pipeline.reproduce.evaluations import EvaluateJob, open_evaluation
-from swivel.pipeline.reproduce.machine import describe_machine, name_processor
-from swivel.pipeline.reproduce.stages import MEASURES, Record, Stages, read_records
-from swivel.pipeline.reproduce.subprocess import Measure, SubprocessJob
+from swivel.pipeline.reproduce.corpus_slice import slice_job
+from swivel.pipeline.reproduce.evaluations import evaluation_job, open_evaluation
+from swivel.pipeline.reproduce.results import describe_machine
+from swivel.pipeline.reproduce.stages import MEASURES, Record, StageJob, Stages, read_records
+from swivel.pipeline.reproduce.subprocess import Job, Measure
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_folder, read_manifest
 from swivel.vectors import Vectors, VectorTable, load
@@ -74,19 +76,20 @@ def write_sets(folder: Path) -> Path:
 
 @dataclass
 class Counting:
-    """Runner that runs jobs in this process and records the names of their classes."""
+    """Runner that runs jobs in this process and records the names of their functions."""
 
     ran: list[str]
 
-    def __call__(self, job: SubprocessJob, options: RunOptions) -> Measure:
-        self.ran.append(type(job).__name__)
+    def __call__(self, job: Job, options: RunOptions) -> Measure:
+        assert isinstance(job, partial)
+        self.ran.append(job.func.__name__.removeprefix("_"))
         return replace(run_here(job, options), peak_bytes=1 << 20)
 
 
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the figures, which take longer than a small experiment."""
-    monkeypatch.setattr("swivel.pipeline.reproduce.write._draw", lambda results, matrix: iter(()))
+    monkeypatch.setattr("swivel.pipeline.reproduce.report._draw", lambda results, matrix: iter(()))
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
     results, ran = again()
     counted = len({matrix_name(recipe, QUICK) for recipe in ("default", "paper", "glove")})
-    assert (
-        ran
-        == ["CountStage"] * counted + ["TrainStage"] * 4 + ["Word2vecJob"] * 2 + ["TrainStage"] + ["EvaluateJob"] * 8
-    )
+    trained = ["train"] * 4 + ["train_baseline"] * 2 + ["train"]
+    assert ran == ["count"] * counted + trained + ["save_evaluation"] * 8
     return Experiment(folder / "out", results, again)
 
 
@@ -220,12 +221,12 @@ def test_frequency_curves_have_one_bucket_with_all_questions(experiment: Experim
     assert [curve.name for curve in experiment.results.differences] == ["paper", "sgns", "cbow", "glove", "other"]
 
 
-def test_rare_words_have_neighbours_by_every_method(experiment: Experiment) -> None:
+def test_rare_words_have_neighbors_by_every_method(experiment: Experiment) -> None:
     rare = experiment.results.rare
     assert len(rare.words) == 4
-    assert set(rare.neighbours) == {"default", "paper", "sgns", "cbow", "glove", "other"}
-    assert all(len(tokens) == 6 for tokens in rare.neighbours["default"])
-    assert rare.neighbours["other"] == ((),) * 4
+    assert set(rare.neighbors) == {"default", "paper", "sgns", "cbow", "glove", "other"}
+    assert all(len(tokens) == 6 for tokens in rare.neighbors["default"])
+    assert rare.neighbors["other"] == ((),) * 4
 
 
 def test_all_files_are_written_with_the_same_content(experiment: Experiment) -> None:
@@ -264,7 +265,7 @@ def test_a_finished_experiment_runs_no_job_again(experiment: Experiment) -> None
 def test_more_and_fewer_methods_use_existing_folders(experiment: Experiment) -> None:
     is_new = not (experiment.folder / "matrices" / matrix_name("fast", QUICK)).exists()
     results, ran = experiment.again("fast", "default")
-    assert ran == ["CountStage"] * is_new + ["TrainStage"] * 2 + ["EvaluateJob"] * 2
+    assert ran == ["count"] * is_new + ["train"] * 2 + ["save_evaluation"] * 2
     assert [method.name for method in results.methods] == ["fast", "default", "other"]
 
 
@@ -289,48 +290,35 @@ def test_an_interrupted_experiment_resumes(tmp_path: Path) -> None:
     config = ReproduceConfig(methods=("default", "paper"), dim=4, data=sets)
     runner = Counting([])
 
-    def stop_at_paper(job: SubprocessJob, options: RunOptions) -> Measure:
-        if getattr(job, "recipe", "") == "paper" and type(job).__name__ == "TrainStage":
+    def stop_at_paper(job: Job, options: RunOptions) -> Measure:
+        assert isinstance(job, partial)
+        if job.func is swivel.train and job.keywords["recipe"] == "paper":
             raise KeyboardInterrupt
         return runner(job, options)
 
     with pytest.raises(KeyboardInterrupt):
         reproduce(text, tmp_path / "out", config=config, runner=stop_at_paper, **QUICK)
-    assert runner.ran == ["CountStage", "CountStage", "TrainStage"]
+    assert runner.ran == ["count", "count", "train"]
     record = read_records(tmp_path / "out" / MEASURES)["vectors paper-seed1"]
     assert (record.attempts, record.is_finished) == (1, False)
     runner.ran.clear()
     results = reproduce(text, tmp_path / "out", config=config, runner=runner, **QUICK)
-    assert runner.ran == ["TrainStage", "EvaluateJob", "EvaluateJob"]
+    assert runner.ran == ["train", "save_evaluation", "save_evaluation"]
     assert [cost.attempts for cost in results.methods[1].costs] == [1, 2, 1]
 
 
-@dataclass(frozen=True)
-class FolderJob:
-    """Write an empty folder; fail before or after writing if `fails` is set."""
-
-    resumes: ClassVar[bool] = False
-
-    out: Path
-    value: int = 1
-    fails: str = ""
-
-    def provenance(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def run(self, options: RunOptions) -> None:
-        if self.fails == "before":
-            raise FolderExists("refused")
-        with create_folder(self.out, "test", overwrite=True) as folder:
-            folder.finish(config={}, inputs={}, facts={})
-        if self.fails == "after":
-            raise KeyboardInterrupt
+def folder_job(out: Path, value: int = 1, fails: str = "", *, resumes: bool = False) -> StageJob:
+    """Return a job that writes an empty folder; it fails before or after writing if `fails` is set."""
+    return StageJob(out, {"value": value}, partial(write_empty, out, fails), resumes)
 
 
-class ResumingJob(FolderJob):
-    """A job that resumes after an interruption."""
-
-    resumes: ClassVar[bool] = True
+def write_empty(out: Path, fails: str, *, options: RunOptions) -> None:
+    if fails == "before":
+        raise FolderExists("refused")
+    with create_folder(out, "test", overwrite=True) as folder:
+        folder.finish(config={}, inputs={}, facts={})
+    if fails == "after":
+        raise KeyboardInterrupt
 
 
 def test_a_stage_runs_once_and_again_when_its_provenance_changes(tmp_path: Path) -> None:
@@ -338,29 +326,29 @@ def test_a_stage_runs_once_and_again_when_its_provenance_changes(tmp_path: Path)
     stages = Stages(tmp_path, RunOptions(), runner)
 
     for _ in range(2):
-        assert stages.do("one", FolderJob(tmp_path / "one")) == tmp_path / "one"
+        assert stages.do("one", folder_job(tmp_path / "one")) == tmp_path / "one"
     assert len(runner.ran) == 1
 
-    Stages(tmp_path, RunOptions(), runner).do("one", FolderJob(tmp_path / "one"))
+    Stages(tmp_path, RunOptions(), runner).do("one", folder_job(tmp_path / "one"))
 
     assert len(runner.ran) == 1
 
-    stages.do("one", FolderJob(tmp_path / "one", 2))
+    stages.do("one", folder_job(tmp_path / "one", 2))
 
     assert len(runner.ran) == 2
 
-    Stages(tmp_path, RunOptions(overwrite=True), runner).do("one", FolderJob(tmp_path / "one", 2))
+    Stages(tmp_path, RunOptions(overwrite=True), runner).do("one", folder_job(tmp_path / "one", 2))
     assert len(runner.ran) == 3
 
     (tmp_path / "one" / storage.MANIFEST).unlink()
-    stages.do("one", FolderJob(tmp_path / "one", 2))
+    stages.do("one", folder_job(tmp_path / "one", 2))
 
     assert len(runner.ran) == 4
 
 
 def test_the_time_of_an_existing_folder_is_unknown(tmp_path: Path) -> None:
-    job = FolderJob(tmp_path / "one")
-    job.run(RunOptions())
+    job = folder_job(tmp_path / "one")
+    job.run(options=RunOptions())
     stages = Stages(tmp_path, RunOptions(), lambda job, options: Measure(2.0))  # It keeps the existing folder.
     stages.do("one", job)
     assert stages.records["one"].seconds is None
@@ -370,46 +358,46 @@ def test_the_time_of_an_existing_folder_is_unknown(tmp_path: Path) -> None:
 def test_the_time_of_a_repeated_stage_is_that_of_the_last_run(tmp_path: Path) -> None:
     for options in (RunOptions(), RunOptions(overwrite=True)):
         stages = Stages(tmp_path, options, takes(2.0))
-        stages.do("one", ResumingJob(tmp_path / "one"))
+        stages.do("one", folder_job(tmp_path / "one", resumes=True))
         assert (stages.records["one"].seconds, stages.records["one"].attempts) == (2.0, 1)
-    stages.do("one", FolderJob(tmp_path / "one", 2))
+    stages.do("one", folder_job(tmp_path / "one", 2))
     assert stages.records["one"].seconds == 2.0
 
 
-@pytest.mark.parametrize(("kind", "seconds", "attempts"), [(ResumingJob, 102.0, 2), (FolderJob, 2.0, 1)])
+@pytest.mark.parametrize(("resumes", "seconds", "attempts"), [(True, 102.0, 2), (False, 2.0, 1)])
 def test_time_of_attempts_adds_up_if_a_job_resumes(
-    tmp_path: Path, kind: type[FolderJob], seconds: float, attempts: int
+    tmp_path: Path, resumes: bool, seconds: float, attempts: int
 ) -> None:
     stages = Stages(tmp_path, RunOptions(), takes(2.0))
     with pytest.raises(FolderExists):
-        stages.do("one", kind(tmp_path / "one", fails="before"))
+        stages.do("one", folder_job(tmp_path / "one", fails="before", resumes=resumes))
     stages.records["one"] = replace(stages.records["one"], seconds=100.0)
-    stages.do("one", kind(tmp_path / "one"))
+    stages.do("one", folder_job(tmp_path / "one", resumes=resumes))
     assert (stages.records["one"].seconds, stages.records["one"].attempts) == (seconds, attempts)
 
 
 def test_a_rejected_stage_keeps_the_record_of_the_existing_folder(tmp_path: Path) -> None:
     stages = Stages(tmp_path, RunOptions(), takes(2.0))
-    stages.do("one", FolderJob(tmp_path / "one"))
+    stages.do("one", folder_job(tmp_path / "one"))
     before = read_records(tmp_path / MEASURES)
     with pytest.raises(FolderExists):
-        stages.do("one", FolderJob(tmp_path / "one", 2, fails="before"))
+        stages.do("one", folder_job(tmp_path / "one", 2, fails="before"))
     assert read_records(tmp_path / MEASURES) == before
 
 
 def test_a_stage_interrupted_after_its_folder_was_written_is_finished(tmp_path: Path) -> None:
     stages = Stages(tmp_path, RunOptions(), run_here)
     with pytest.raises(KeyboardInterrupt):
-        stages.do("one", FolderJob(tmp_path / "one", fails="after"))
+        stages.do("one", folder_job(tmp_path / "one", fails="after"))
     assert stages.records["one"].is_finished
     assert stages.records["one"].seconds is not None
 
 
-def takes(seconds: float) -> Callable[[SubprocessJob, RunOptions], Measure]:
+def takes(seconds: float) -> Callable[[Job, RunOptions], Measure]:
     """Return a runner that runs jobs and reports the given time."""
 
-    def run(job: SubprocessJob, options: RunOptions) -> Measure:
-        job.run(options)
+    def run(job: Job, options: RunOptions) -> Measure:
+        job(options=options)
         return Measure(seconds)
 
     return run
@@ -489,7 +477,7 @@ def test_sets_without_known_words_are_rejected_before_training(tmp_path: Path) -
     (sets / "pairs.tsv").write_text("mot\tparole\t9\n")
     with pytest.raises(EvaluationError, match="no item of pairs is in the vocabulary of the text"):
         reproduce(text, tmp_path / "out", config=ReproduceConfig(data=sets, dim=4), runner=runner, **QUICK)
-    assert set(runner.ran) == {"CountStage"}
+    assert set(runner.ran) == {"count"}
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -533,14 +521,18 @@ def test_matrices_with_the_same_label_are_numbered(monkeypatch: pytest.MonkeyPat
 
 def test_each_seed_is_trained_separately() -> None:
     config = ReproduceConfig(methods=("sgns", "default"), seeds=2, seed=7)
-    assert [each.name for each in list_trained(config)] == ["sgns-seed7", "default-seed7", "default-seed8"]
+    assert [each.path.name for each in list_trained(config, Path("vectors"))] == [
+        "sgns-seed7",
+        "default-seed7",
+        "default-seed8",
+    ]
 
 
 def slice_text(tmp_path: Path, texts: dict[str, bytes], tokens: int, **settings: Any) -> tuple[str, int]:
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
-    job = SliceJob(tuple(tmp_path / name for name in texts), tmp_path / "out", tokens, CorpusConfig(**settings))
-    job.run(RunOptions(overwrite=True))
+    job = slice_job([tmp_path / name for name in texts], tmp_path / "out", tokens, CorpusConfig(**settings))
+    job.run(options=RunOptions(overwrite=True))
     return (tmp_path / "out" / "text.txt").read_text(), read_manifest(tmp_path / "out").facts["tokens"]
 
 
@@ -597,7 +589,7 @@ def test_saved_results_equal_those_of_the_evaluation(tmp_path: Path) -> None:
     vectors = Vectors(VectorTable(Vocabulary(NAMES[:14]), rng.normal(size=(14, 3)).astype(np.float32)))
     vectors.save(tmp_path / "vectors")
     sets = read_sets(sets_folder, EvaluationConfig()).sets
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
+    evaluation_job(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(options=RunOptions())
     kept, fresh = open_evaluation(tmp_path / "out", sets), evaluate(vectors, sets_folder)
     assert [result.to_dict().items() for result in fresh.results] != []
 
@@ -619,7 +611,7 @@ def test_results_of_other_sets_are_an_error(tmp_path: Path) -> None:
     sets_folder = write_sets(tmp_path / "sets")
     Vectors(VectorTable(Vocabulary(NAMES), np.eye(WORDS, dtype=np.float32))).save(tmp_path / "vectors")
     sets = read_sets(sets_folder, EvaluationConfig()).sets
-    EvaluateJob(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(RunOptions())
+    evaluation_job(tmp_path / "vectors", tmp_path / "out", sets, EvaluationConfig()).run(options=RunOptions())
     with pytest.raises(DamagedFolder, match="not the results of these test sets"):
         open_evaluation(tmp_path / "out", [replace(sets[0], name="another")])
 

@@ -13,9 +13,8 @@ import pytest
 from swivel.evaluation import Comparison
 from swivel.pipeline.reproduce.report import ABOVE, BELOW, TUNED, compose_report, format_figure
 from swivel.pipeline.reproduce.results import Cost, MethodResult, Results, Score, SetInfo
-from swivel.reports.document.html import inline_svg, write_html
-from swivel.reports.document.markdown import write_markdown
-from swivel.reports.document.model import Cell, Details, Document, Heading, Paragraph, Picture, Table
+from swivel.reports.document import Cell, Details, Document, Heading, Paragraph, Picture, Table, write_markdown
+from swivel.reports.html import inline_svg, write_html
 from swivel.reports.plots import Curve, Point, RareWords, draw_figure, plot_losses
 
 SETS = (SetInfo("men", "similarity", 3000), SetInfo("own", "analogies", 50))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from message_recorder import MessageRecorder
 from swivel.config import RECIPES, STAGES, CountSettings, RunSettings, TrainSettings
 from swivel.corpus import Texts
 from swivel.corpus.vocabulary import Vocabulary
@@ -23,24 +24,14 @@ from swivel.pipeline.count import count
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SilentProgress, Task
+from swivel.runtime.progress import Task
 from swivel.vectors import Vectors
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
 QUICK: dict[str, Any] = {"dim": 4, "epochs": 2, "backend": "cpu", "dtype": "float32"}
 
 
-class Listening(SilentProgress):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
-
-
-class Interrupting(Listening):
+class Interrupting(MessageRecorder):
     """Sends Ctrl-C to this process after so many rounds of training."""
 
     def __init__(self, after: int) -> None:
@@ -193,7 +184,7 @@ def test_text_below_the_least_count_is_refused_with_its_commonest_count() -> Non
 def test_finished_stages_are_not_done_again(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = run(text, out, min_count=1, **QUICK)
-    before, heard = times(out), Listening()
+    before, heard = times(out), MessageRecorder()
     again = run(text, out, min_count=1, options=RunOptions(progress=heard), **QUICK)
     assert times(out) == before
     assert heard.lines == [f"{out / name}: finished already, nothing to do" for name in ("matrix", "vectors")]
@@ -291,19 +282,19 @@ def test_missing_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_list_of_strings_that_are_files_is_taken_as_texts_with_a_warning(text: Path) -> None:
-    heard = Listening()
+    heard = MessageRecorder()
     matrix = count([str(text), str(text)], min_count=1, options=RunOptions(progress=heard))
     assert "txt" in matrix.rows
     assert f"{str(text)!r} is a file, but strings in a list are taken as texts; pass Paths" in heard.lines[0]
 
 
 def test_texts_that_are_no_files_are_taken_without_a_warning() -> None:
-    heard = Listening()
+    heard = MessageRecorder()
     count([*LINES, "\0", "x" * 10_000], min_count=1, options=RunOptions(progress=heard))
     assert not any("is a file" in line for line in heard.lines)
 
 
-def test_word_that_is_always_alone_has_a_zero_vector_and_no_neighbours() -> None:
+def test_word_that_is_always_alone_has_a_zero_vector_and_no_neighbors() -> None:
     for recipe in RECIPES:
         vectors = train(count([*LINES, *["hermit"] * 20], recipe=recipe), recipe=recipe, **QUICK)
         assert not vectors["hermit"].any()
@@ -349,7 +340,7 @@ def test_training_goes_on_after_an_interruption_as_if_there_was_none(text: Path,
     with pytest.raises(KeyboardInterrupt):
         run(text, out, options=RunOptions(progress=Interrupting(5)), **settings)
     assert not (out / "vectors" / "manifest.json").exists()
-    heard = Listening()
+    heard = MessageRecorder()
     resumed = run(text, out, options=RunOptions(progress=heard, threads=1), **settings)
     assert bits(resumed) == bits(whole)
     assert any(line.startswith("resuming after") for line in heard.lines)
@@ -399,7 +390,7 @@ def test_matrix_of_two_vocabularies_has_nothing_to_combine(baskets: Matrix, comb
 
 def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_path: Path) -> None:
     first = train(baskets, tmp_path / "vectors", **QUICK)
-    heard = Listening()
+    heard = MessageRecorder()
     again = train(baskets, tmp_path / "vectors", combine="rows", options=RunOptions(progress=heard), **QUICK)
     assert bits(first) == bits(again)
     assert heard.lines == [f"{tmp_path / 'vectors'}: finished already, nothing to do"]

@@ -15,29 +15,32 @@ import pytest
 from click.testing import CliRunner, Result
 
 import swivel
+from message_recorder import MessageRecorder
 from swivel.cli import cli
 from swivel.cli.progress_bars import SECONDS_PER_LINE, LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
-from swivel.reports.document import write_html
+from swivel.reports.html import write_html
 from swivel.reports.plots import EpochLoss, FitBucket, plot_epochs, plot_fit, plot_norms
-from swivel.reports.run_report import compose_run, find_epochs, find_fit, find_norms, look_at_run, write_report
-from swivel.reports.run_report.collect import BANDS, MAX_CANDIDATES, ask_words, choose_words, spread_over_ranks
-from swivel.runtime.progress import SilentProgress, Stopwatch, track
+from swivel.reports.run_report import compose_run, write_report, write_run_report
+from swivel.reports.run_summary import (
+    BANDS,
+    MAX_CANDIDATES,
+    ask_words,
+    choose_words,
+    find_epochs,
+    find_fit,
+    find_norms,
+    spread_over_ranks,
+    summarize_run,
+)
+from swivel.runtime.progress import Stopwatch, track
 from swivel.storage import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
 from swivel.vectors import Vectors, VectorTable
 
 LINES = ["the man drinks tea", "the woman drinks milk", "a <b>bold</b> cat & a dog", "tea with milk and sugar"] * 6
-
-
-class RecordedMessages(SilentProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.lines.append(text)
 
 
 class Addresses(HTMLParser):
@@ -116,7 +119,7 @@ def test_all_blocks_are_sampled_once(blocks: tuple[int, int], planted: Matrix, t
 
 
 def test_large_blocks_are_sampled(planted: Matrix, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.reports.run_report.collect.CELLS_PER_BLOCK", 100)
+    monkeypatch.setattr("swivel.reports.run_summary.CELLS_PER_BLOCK", 100)
     buckets = find_fit(swivel.load(trained), planted, Objective())
     assert sum(each.cells for each in buckets) == 100 < planted.cell_count
 
@@ -165,9 +168,9 @@ def test_words_of_letters_are_preferred() -> None:
     assert rare == [92, 93, 95, 97, 98]
 
 
-def test_rare_words_have_neighbours_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
+def test_rare_words_have_neighbors_among_many(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     everything = ask_words(swivel.load(trained))
-    monkeypatch.setattr("swivel.reports.run_report.collect.MAX_CANDIDATES", 20)
+    monkeypatch.setattr("swivel.reports.run_summary.MAX_CANDIDATES", 20)
     assert MAX_CANDIDATES > 20
     asked = ask_words(swivel.load(trained))
     assert [each.word for each in asked] == [each.word for each in everything]
@@ -234,7 +237,7 @@ def test_labels_with_markup_are_escaped(tmp_path: Path) -> None:
 
 
 def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
-    run = look_at_run(trained, planted)
+    run = summarize_run(trained, planted)
     bare = replace(run, fit=(), norms=(), asked=(), epochs=())
     page = write_html(compose_run(bare, {}))
     assert "have no columns" in page
@@ -286,20 +289,18 @@ def test_an_error_in_the_report_does_not_make_the_run_fail(
     def fail(*_: object) -> None:
         raise ValueError("no luck")
 
-    monkeypatch.setattr("swivel.reports.run_report.write.look_at_run", fail)
-    progress = RecordedMessages()
+    monkeypatch.setattr("swivel.reports.run_report.summarize_run", fail)
+    progress = MessageRecorder()
     swivel.train(planted, tmp_path / "v", dim=2, epochs=1, options=swivel.RunOptions(report=True, progress=progress))
-    assert progress.lines[-1] == "no report: ValueError: no luck"
+    assert progress.lines[-1] == "no report: no luck"
     assert len(swivel.load(tmp_path / "v")) == 62
 
 
 def test_only_the_leader_writes_the_report(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swivel.reports.run_report import write_run_report
-
     for rank, is_written in ((1, False), (0, True)):
-        monkeypatch.setattr("swivel.reports.run_report.write.find_rank", lambda rank=rank: (rank, 2, 2))
+        monkeypatch.setattr("swivel.reports.run_report.find_rank", lambda rank=rank: (rank, 2, 2))
         write_run_report(trained, planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 

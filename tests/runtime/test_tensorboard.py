@@ -16,7 +16,7 @@ from swivel.counts import Matrix
 from swivel.errors import MissingExtra, StorageError
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.tensorboard import TensorboardProgress
-from swivel.training.metrics import POINTS_PER_EPOCH, TrainingMetrics
+from swivel.training.loop import POINTS_PER_EPOCH, TrainingMetrics
 from swivel.training.objective import Loss
 
 NAMES = {"loss/all", "loss/observed", "loss/unobserved", "learning rate", "cells per second"}

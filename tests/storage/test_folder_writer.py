@@ -19,8 +19,6 @@ from swivel import storage
 from swivel.config import TrainConfig
 from swivel.errors import DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import (
-    FORMAT_VERSION,
-    LOCK,
     MANIFEST,
     ArrayAppender,
     create_array,
@@ -34,6 +32,8 @@ from swivel.storage import (
     scratch_folder,
     write_file,
 )
+from swivel.storage.lock import LOCK
+from swivel.storage.manifest import FORMAT_VERSION
 
 
 def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
@@ -109,7 +109,7 @@ def test_arrays_are_mapped_read_only(tmp_path: Path) -> None:
 
 def test_complete_folder_is_refused_unless_overwrite_is_true(tmp_path: Path) -> None:
     make_folder(tmp_path)
-    with pytest.raises(FolderExists, match=r"already complete; choose another folder or pass overwrite=True"):
+    with pytest.raises(FolderExists, match=r"finished already; choose another folder or pass overwrite=True"):
         make_folder(tmp_path)
     assert open_folder(tmp_path, "example").manifest.config == {"config_field": 1}
     make_folder(tmp_path, overwrite=True, value=2)
@@ -288,7 +288,7 @@ def damage_fields(path: Path) -> None:
     [
         (
             damage_missing,
-            r"words\.txt: missing; create the folder again with overwrite=True \(--overwrite\), or restore",
+            r"words\.txt: missing; create the folder again with overwrite=True, or restore",
         ),
         (damage_size, r"words\.txt: 4 bytes, but the manifest says 8"),
         (damage_manifest, r"manifest\.json: not a manifest .*; create the folder again with overwrite=True"),

@@ -19,16 +19,15 @@ import pytest
 from swivel import storage
 from swivel.errors import FolderLocked, StorageError
 from swivel.storage import (
-    LOCK,
     FolderLock,
     create_folder,
     hold_folder,
     open_folder,
-    processes,
     scratch_folder,
     sweep_folder,
 )
 from swivel.storage import lock as lock_module
+from swivel.storage.lock import LOCK, lock_file
 
 HOLDER = """
 import sys
@@ -145,7 +144,7 @@ def test_file_that_is_removed_between_opening_and_locking_is_not_the_lock(
         elif len(locked) == 1:  # The holder releases the lock again; no new file is created.
             (tmp_path / LOCK).unlink()
         locked.append(handle)
-        return processes.lock_file(handle)
+        return lock_file(handle)
 
     monkeypatch.setattr(lock_module, "lock_file", lock_late)
     take(tmp_path)
@@ -179,7 +178,7 @@ def test_file_systems_without_locks_are_written_without_a_lock(tmp_path: Path, m
     def refuse(handle: int, is_held: bool) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(processes, "_set_lock", refuse)
+    monkeypatch.setattr(lock_module, "_set_lock", refuse)
     take(tmp_path)
 
 
@@ -189,7 +188,7 @@ def test_lock_that_fails_for_another_reason_is_a_one_line_error(
     def fail(handle: int, is_held: bool) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(processes, "_set_lock", fail)
+    monkeypatch.setattr(lock_module, "_set_lock", fail)
     with pytest.raises(StorageError, match="Input/output error"):
         take(tmp_path)
 
@@ -260,7 +259,7 @@ def test_scratch_folders_are_kept_on_file_systems_without_locks(
     def refuse(handle: int, is_held: bool) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(processes, "_set_lock", refuse)
+    monkeypatch.setattr(lock_module, "_set_lock", refuse)
     with hold_folder(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, *SCRATCHES}
 

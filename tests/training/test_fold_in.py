@@ -17,8 +17,8 @@ import swivel
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.errors import ConfigError, CountsError, TrainingError
-from swivel.training import fold_in
-from swivel.training.fold_in import fold_rows
+from swivel.training import fold_in as fold_in_module
+from swivel.training.fold_in import fold_in
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, row_offsets
 
 COLUMNS, DIM = 41, 5
@@ -36,14 +36,14 @@ class Table:
 
     def fold(self, config: TrainConfig, counts: Any = None, **options: Any) -> np.ndarray:
         counts = self.counts if counts is None else counts
-        return fold_rows(counts, self.columns, self.column_sums, self.total, config, **{"device": "cpu", **options})
+        return fold_in(counts, self.columns, self.column_sums, self.total, config, **{"device": "cpu", **options})
 
     def loss(self, vector: np.ndarray, row: int, config: TrainConfig) -> tuple[float, np.ndarray]:
         """Return the loss and the gradient of a row, from the reference implementation."""
         objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
         offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums, objective)
         loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
-        decay = max(config.weight_decay, fold_in.MIN_WEIGHT_DECAY) * len(x)
+        decay = max(config.weight_decay, fold_in_module.MIN_WEIGHT_DECAY) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 
 
@@ -87,7 +87,7 @@ def test_gradient_is_zero_for_any_table(seed: int, rows: int, columns: int, dens
 def test_other_rows_and_the_batch_size_do_not_change_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     table, config = Table(5, rows=40), CONFIGS[0]
     together = table.fold(config)
-    monkeypatch.setattr(fold_in, "BATCH_BYTES", fold_in.BYTES_PER_CELL * COLUMNS * 3)
+    monkeypatch.setattr(fold_in_module, "BATCH_BYTES", fold_in_module.BYTES_PER_CELL * COLUMNS * 3)
     np.testing.assert_allclose(table.fold(config), together, rtol=3e-7, atol=1e-9)
     alone = np.concatenate([table.fold(config, table.counts[n : n + 1]) for n in range(40)])
     np.testing.assert_allclose(alone, together, rtol=3e-7, atol=1e-9)
@@ -150,7 +150,7 @@ def test_folded_rows_are_near_the_trained_ones(
     counts = planted.to_scipy()
     assert trained.columns is not None
 
-    folded = fold_rows(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")
+    folded = fold_in(counts, trained.columns, planted.column_sums, planted.total, config, device="cpu")
     assert share_of_own_group(folded) > 0.9
 
     with_counts = planted.row_sums > 0
@@ -162,13 +162,13 @@ def test_folded_rows_are_near_the_trained_ones(
 def test_float32_is_close_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(12)
     expected = table.fold(CONFIGS[0])
-    monkeypatch.setattr(fold_in, "_choose_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(fold_in_module, "_choose_dtype", lambda device: torch.float32)
     np.testing.assert_allclose(table.fold(CONFIGS[0]), expected, atol=1e-3)
 
 
 def test_only_apple_gpus_use_float32() -> None:
-    assert fold_in._choose_dtype("mps:0") == torch.float32
-    assert fold_in._choose_dtype("cuda") == fold_in._choose_dtype("cpu") == torch.float64
+    assert fold_in_module._choose_dtype("mps:0") == torch.float32
+    assert fold_in_module._choose_dtype("cuda") == fold_in_module._choose_dtype("cpu") == torch.float64
 
 
 @pytest.mark.gpu

@@ -22,7 +22,7 @@ from swivel.pipeline.train import train as train_vectors
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
 from swivel.training import plan as planning
-from swivel.training.checkpoint import find_checkpoint
+from swivel.training.checkpoint import CheckpointStore
 from swivel.training.loop import ORDER, TrainingResult, train_matrix
 from swivel.training.plan import choose_zeros, describe_load
 from swivel.vectors import load
@@ -176,7 +176,7 @@ def test_ones_are_constant_and_biases_are_learned(planted: Matrix, backend: str,
     with pytest.raises(KeyboardInterrupt):
         train(planted, config, tmp_path, Signalling(60))
     identity = fingerprint({"matrix": planted.fingerprint, "config": result_settings(config), "order": ORDER})
-    saved = find_checkpoint(tmp_path, identity).checkpoint
+    saved = CheckpointStore(tmp_path, identity).load()
 
     assert saved is not None
 
@@ -233,5 +233,5 @@ def test_recipe_has_the_settings_of_the_glove_paper() -> None:
 
 @pytest.mark.parametrize("setting", [{"shift": 1.0}, {"unseen": 0.5}])
 def test_settings_without_effect_on_glove_are_rejected(setting: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="have no effect with objective glove"):
+    with pytest.raises(ConfigError, match="have no effect with objective='glove'"):
         TrainConfig(objective="glove", **setting)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,8 +250,9 @@ def test_training_until_convergence_runs_at_most_the_given_epochs(planted: Matri
 
 @pytest.mark.parametrize(("shape", "total"), [((0, 0), 0.0), ((5, 5), 0.0)])
 def test_matrix_without_counts_is_rejected(shape: tuple[int, int], total: float, tmp_path: Path) -> None:
+    empty: Any = SimpleNamespace(shape=shape, total=total)
     with pytest.raises(TrainingError, match="the matrix has no counts: there is nothing to train on"):
-        train_matrix(SimpleNamespace(shape=shape, total=total), CONFIG, folder=tmp_path, threads=1)
+        train_matrix(empty, CONFIG, folder=tmp_path, threads=1)
 
 
 def test_plan_is_written_before_the_first_step(planted: Matrix, tmp_path: Path) -> None:

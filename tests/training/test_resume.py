@@ -22,7 +22,7 @@ from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.progress import SilentProgress, Task
 from swivel.storage import fingerprint
-from swivel.training.checkpoint import PLAN, SLOTS, find_checkpoint, load_plan, save_plan
+from swivel.training.checkpoint import PLAN, SLOTS, CheckpointStore
 from swivel.training.loop import ORDER, TrainingResult, train_matrix
 
 CONFIG = TrainConfig(dim=8, block_size=21, epochs=6, backend="cpu", device="cpu", checkpoint_minutes=0)
@@ -130,14 +130,14 @@ def test_sigterm_exits_with_its_status_and_the_run_resumes(
 def test_seconds_of_all_sessions_are_summed(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(9))
-    identity = run_identity(planted, CONFIG)
-    saved = find_checkpoint(tmp_path, identity).checkpoint
+    saved = store_of(planted, CONFIG, tmp_path).load()
     assert saved is not None
     assert train(planted, CONFIG, tmp_path).seconds > saved.state.seconds > 0
 
 
-def run_identity(matrix: Matrix, config: TrainConfig) -> str:
-    return fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
+def store_of(matrix: Matrix, config: TrainConfig, folder: Path) -> CheckpointStore:
+    identity = fingerprint({"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER})
+    return CheckpointStore(folder, identity)
 
 
 def test_other_settings_start_from_the_beginning(planted: Matrix, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_checkpoint_survives_divergence(planted: Matrix, tmp_path: Path) -> None
     config = replace(CONFIG, learning_rate=1e30, end="converged", checkpoint_minutes=1e-9)
     with pytest.raises(Diverged):
         train(planted, config, tmp_path)
-    saved = find_checkpoint(tmp_path, run_identity(planted, config)).checkpoint
+    saved = store_of(planted, config, tmp_path).load()
     assert saved is not None
     assert math.isfinite(saved.state.loss.mean)
     assert 0 < np.count_nonzero(saved.done) < saved.done.size
@@ -250,12 +250,12 @@ def test_another_checkpoint_interval_resumes_the_same_run(planted: Matrix, tmp_p
 def test_run_that_started_on_an_unavailable_device_is_rejected(planted: Matrix, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(planted, CONFIG, tmp_path, Signalling(3))
-    identity = run_identity(planted, CONFIG)
-    saved = load_plan(tmp_path, identity)
+    store = store_of(planted, CONFIG, tmp_path)
+    saved = store.find_plan()
 
     assert saved is not None
 
-    save_plan(tmp_path, identity, {**saved, "backend": "torch", "device": "cuda:77"})
+    store.save_plan({**saved, "backend": "torch", "device": "cuda:77"})
     line = "this run started on 'cuda:77' .torch., which is not available here; resume it on a machine that has it"
     with pytest.raises(TrainingError, match=line):
         train(planted, CONFIG, tmp_path)

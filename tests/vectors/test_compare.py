@@ -1,4 +1,4 @@
-"""Comparison of models: planted changes come first, also for frequent words and with a yardstick; `swivel compare`."""
+"""Comparison of models: planted changes come first, for frequent words and with a noise baseline, too."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_a_frequent_word_that_changed_comes_before_noisy_rare_words() -> None:
     assert found.words[0].usual > 0.95
 
 
-def test_neighbours_are_those_of_each_model(table: np.ndarray, moved: np.ndarray) -> None:
+def test_neighbors_are_those_of_each_model(table: np.ndarray, moved: np.ndarray) -> None:
     before = make(table)
     after = make(turned(moved, 1))
-    word = compare(before, after, neighbours=4).words[0]
+    word = compare(before, after, neighbors=4).words[0]
     assert word.before == tuple(near.token for near in before.nearest(word.word, count=4))
     assert word.after == tuple(near.token for near in after.nearest(word.word, count=4))
     assert word.overlap == len({*word.before} & {*word.after}) / 4
@@ -83,25 +83,25 @@ def test_equal_models_agree_on_everything(table: np.ndarray) -> None:
     assert found.whole.cosine == pytest.approx(1)
     assert found.whole.overlap == pytest.approx(1)
     assert max(abs(word.rank_z) for word in found) < 1
-    assert found.yardstick is None
+    assert found.noise_baseline is None
     assert found.words[0].same_text is None
     assert found.words[0].moved_z is None
 
 
-def test_yardstick_is_the_agreement_of_two_trainings_on_one_text(table: np.ndarray, moved: np.ndarray) -> None:
+def test_noise_baseline_is_the_agreement_of_two_trainings_on_one_text(table: np.ndarray, moved: np.ndarray) -> None:
     before = make(table)
     after = make(turned(moved, 1, noise=0.3))
     again = make(turned(table, 2, noise=0.3))
-    found = compare(before, after, yardstick=again)
+    found = compare(before, after, noise_baseline=again)
 
-    assert found.yardstick is not None
-    assert found.yardstick == compare(again, before).whole
+    assert found.noise_baseline is not None
+    assert found.noise_baseline == compare(again, before).whole
 
     first = found.words[0]
 
     assert first.same_text is not None
     assert first.moved_z is not None
-    assert first.same_text == pytest.approx(found.yardstick.cosine, abs=0.02)
+    assert first.same_text == pytest.approx(found.noise_baseline.cosine, abs=0.02)
     assert first.moved_z > 10
 
     others = [word.moved_z for word in found.words[3:] if word.moved_z is not None]
@@ -120,7 +120,7 @@ def test_only_common_words_that_all_models_have_are_compared(table: np.ndarray) 
 
     fewer = make(table[:90])
 
-    assert {word.word for word in compare(before, after, yardstick=fewer)} == {f"w{n}" for n in range(19, 90)}
+    assert {word.word for word in compare(before, after, noise_baseline=fewer)} == {f"w{n}" for n in range(19, 90)}
 
 
 def test_words_without_a_vector_are_left_out(table: np.ndarray) -> None:
@@ -145,7 +145,7 @@ def test_running_middle_follows_the_values() -> None:
     ("settings", "message"),
     [
         ({"top": 0}, "top must be a positive integer, got 0"),
-        ({"neighbours": 0}, "neighbours must be a positive integer"),
+        ({"neighbors": 0}, "neighbors must be a positive integer"),
         ({"min_count": -1}, "min_count must be an integer of 0 or more"),
     ],
 )
@@ -203,8 +203,8 @@ def folders(table: np.ndarray, moved: np.ndarray, tmp_path: Path) -> list[Path]:
 
 def test_models_may_be_given_by_their_folders(folders: list[Path]) -> None:
     opened = [swivel.load(folder) for folder in folders]
-    by_path = compare(folders[0], str(folders[1]), yardstick=folders[2])
-    assert by_path == compare(opened[0], opened[1], yardstick=opened[2])
+    by_path = compare(folders[0], str(folders[1]), noise_baseline=folders[2])
+    assert by_path == compare(opened[0], opened[1], noise_baseline=opened[2])
 
 
 def test_command_prints_changed_words_with_neighbors(folders: list[Path]) -> None:
@@ -222,9 +222,9 @@ def test_command_prints_changed_words_with_neighbors(folders: list[Path]) -> Non
     assert len(lines) == 12
 
 
-def test_command_uses_a_yardstick_and_writes_a_file(folders: list[Path], tmp_path: Path) -> None:
+def test_command_uses_a_noise_baseline_and_writes_a_file(folders: list[Path], tmp_path: Path) -> None:
     file = tmp_path / "moved.tsv"
-    ended = show("compare", *folders[:2], "--yardstick", folders[2], "-o", file)
+    ended = show("compare", *folders[:2], "--noise-baseline", folders[2], "-o", file)
     assert ended.exit_code == 0
     assert ended.stdout.splitlines()[1].startswith("two trainings of one text: mean cosine 0.9")
     assert ended.stdout.splitlines()[3].split() == ["word", "cosine", "usual", "z", "same", "text", "z"]
@@ -265,18 +265,18 @@ def test_command_reports_two_trainings_on_one_matrix(trainings: list[Path]) -> N
     assert "A and B were trained on the same counts" in ended.stderr
 
 
-def test_command_reports_a_yardstick_of_another_text(trainings: list[Path]) -> None:
-    ended = show("compare", trainings[0], trainings[1], "--yardstick", trainings[2], "--min-count", 0)
-    assert "the yardstick was trained on other counts than A" in ended.stderr
-    assert "yardstick" not in show("compare", *trainings[:2], "--yardstick", trainings[1]).stderr
+def test_command_reports_a_noise_baseline_of_another_text(trainings: list[Path]) -> None:
+    ended = show("compare", trainings[0], trainings[1], "--noise-baseline", trainings[2], "--min-count", 0)
+    assert "the noise baseline was trained on other counts than A" in ended.stderr
+    assert "noise baseline" not in show("compare", *trainings[:2], "--noise-baseline", trainings[1]).stderr
 
 
-def test_command_for_a_yardstick_is_that_of_the_training_with_another_seed(trainings: list[Path]) -> None:
+def test_command_for_a_noise_baseline_is_that_of_the_training_with_another_seed(trainings: list[Path]) -> None:
     ended = show("compare", trainings[0], trainings[2], "--min-count", 0)
     command = second_training(swivel.load(trainings[0]))
 
     assert command is not None
-    assert f"for a yardstick: {command}, then --yardstick" in ended.stderr
+    assert f"for a noise baseline: {command}, then --noise-baseline" in ended.stderr
 
     arguments = command.replace("MATRIX", "m").split()[1:]
     context = cli.commands["train"].make_context("train", arguments[1:])

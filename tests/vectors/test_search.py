@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Vectors, VectorTable, search
-from swivel.vectors.search import Pairs, best_ids, best_rows
+from swivel.vectors.search import best_ids, best_rows
 from swivel.vectors.vectors import Query
-
-NONE = Pairs(np.empty(0, np.intp), np.empty(0, np.intp))
 
 
 def sorted_best(scores: np.ndarray, count: int) -> list[int]:
@@ -40,10 +38,10 @@ def test_the_best_rows_are_those_of_the_whole_product(
     unit = rng.integers(-2, 3, (211, 3)).astype(np.float32)  # integers: products are exact and have many ties
     queries = rng.integers(-2, 3, (13, 3)).astype(np.float32)
     is_zero = np.asarray(~unit.any(axis=1))
-    excluded = Pairs(rng.integers(0, 13, 40), rng.integers(0, 211, 40))
+    excluded = rng.integers(0, 211, (13, 3)).tolist()
     scores = queries @ unit.T
     scores[:, is_zero] = -np.inf
-    scores[excluded.queries, excluded.rows] = -np.inf
+    np.put_along_axis(scores, np.array(excluded), -np.inf, axis=1)
     found = best_rows(unit, queries, count, excluded=excluded, is_zero=is_zero)
 
     for query in range(13):
@@ -54,7 +52,7 @@ def test_the_best_rows_are_those_of_the_whole_product(
 
 def test_an_empty_list_of_queries_has_no_answers() -> None:
     assert best_rows(
-        np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=NONE, is_zero=np.zeros(3, bool)
+        np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), 2, excluded=[], is_zero=np.zeros(3, bool)
     ).ids.shape == (0, 2)
 
 
@@ -85,7 +83,7 @@ def test_each_row_of_an_array_is_a_query() -> None:
     assert vectors.nearest_each([]) == []
 
 
-def test_few_words_have_few_neighbours() -> None:
+def test_few_words_have_few_neighbors() -> None:
     assert [len(found) for found in make(4).nearest_each(["w0", "w1"], count=10)] == [3, 3]
 
 

@@ -1,10 +1,9 @@
 """The command line: one module per command or group of commands.
 
-`main` has the entry point and the most used commands; the other modules register theirs when they are imported.
+`main` has the entry point and the most used commands, and imports the other modules when their commands are used.
 `options` makes flags from the configurations, `render` prints results, `progress_bars` draws progress.
 """
 
-from swivel.cli import compare, data, explore, export, extend, plot, reproduce
 from swivel.cli.main import cli, main
 
-__all__ = ["cli", "compare", "data", "explore", "export", "extend", "main", "plot", "reproduce"]
+__all__ = ["cli", "main"]

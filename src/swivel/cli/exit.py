@@ -8,23 +8,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
+
+from swivel.cli.options import Command
 
 RESUMES = "run the same command again to resume"
 STARTS_OVER = "nothing was saved; the same command starts over"
 
 # Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {
-    "count": ("",),
-    "import": ("",),
-    "add": ("",),
-    "extend": ("",),
-    "train": ("",),
-    "run": ("matrix", "vectors"),
-    "demo": ("matrix", "vectors"),
+    **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
+    **dict.fromkeys(("run", "demo"), ("matrix", "vectors")),
     "reproduce": ("corpus", "matrices/*", "vectors/*", "evaluation/*"),
 }
 CHECKPOINTS = {
@@ -40,55 +37,32 @@ def say_goodbye(number: int) -> None:
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
+
     why = "terminated" if number == signal.SIGTERM else "interrupted"
-    kept = describe_kept(sys.argv[1:])
+    kept = "" if Command.running is None else describe_kept(Command.running)
     with contextlib.suppress(OSError):
         click.echo(f"{why}; {kept}" if kept else why, err=True)
 
 
-@contextlib.contextmanager
-def leave_at_once() -> Iterator[None]:
-    """End the process at once if a signal ends the block, without waiting for threads and for libraries to unload."""
-    try:
-        yield
-    except SystemExit as leave:
-        if leave.code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-            raise
-        atexit._run_exitfuncs()  # temporary folders
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(int(leave.code))
+def end_process(status: int) -> NoReturn:
+    """End the process without waiting for threads and for libraries to unload."""
+    atexit._run_exitfuncs()  # temporary folders
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
-def describe_kept(arguments: Sequence[str]) -> str:
-    """Return what running a command again will do; empty for commands that save nothing.
-
-    >>> describe_kept(["count", "text.txt", "-o", "nowhere"])
-    'nothing was saved; the same command starts over'
-    """
+def describe_kept(context: click.Context) -> str:
+    """Return what running a command again will do; empty for commands that save nothing."""
     from swivel.storage.manifest import MANIFEST
 
-    verb = next((argument for argument in arguments if not argument.startswith("-")), "")
-    output = find_output(arguments)
+    verb = str(context.info_name)
+    output = context.params.get("output")
     if verb not in FINISHED or output is None:
         return ""
-    patterns = [] if "--overwrite" in arguments else list(FINISHED[verb])
-    patterns += [CHECKPOINTS[verb]] if verb in CHECKPOINTS else []
-    is_kept = any(any(output.glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
+
+    patterns = [] if context.params["overwrite"] else list(FINISHED[verb])
+    if verb in CHECKPOINTS:
+        patterns.append(CHECKPOINTS[verb])
+    is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
     return RESUMES if is_kept else STARTS_OVER
-
-
-def find_output(arguments: Sequence[str]) -> Path | None:
-    """Return the folder of --output.
-
-    >>> find_output(["count", "-owork"]), find_output(["train", "m", "--output", "work"]), find_output(["info"])
-    (PosixPath('work'), PosixPath('work'), None)
-    """
-    for place, argument in enumerate(arguments):
-        if argument in ("-o", "--output"):
-            return Path(arguments[place + 1]) if place + 1 < len(arguments) else None
-        if argument.startswith("--output="):
-            return Path(argument.partition("=")[2])
-        if argument.startswith("-o"):
-            return Path(argument[2:])
-    return None

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from swivel.cli.main import cli, open_vectors, take_options
-from swivel.cli.options import Command, output_options
+from swivel.cli.main import cli, open_vectors
+from swivel.cli.options import Command
 from swivel.cli.render import show
-
-# Repeated here because importing `swivel.vectors.formats` loads NumPy; a test checks that they are equal.
-FORMAT_NAMES = (
-    "word2vec",
-    "word2vec-text",
-    "fasttext",
-    "glove",
-    "gensim",
-    "npy",
-    "npz",
-    "safetensors",
-    "parquet",
-    "arrow",
-    "projector",
-    "sentence-transformers",
-    "model2vec",
-    "swivel",
-)
+from swivel.runtime.options import RunOptions
+from swivel.vectors import formats
+from swivel.vectors.formats.registry import FORMATS
 
 _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the tags of a table of packages and tags"
 
 
-@cli.command(cls=Command, short_help="Vectors as any tool's file.")
+@cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("file")
-@click.option("--format", type=click.Choice(FORMAT_NAMES), help="what to write  [default: what FILE's name ends in]")
+@click.option("--format", type=click.Choice(list(FORMATS)), help="what to write  [default: what FILE's name ends in]")
 @click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=_SIDE_HELP)
-@output_options
-def export(vectors: str, file: str, format: str | None, side: str, **rest: Any) -> None:
+def export(vectors: str, file: str, format: str | None, side: str, options: RunOptions) -> None:
     """Write vectors in another tool's format, or convert another tool's file to a folder of vectors.
 
     \b
@@ -48,12 +30,10 @@ def export(vectors: str, file: str, format: str | None, side: str, **rest: Any) 
     swivel export work/vectors static --format sentence-transformers
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
     """
-    from swivel.vectors import formats
-
-    _, as_json, _ = take_options(rest)
     loaded = open_vectors(vectors)
     if side == "columns":
         loaded = formats.take_columns(loaded)
     formats.export(loaded, file, format=format)
+
     data = {"file": file, "tokens": len(loaded), "dim": loaded.dim}
-    show(data, as_json, lambda: click.echo(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))
+    show(data, lambda: click.echo(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))

@@ -1,8 +1,8 @@
-"""The main commands, and how errors are printed. Flags are made from the configurations (`cli/options.py`)."""
+"""The group of all commands, the most used ones, and how errors are printed."""
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import io
 import os
 import signal
@@ -17,27 +17,68 @@ from swivel._version import __version__
 from swivel.cli.exit import say_goodbye
 from swivel.cli.options import (
     Command,
+    Decorator,
     cluster_options,
     config_options,
-    output_options,
+    is_leading,
     ray_option,
     resource_options,
+    translate,
     watching_options,
 )
-from swivel.cli.render import draw_demo, draw_evaluation, draw_facts, draw_neighbours, name_program, next_command, show
-from swivel.config import RECIPES, STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors
-from swivel.runtime.options import ClusterConfig, RunOptions
+from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
+from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors, first_line
+from swivel.runtime.options import RunOptions
 from swivel.runtime.signals import leave_in_time
 
 if TYPE_CHECKING:
-    from swivel.runtime.progress import Progress
+    from swivel.counts import Matrix
     from swivel.vectors import Vectors
 
-RECIPE_HELP = "named settings: paper (as published), fast (the quick one), default (the best vectors known)"
+# Module and short help of every command. A module is imported when its command is used: making the flags of some
+# commands loads NumPy, and `swivel --help` must not wait for it.
+COMMANDS = {
+    "add": ("data", "Add matrices."),
+    "analogy": ("main", "A is to B as C is to what?"),
+    "compare": ("compare", "Which words differ most between two models."),
+    "completion": ("main", "Print the shell's completion script."),
+    "count": ("main", "Text to a matrix of counts."),
+    "demo": ("main", "Try this first: train the bundled English words."),
+    "evaluate": ("evaluate", "Word similarity and analogies."),
+    "explore": ("explore", "Vectors in the browser: neighbors, map."),
+    "export": ("export", "Vectors as any tool's file."),
+    "extend": ("main", "Vectors for new words of new text."),
+    "import": ("data", "Counts of other tools to a matrix."),
+    "info": ("main", "What a folder holds, or what this machine offers."),
+    "nearest": ("main", "The nearest neighbors of words."),
+    "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
+    "reproduce": ("reproduce", "The paper's experiment on your text; resumes."),
+    "run": ("main", "Text to vectors: count and train."),
+    "train": ("main", "A matrix to vectors."),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class LazyGroup(click.Group):
+    """The group of all commands, which imports the module of a command when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; its module registers it when it is imported."""
+        if cmd_name in COMMANDS:
+            importlib.import_module(f"swivel.cli.{COMMANDS[cmd_name][0]}")
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the short help of all commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="swivel")
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 def cli(traceback: bool) -> None:
@@ -45,6 +86,13 @@ def cli(traceback: bool) -> None:
 
     Try `swivel demo` first.
     """
+
+
+def open_vectors(path: str) -> Vectors:
+    """Load a folder of vectors, the vectors of a run's folder, or another tool's file."""
+    from swivel.vectors import formats
+
+    return formats.open_vectors(path)
 
 
 def text_arguments(texts: tuple[str, ...]) -> Any:
@@ -56,35 +104,49 @@ def text_arguments(texts: tuple[str, ...]) -> Any:
     return [file for text in texts for file in list_files(text)]
 
 
-def read_tokens(file: str | None) -> list[str] | None:
+def read_tokens(file: str) -> list[str]:
     """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
     from swivel.corpus.vocabulary import unescape
 
-    if file is None:
-        return None
     try:
         with clear_errors(file, ConfigError):
             lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not valid UTF-8") from error
+
     tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
     while tokens and not tokens[-1]:
         tokens.pop()
     return tokens
 
 
+def output_option(help: str, metavar: str = "DIR") -> Decorator:
+    """Return the option for the folder or file that a command writes."""
+    return click.option("-o", "--output", required=True, metavar=metavar, help=help)
+
+
+texts_argument = click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 init_option = click.option(
     "--init", metavar="VECTORS", help="start from these vectors; words that they do not have are added"
 )
-vocabulary_option = click.option("--vocabulary", metavar="FILE", help="vocabulary file, one token per line")
+vocabulary_option = click.option(
+    "--vocabulary",
+    metavar="FILE",
+    help="vocabulary file, one token per line",
+    callback=lambda context, option, file: None if file is None else read_tokens(file),
+)
 recipe_option = click.option(
-    "--recipe", type=click.Choice(list(RECIPES)), default="default", show_default=True, help=RECIPE_HELP
+    "--recipe",
+    type=click.Choice(list(RECIPES)),
+    default="default",
+    show_default=True,
+    help="named settings: paper (as published), fast (the quick one), default (the best vectors known)",
 )
 
 
-@cli.command(cls=Command, short_help="Text to vectors: count and train.")
-@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix and the vectors")
+@cli.command(cls=Command)
+@texts_argument
+@output_option("folder for the matrix and the vectors")
 @recipe_option
 @vocabulary_option
 @init_option
@@ -92,139 +154,98 @@ recipe_option = click.option(
 @cluster_options
 @resource_options
 @watching_options
-@output_options
-def run(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
+def run(texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Count and train: text to vectors. Finished stages are not repeated; run the same command again to resume.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel.pipeline.run import run as run_pipeline
 
-    options, as_json, settings = take_options(rest)
-    vectors = run_pipeline(
-        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
-    )
-    report_vectors(vectors, Path(output) / "vectors", options, as_json)
+    vectors = run_pipeline(text_arguments(texts), output, options=options, **settings)
+    report_vectors(vectors, Path(output) / "vectors", options)
 
 
-@cli.command(cls=Command, short_help="Text to a matrix of counts.")
-@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the matrix")
+@cli.command(cls=Command)
+@texts_argument
+@output_option("folder for the matrix")
 @recipe_option
 @vocabulary_option
 @config_options(CorpusConfig, VocabularyConfig, CountConfig)
 @ray_option
 @resource_options
-@output_options
-def count(texts: tuple[str, ...], output: str, recipe: str, vocabulary: str | None, **rest: Any) -> None:
+def count(texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
     """Text to a matrix of counts.
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, URLs such as s3://, or - for standard input.
     """
     from swivel.pipeline.count import count as count_cooccurrences
 
-    options, as_json, settings = take_options(rest)
-    matrix = count_cooccurrences(
-        text_arguments(texts), output, recipe=recipe, vocabulary=read_tokens(vocabulary), options=options, **settings
-    )
-    rows, columns = matrix.shape
-    data = {"matrix": output, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
-    show(data, as_json, lambda: click.echo(f"{output}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+    matrix = count_cooccurrences(text_arguments(texts), output, options=options, **settings)
+    report_matrix(matrix, output)
 
 
-@cli.command(cls=Command, short_help="A matrix to vectors.")
+@cli.command(cls=Command)
 @click.argument("matrix", metavar="MATRIX")
-@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the vectors")
+@output_option("folder for the vectors")
 @recipe_option
 @init_option
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options
 @resource_options
 @watching_options
-@output_options
-def train(matrix: str, output: str, recipe: str, **rest: Any) -> None:
+def train(matrix: str, output: str, options: RunOptions, **settings: Any) -> None:
     """Train vectors for a matrix. If interrupted, run the same command again to resume."""
     from swivel.counts import open_matrix
     from swivel.pipeline.train import train as train_vectors
 
-    options, as_json, settings = take_options(rest)
-    vectors = train_vectors(open_matrix(matrix), output, recipe=recipe, options=options, **settings)
+    vectors = train_vectors(open_matrix(matrix), output, options=options, **settings)
     if is_leading():
-        report_vectors(vectors, Path(output), options, as_json)
+        report_vectors(vectors, Path(output), options)
 
 
-@cli.command(cls=Command, short_help="Try this first: train the bundled English words.")
+@cli.command(cls=Command)
+@click.argument("vectors")
+@texts_argument
+@output_option("folder for the old words and the new")
+@vocabulary_option
+@config_options(CorpusConfig, VocabularyConfig, CountConfig)
+@resource_options
+def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOptions, **settings: Any) -> None:
+    """Compute vectors for the words of new text that VECTORS lack, without training; known words keep theirs.
+
+    The text is read and counted as that of the training was: no flag is needed for it, and one that differs is refused
+    (older folders do not say how they were counted; they take flags). --min-count, --max-size and --vocabulary say
+    which of the new words are taken.
+
+    TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
+    """
+    from swivel.pipeline.extend import extend as extend_vectors
+
+    extended = extend_vectors(vectors, text_arguments(texts), output, options=options, **settings)
+    report_vectors(extended, Path(output), options)
+
+
+@cli.command(cls=Command)
 @click.option("-o", "--output", metavar="DIR", help="keep the matrix and the vectors here")
 @resource_options
 @watching_options
-@output_options
-def demo(output: str | None, **rest: Any) -> None:
+def demo(output: str | None, options: RunOptions) -> None:
     """Train the bundled matrix of common English words, and show neighbors and analogies."""
     from swivel.pipeline import demo as sample
 
-    options, as_json, _ = take_options(rest)
     result = sample.run_demo(output, options)
-    show(result.to_dict(), as_json, lambda: draw_demo(result))
+    show(result.to_dict(), lambda: draw_demo(result))
     keep = f"next: {name_program()} demo -o demo, then {name_program()} explore demo/vectors"
     options.progress.message(next_look(Path(output) / "vectors", "music") if output else keep)
 
 
-@cli.command(cls=Command, short_help="Word similarity and analogies.")
-@click.argument("vectors")
-@click.argument("sets", nargs=-1, metavar="[FOLDER_OR_FILE]...")
-@click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
-@click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
-@click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
-@click.option(
-    "--unknown",
-    type=click.Choice(["wrong", "skip"]),
-    default="wrong",
-    show_default=True,
-    help="questions with an unknown word count as wrong (the paper's rule) or are left out",
-)
-@click.option(
-    "--unknown-pairs",
-    type=click.Choice(["skip", "zero", "mean"]),
-    default="skip",
-    show_default=True,
-    help="pairs with an unknown word are left out (the paper's rule), have a cosine of 0, or take the mean vector",
-)
-@click.option("--top", type=int, metavar="N", help="know only the N commonest words, as questions and as answers")
-@click.option("--half", type=click.Choice(["tune", "report"]), help="only this half of every set")
-@click.option("--lowercase/--no-lowercase", default=True, show_default=True, help="lower-case the words of the sets")
-@click.option("--draws", type=int, default=10_000, show_default=True, help="resamplings behind intervals; 0: none")
-@click.option("--sections", is_flag=True, help="show analogies by section, too")
-@click.option("--markdown", is_flag=True, help="print tables in Markdown")
-@output_options
-def evaluate(vectors: str, sets: tuple[str, ...], data: str | None, against: tuple[str, ...], **rest: Any) -> None:
-    """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
-
-    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
-    """
-    from swivel import evaluation
-
-    options, as_json, rules = take_options(rest)
-    sections, markdown = rules.pop("sections"), rules.pop("markdown")
-    places = [*([data] if data else []), *sets] or None
-    scored = {
-        path: evaluation.evaluate(open_vectors(path), places, progress=options.progress, **rules)
-        for path in (vectors, *against)
-    }
-    report = scored[vectors]
-    compared = {path: evaluation.compare_reports(report, scored[path], draws=rules["draws"]) for path in against}
-    differences = {path: [each.to_dict() for each in comparisons] for path, comparisons in compared.items()}
-    plain = report.to_dict() | ({"against": differences} if against else {})
-    show(plain, as_json, lambda: draw_evaluation(report, compared, markdown=markdown, sections=sections))
-
-
-@cli.command(cls=Command, short_help="The nearest neighbours of words.")
+@cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 @click.option("-n", "--count", default=10, show_default=True, help="how many")
 @click.option("--among", type=click.Choice(["rows", "columns"]), default="rows", show_default=True)
-@output_options
-def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest: Any) -> None:
-    """The nearest neighbours of words, or of arithmetic on words.
+def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, options: RunOptions) -> None:
+    """The nearest neighbors of words, or of arithmetic on words.
 
     \b
     swivel nearest work/vectors tuxedo chigger
@@ -232,47 +253,45 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, **rest
     """
     from swivel.vectors import parse_expression
 
-    _, as_json, _ = take_options(rest)
     loaded = open_vectors(vectors)
     answers = {}
     for word in words:
-        expression = parse_expression(word) if word not in loaded and " " in word else None
-        query, minus = (expression.plus, expression.minus) if expression else (word, ())
-        answers[word] = loaded.nearest(query, minus=minus, count=count, among=among)
-    data = {word: [neighbour._asdict() for neighbour in found] for word, found in answers.items()}
-    show(data, as_json, lambda: draw_neighbours(answers))
+        if word in loaded or " " not in word:
+            answers[word] = loaded.nearest(word, count=count, among=among)
+        else:
+            plus, minus = parse_expression(word)
+            answers[word] = loaded.nearest(plus, minus=minus, count=count, among=among)
+
+    data = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
+    show(data, lambda: draw_neighbors(answers))
 
 
-@cli.command(cls=Command, short_help="A is to B as C is to what?")
+@cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("a")
 @click.argument("b")
 @click.argument("c")
 @click.option("-n", "--count", default=5, show_default=True, help="how many answers")
 @click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
-@output_options
-def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, **rest: Any) -> None:
+def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
     """A is to B as C is to ... ?"""
-    _, as_json, _ = take_options(rest)
     found = open_vectors(vectors).analogy(a, b, c, count=count, method=method)
     title = f"{a} : {b} = {c} : ?"
-    show([answer._asdict() for answer in found], as_json, lambda: draw_neighbours({title: found}))
+    show([answer._asdict() for answer in found], lambda: draw_neighbors({title: found}))
 
 
-@cli.command(cls=Command, short_help="What a folder holds, or what this machine offers.")
+@cli.command(cls=Command)
 @click.argument("path", required=False)
 @click.option("--verify", is_flag=True, help="read every part and compare its checksum")
-@output_options
-def info(path: str | None, verify: bool, **rest: Any) -> None:
+def info(path: str | None, verify: bool, options: RunOptions) -> None:
     """What a folder holds and how it was made; without a folder, what this machine offers."""
     from swivel.pipeline import info as describe
 
-    _, as_json, _ = take_options(rest)
     data = describe.describe_folder(Path(path), verify=verify) if path else describe.describe_machine()
-    show(data, as_json, lambda: draw_facts(data))
+    show(data, lambda: draw_facts(data))
 
 
-@cli.command(cls=Command, short_help="Print the shell's completion script.")
+@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell's completion script: add `eval "$(swivel completion bash)"` to ~/.bashrc."""
@@ -280,54 +299,6 @@ def completion(shell: str) -> None:
 
     maker = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
     click.echo(maker(cli, {}, "swivel", "_SWIVEL_COMPLETE").source())
-
-
-def take_options(rest: dict[str, Any]) -> tuple[RunOptions, bool, dict[str, Any]]:
-    """Split the arguments of a command into run options, the --json flag and settings."""
-    as_json = rest.pop("json")
-    options = RunOptions(
-        threads=rest.pop("threads", None),
-        memory=rest.pop("memory", None),
-        overwrite=rest.pop("overwrite", False),
-        ray=rest.pop("ray", None),
-        cluster=_take_cluster(rest),
-        progress=_choose_progress(quiet=rest.pop("quiet"), tensorboard=rest.pop("tensorboard", None)),
-        report=not rest.pop("no_report", True),
-    )
-    return options, as_json, rest
-
-
-def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
-    from swivel.cli.progress_bars import BarProgress
-    from swivel.runtime.progress import SILENT
-
-    progress = BarProgress() if is_leading() and not quiet else SILENT
-    if tensorboard is None or not is_leading():
-        return progress
-    from swivel.runtime.tensorboard import TensorboardProgress
-
-    return TensorboardProgress(tensorboard, progress)
-
-
-def is_leading() -> bool:
-    """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
-    from swivel.runtime.resources import find_rank
-
-    rank = find_rank()
-    return rank is None or rank[0] == 0
-
-
-def _take_cluster(rest: dict[str, Any]) -> ClusterConfig:
-    names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
-    given = {name: value for name in names if (value := rest.pop(name)) is not None}
-    return ClusterConfig(**given)
-
-
-def open_vectors(path: str) -> Vectors:
-    """Load a folder of vectors, the vectors of a run's folder, or another tool's file."""
-    from swivel.vectors import formats
-
-    return formats.open_vectors(path)
 
 
 def next_look(path: Path, word: str) -> str:
@@ -341,10 +312,17 @@ def next_look(path: Path, word: str) -> str:
     return next_command("explore", path)
 
 
-def report_vectors(vectors: Vectors, path: Path, options: RunOptions, as_json: bool) -> None:
+def report_matrix(matrix: Matrix, path: str) -> None:
+    """Print where a matrix is, and its size."""
+    rows, columns = matrix.shape
+    data = {"matrix": path, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
+    show(data, lambda: click.echo(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+
+
+def report_vectors(vectors: Vectors, path: Path, options: RunOptions) -> None:
     """Print where the vectors are, and a command to try next."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
-    show(data, as_json, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
+    show(data, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # The most frequent words have neighbors of little interest.
     options.progress.message(next_command("nearest", path, word))
 
@@ -377,27 +355,23 @@ def _print_error(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
+
     if "--traceback" in sys.argv:
         traceback.print_exception(error)
-    if isinstance(error, SwivelError):
-        click.echo(f"error: {name_flags(str(error))}", err=True)
-        return error.exit_status
-    if isinstance(error, MemoryError):
-        click.echo("error: not enough memory; pass a smaller --memory, --max-size or --dim", err=True)
-        return 1
-    line = str(error).strip().split("\n")[0]
-    hint = "" if isinstance(error, OSError) else " (unexpected; --traceback shows where)"
-    click.echo(f"error: {type(error).__name__}: {line}{hint}", err=True)
-    return 1
+    click.echo(f"error: {_describe_error(error)}", err=True)
+    return error.exit_status if isinstance(error, SwivelError) else 1
 
 
-def name_flags(message: str) -> str:
-    """Return a message with the flag in place of the Python argument that it starts with.
+def _describe_error(error: Exception) -> str:
+    match error:
+        case SwivelError():
+            # The texts of the command line are always paths.
+            return translate(str(error).removesuffix(" (pass texts as a list of strings)"))
+        case MemoryError():
+            return "not enough memory; pass a smaller --memory, --max-size or --dim"
+        case OSError(filename=str(file), strerror=str(reason)):
+            return f"{file}: {reason}"
+        case OSError(strerror=str(reason)):
+            return reason
 
-    >>> name_flags("min_count must be a positive integer, got 0")
-    '--min-count must be a positive integer, got 0'
-    """
-    configs = (*STAGES.values(), ClusterConfig, RunOptions)
-    names = {field.name for config in configs for field in dataclasses.fields(config)}
-    name, separator, rest = message.partition(" must be ")
-    return f"--{name.replace('_', '-')}{separator}{rest}" if separator and name in names else message
+    return f"{first_line(error)} (unexpected; --traceback shows where)"

@@ -1,65 +1,154 @@
-"""Flags made from the configuration dataclasses: help text, choices and defaults."""
+"""Commands and their flags, which are made from the configuration dataclasses, and flags in error messages."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args, get_type_hints
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
 
 from swivel.config import RECIPES, STAGES
-from swivel.runtime.options import ClusterConfig
+from swivel.runtime.options import ClusterConfig, RunOptions
+from swivel.runtime.progress import SILENT, Progress
+from swivel.runtime.resources import find_rank
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+# Python arguments that are flags of some command.
+SETTINGS = {
+    field.name for config in (*STAGES.values(), ClusterConfig, RunOptions) for field in dataclasses.fields(config)
+}
 
+Decorator = Callable[[Any], Any]
 
-class Command(click.Command):
-    """A command whose help groups the options by stage."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups, in the order of the stages."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, "stage", "options"), []).append(record)
-        for name in sorted(groups, key=["options", *STAGES, "machine", "output"].index):
-            with formatter.section(name.capitalize()):
-                formatter.write_dl(groups[name])
+# Groups of options in the help of a command, in this order.
+GROUPS = ["options", *STAGES, "machine", "output"]
+GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "machine"}
 
 
 class StageOption(click.Option):
-    """An option of a stage."""
+    """An option in one of the groups of the help."""
 
-    def __init__(self, *args: Any, stage: str = "options", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.stage = stage
+        self.group = group
 
 
-def config_options(*configs: type[Any]) -> Callable[[Function], Function]:
-    """Return a decorator that adds one flag per field name of the configurations."""
-    fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
+class Command(click.Command):
+    """A command with the flags that all commands have; it passes the run options to its function as `options`."""
 
-    def decorate(function: Function) -> Function:
-        for config, field in reversed(fields.values()):
-            function = _field_option(config, field)(function)
+    # Context of the command that this process runs. Messages about its end need it when click has closed it.
+    running: ClassVar[click.Context | None] = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        traceback_text = "print the traceback of an error"
+        self.params += [
+            StageOption(["--quiet"], group="output", is_flag=True, help="print no progress"),
+            StageOption(["--json"], group="output", is_flag=True, help="print the result as JSON"),
+            StageOption(["--traceback"], group="output", is_flag=True, expose_value=False, help=traceback_text),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the function of the command."""
+        Command.running = ctx
+        options, settings = take_options(ctx.params)
+        return ctx.invoke(self.callback, options=options, **settings)  # type: ignore[arg-type]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups, in the order of the stages."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                groups[getattr(parameter, "group", "options")].append(record)
+
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name.capitalize()):
+                    formatter.write_dl(records)
+
+
+def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+    """Separate the run options of a command from its other arguments."""
+    rest = dict(arguments)
+    del rest["json"]  # read by `render.show`
+    cluster_names = [field.name for field in dataclasses.fields(ClusterConfig) if field.name in rest]
+
+    options = RunOptions(
+        threads=rest.pop("threads", None),
+        memory=rest.pop("memory", None),
+        overwrite=rest.pop("overwrite", False),
+        ray=rest.pop("ray", None),
+        cluster=ClusterConfig(**{name: rest.pop(name) for name in cluster_names}),
+        progress=_choose_progress(quiet=rest.pop("quiet"), tensorboard=rest.pop("tensorboard", None)),
+        report=not rest.pop("no_report", True),
+    )
+    return options, rest
+
+
+def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
+    from swivel.cli.progress_bars import BarProgress
+
+    progress = BarProgress() if is_leading() and not quiet else SILENT
+    if tensorboard is None or not is_leading():
+        return progress
+
+    from swivel.runtime.tensorboard import TensorboardProgress
+
+    return TensorboardProgress(tensorboard, progress)
+
+
+def is_leading() -> bool:
+    """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
+    rank = find_rank()
+    return rank is None or rank[0] == 0
+
+
+def combine(*decorators: Decorator) -> Decorator:
+    """Return a decorator that adds several options, which the help shows in this order."""
+
+    def decorate(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
         return function
 
     return decorate
 
 
-def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Callable[[Function], Function]:
-    stage = next((name for name, kind in STAGES.items() if kind is config), "machine")
+def config_options(*configs: type[Any], only: tuple[str, ...] = ()) -> Decorator:
+    """Return a decorator that adds one flag per field of the configurations, or for some of their fields `only`."""
+    fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
+    return combine(*(_field_option(*fields[name]) for name in only or fields))
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a Python argument.
+
+    >>> flag_of("min_count")
+    '--min-count'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator:
     hint = get_type_hints(config)[field.name]
     kind = next((part for part in get_args(hint) if part is not type(None)), hint)
-    flag = "--" + field.name.replace("_", "-")
-    keywords: dict[str, Any] = {"default": None, "help": _help(stage, field), "stage": stage, "cls": StageOption}
+    choices = field.metadata["rule"].choices
+    flag = flag_of(field.name)
     if kind is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", **keywords)
-    choices = field.metadata["choices"]
-    keywords["type"] = click.Choice(choices) if choices else kind
-    return click.option(flag, **keywords)
+        flag += "/--no-" + flag[2:]
+
+    # The settings of the stages depend on the recipe: None takes its value.
+    is_stage = config in STAGES.values()
+    return click.option(
+        flag,
+        cls=StageOption,
+        group=GROUP_OF.get(config, "options"),
+        type=click.Choice(choices) if choices else kind,
+        default=None if is_stage else field.default,
+        help=_help(GROUP_OF.get(config, ""), field),
+    )
 
 
 def _help(stage: str, field: dataclasses.Field[Any]) -> str:
@@ -72,45 +161,78 @@ def _help(stage: str, field: dataclasses.Field[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "auto"
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    match value:
+        case None:
+            return "auto"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            return str(value)
 
 
-def _flag(stage: str, name: str, help: str, **keywords: Any) -> Callable[[Function], Function]:
-    return click.option(name, cls=StageOption, stage=stage, help=help, **keywords)
+def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
+    return click.option(flag, cls=StageOption, group=group, help=help, **keywords)
 
 
-def resource_options(function: Function) -> Function:
-    """Add --threads, --memory and --overwrite."""
-    function = _flag("machine", "--overwrite", "replace finished results", is_flag=True)(function)
-    memory = "memory limit for counting, such as 1GiB  [default: half of the free memory]"
-    function = _flag("machine", "--memory", memory)(function)
-    return _flag("machine", "--threads", "threads to use  [default: all cores]", type=int)(function)
+resource_options = combine(
+    _option("machine", "--threads", "threads to use  [default: all cores]", type=int),
+    _option("machine", "--memory", "memory limit for counting, such as 1GiB  [default: half of the free memory]"),
+    _option("machine", "--overwrite", "replace finished results", is_flag=True),
+)
+watching_options = combine(
+    _option("output", "--tensorboard", "write curves for `tensorboard --logdir DIR` while training", metavar="DIR"),
+    _option("output", "--no-report", "do not write report.html", is_flag=True),
+)
+ray_option = _option(
+    "machine",
+    "--ray",
+    "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT",
+    metavar="ADDRESS",
+)
+cluster_options = combine(ray_option, config_options(ClusterConfig))
 
 
-def watching_options(function: Function) -> Function:
-    """Add --no-report and --tensorboard."""
-    text = "do not write report.html"
-    function = _flag("output", "--no-report", text, is_flag=True)(function)
-    text = "write curves for `tensorboard --logdir DIR` while training"
-    return _flag("output", "--tensorboard", text, metavar="DIR")(function)
+def translate(message: str) -> str:
+    """Return a message with the flags of the running command in place of Python arguments."""
+    return message if Command.running is None else name_flags(message, Command.running.command)
 
 
-def ray_option(function: Function) -> Function:
-    """Add --ray."""
-    text = "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT"
-    return _flag("machine", "--ray", text, metavar="ADDRESS")(function)
+def name_flags(message: str, command: click.Command) -> str:
+    """Return an error message with the flags of a command in place of the Python arguments.
 
+    Arguments are recognized as `name=value`, by an underscore, at the start of a message about them, and after a verb
+    such as "pass".
 
-def cluster_options(function: Function) -> Function:
-    """Add --ray and the options of cluster training."""
-    return ray_option(config_options(ClusterConfig)(function))
+    >>> options = [click.Option([flag]) for flag in ("--dim", "--left", "--memory", "--min-count", "--right")]
+    >>> command = click.Command("run", params=options)
+    >>> name_flags("left and right are both 0", command)
+    '--left and --right are both 0'
+    >>> name_flags("lower min_count, or pass a smaller memory or dim=50", command)
+    'lower --min-count, or pass a smaller --memory or --dim 50'
+    """
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    own_flags = {str(option.name): max(option.opts, key=len) for option in options}
+    flags = {name: flag_of(name) for name in SETTINGS} | {"out": "--output"} | own_flags
 
+    # A part of a path and a value in quotes are no arguments. Words without an underscore are only arguments if the
+    # command has such a flag: "a number without an end" does not mean --end.
+    before = r"(?<![\w./'\"-])"
+    after = r"(?![\w/'\"-]|\.\w)"
+    name = rf"{before}(?:{'|'.join(own_flags)}){after}"
+    size = "(?:an? |another )?(?:larger |smaller )?"
+    several = rf"{size}{name}(?:,? (?:and |or )?{size}{name})*"
 
-def output_options(function: Function) -> Function:
-    """Add --quiet, --json and --traceback."""
-    where = "print the traceback of an error"
-    function = _flag("output", "--traceback", where, is_flag=True, expose_value=False)(function)
-    function = _flag("output", "--json", "print the result as JSON", is_flag=True)(function)
-    return _flag("output", "--quiet", "print no progress", is_flag=True)(function)
+    def flag_with_value(found: re.Match[str]) -> str:
+        flag = flags[found["name"]]
+        value = found["value"].strip("'\"")
+        return {"True": flag, "False": "--no-" + flag[2:]}.get(value, f"{flag} {value}")
+
+    def flags_of_names(found: re.Match[str]) -> str:
+        return re.sub(name, lambda inner: flags[inner[0]], found[0])
+
+    message = re.sub(r"options=RunOptions\((.*?)\)", r"\1", message)
+    message = re.sub(rf"{before}(?P<name>{'|'.join(flags)})=(?P<value>'[^']*'|[\w.-]+)", flag_with_value, message)
+    message = re.sub(rf"^{several}(?= (?:must|has|have|are|applies)\b)", flags_of_names, message)
+    message = re.sub(rf"\b(?:pass|omit|use|like|without) {several}(?! that\b)", flags_of_names, message)
+    with_underscore = "|".join(name for name in flags if "_" in name)
+    return re.sub(rf"{before}(?:{with_underscore}){after}", lambda found: flags[found[0]], message)

@@ -1,81 +1,144 @@
-"""`swivel plot epochs`, `norms` and `fit`: figures of a run."""
+"""`swivel plot`: figures of a run (epochs, norms, fit) and of the paper (loss, block, frequency)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from swivel.cli.main import open_vectors
-from swivel.cli.options import Command, output_options
-from swivel.cli.reproduce import output_file, plot, report_figure
+from swivel import evaluation
+from swivel.cli.main import cli, open_vectors, output_option
+from swivel.cli.options import Command
+from swivel.cli.render import show
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
+from swivel.reports import plots, run_summary
+from swivel.runtime.options import RunOptions
+from swivel.storage import Manifest, read_manifest
+from swivel.vectors import Vectors
+from swivel.vectors.formats import find_vectors
 
-if TYPE_CHECKING:
-    from swivel.counts import Matrix
-    from swivel.storage import Manifest
+run_argument = click.argument("vectors", metavar="RUN")
+output_file = output_option("picture to write: .png or .svg", metavar="FILE")
+data_option = click.option(
+    "--data", metavar="DIR", help="folder of test sets  [default: the paper's eight, from the cache]"
+)
 
-vectors_argument = click.argument("vectors", metavar="RUN")
+
+@cli.group()
+def plot() -> None:
+    """Draw a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
 
 
-@plot.command(cls=Command, short_help="A run's losses, pass by pass.")
-@vectors_argument
+def draw(output: str, make: Callable[[], Any]) -> None:
+    """Write the figure that `make` returns; the file name is checked before anything is computed."""
+    plots.style.check_format(Path(output))
+    plots.save_figure(make(), output)
+    show({"figure": output}, lambda: click.echo(output))
+
+
+@plot.command(cls=Command, short_help="A run's losses, epoch by epoch.")
+@run_argument
 @output_file
-@output_options
-def epochs(vectors: str, output: str, **rest: Any) -> None:
+def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    from swivel.reports import plots
-    from swivel.reports import run_report as reporting
-
-    _draw(lambda: plots.plot_epochs(reporting.find_epochs(_manifest_of(vectors))), output, rest)
+    draw(output, lambda: plots.plot_epochs(run_summary.find_epochs(_manifest_of(vectors))))
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
-@vectors_argument
+@run_argument
 @output_file
-@output_options
-def norms(vectors: str, output: str, **rest: Any) -> None:
+def norms(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the norms of the vectors of RUN against the frequency of their words."""
-    from swivel.reports import plots
-    from swivel.reports import run_report as reporting
-
-    _draw(lambda: plots.plot_norms(reporting.find_norms(open_vectors(vectors))), output, rest)
+    draw(output, lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
 
 
 @plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
-@vectors_argument
+@run_argument
 @click.option("--matrix", metavar="DIR", help="counts that RUN was trained on  [default: those of the same run]")
 @output_file
-@output_options
-def fit(vectors: str, matrix: str | None, output: str, **rest: Any) -> None:
+def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> None:
     """Plot the mean loss and the error of the observed cells of RUN against the frequency of their rows."""
-    from swivel.reports import plots
-    from swivel.reports import run_report as reporting
-    from swivel.reports.run_report.collect import read_objective
 
     def make() -> Any:
         manifest = _manifest_of(vectors)
         counts = _matrix_of(vectors, matrix, manifest)
-        return plots.plot_fit(reporting.find_fit(open_vectors(vectors), counts, read_objective(manifest)))
+        objective = run_summary.read_objective(manifest)
+        return plots.plot_fit(run_summary.find_fit(open_vectors(vectors), counts, objective))
 
-    _draw(make, output, rest)
+    draw(output, make)
 
 
-def _draw(make: Callable[[], Any], output: str, rest: dict[str, Any]) -> None:
-    """Draw a figure into a file; the file name is checked before anything is computed."""
-    from swivel.reports import plots
+@plot.command(cls=Command, short_help="The two losses against the prediction.")
+@output_file
+def loss(output: str, options: RunOptions) -> None:
+    """Plot the loss of a cell against its prediction, for several counts and for an unobserved cell."""
+    draw(output, plots.plot_losses)
 
-    plots.style.check_format(Path(output))
-    plots.save_figure(make(), output)
-    report_figure(output, rest)
+
+@plot.command(cls=Command, short_help="A block before and after interleaving.")
+@click.argument("matrix")
+@output_file
+def block(matrix: str, output: str, options: RunOptions) -> None:
+    """Plot a corner of MATRIX, sorted by frequency, beside one of its interleaved blocks."""
+    draw(output, lambda: plots.plot_block(open_matrix(matrix)))
+
+
+@plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
+@click.argument("vectors", nargs=-1, required=True, metavar="VECTORS...")
+@output_file
+@data_option
+@click.option("--differences", is_flag=True, help="draw the first minus each other one, bucket by bucket")
+def frequency(vectors: tuple[str, ...], output: str, data: str | None, differences: bool, options: RunOptions) -> None:
+    """Plot the accuracy of analogies against the mean frequency of their words, one curve per VECTORS or NAME=VECTORS.
+
+    VECTORS: folders, or text files of other tools. Frequencies are the counts of the first folder's vocabulary.
+    """
+
+    def make() -> Any:
+        if differences and len(vectors) < 2:
+            raise ConfigError("--differences compares the first VECTORS with others: name two or more")
+        loaded = _open_named(vectors)
+        counts = next((each.vocabulary for each in loaded.values() if each.vocabulary.counts.any()), None)
+        if counts is None:
+            raise ConfigError("text files do not say how frequent words are: name a folder of Swivel's, too")
+
+        answers = {}
+        for name, each in loaded.items():
+            found = evaluation.evaluate(each, data, draws=0, progress=options.progress)
+            answers[name] = [result for result in found.results if isinstance(result, evaluation.AnalogyResult)]
+        curves, gaps = plots.make_curves(answers, counts)
+        return plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
+
+    draw(output, make)
+
+
+def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:
+    """Return vectors by name, each given as PATH or NAME=PATH; names must differ."""
+    named = [split_name(text) for text in texts]
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"several VECTORS are called {name!r}: give each a name of its own, as NAME=VECTORS")
+    return {name: open_vectors(path) for name, path in named}
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return name and path of NAME=PATH; the name of a path alone is its last part, or the name of its run.
+
+    >>> split_name("ours=work/vectors"), split_name("work/vectors"), split_name("glove.txt")
+    (('ours', 'work/vectors'), ('work', 'work/vectors'), ('glove', 'glove.txt'))
+    """
+    name, sign, path = text.partition("=")
+    if sign and name and "/" not in name:
+        return name, path
+    place = Path(text)
+    return (place.parent.name or place.stem) if place.name == "vectors" else place.stem, text
 
 
 def _manifest_of(vectors: str) -> Manifest:
-    from swivel.storage import read_manifest
-    from swivel.vectors.formats.reader import find_vectors
-
     found = find_vectors(vectors)
     if not found.is_dir():
         raise StorageError(f"{vectors}: a file says nothing of its training; open the folder that training wrote")
@@ -84,9 +147,6 @@ def _manifest_of(vectors: str) -> Manifest:
 
 def _matrix_of(vectors: str, matrix: str | None, manifest: Manifest) -> Matrix:
     """Return the matrix that vectors were trained on: the given one, or the one beside the vectors."""
-    from swivel.counts import open_matrix
-    from swivel.vectors.formats.reader import find_vectors
-
     found = open_matrix(matrix or find_vectors(vectors).parent / "matrix")
     recorded = manifest.inputs.get("matrix")
     if recorded:

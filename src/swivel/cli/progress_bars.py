@@ -5,22 +5,24 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from swivel.cli.options import translate
 from swivel.runtime.progress import Task
 
 SECONDS_PER_LINE = 60
 
 
+@dataclass(frozen=True, slots=True)
 class _Bar:
-    def __init__(self, display: Any, number: Any) -> None:
-        self._display, self.number = display, number
+    display: Any
+    number: Any
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        self._display.update(self.number, advance=amount)
-        if note:
-            self._display.update(self.number, note=note)
+        fields = {"note": note} if note else {}
+        self.display.update(self.number, advance=amount, **fields)
 
 
 class LogLines:
@@ -29,18 +31,25 @@ class LogLines:
     number = None
 
     def __init__(self, job: str, total: float | None, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.job, self.total, self.unit, self._clock = job, total, unit, clock
-        self._done, self._told, self._at, self._note = 0.0, 0.0, clock(), ""
+        self.job = job
+        self.total = total
+        self.unit = unit
+        self._clock = clock
+        self._note = ""
+        self._done = 0.0
+        self._done_before = 0.0  # when the last line was printed
+        self._printed_at = clock()
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Add to the work done, and print a line if the last one is a minute old."""
         self._done += amount
         self._note = note or self._note
         now = self._clock()
-        if now - self._at >= SECONDS_PER_LINE:
-            sys.stderr.write(self._line((self._done - self._told) / (now - self._at)) + "\n")
-            sys.stderr.flush()
-            self._told, self._at = self._done, now
+        seconds = now - self._printed_at
+        if seconds >= SECONDS_PER_LINE:
+            _print_line(self._line((self._done - self._done_before) / seconds))
+            self._done_before = self._done
+            self._printed_at = now
 
     def _line(self, speed: float) -> str:
         parts = [format_rate(speed, self.unit)]
@@ -48,7 +57,14 @@ class LogLines:
             parts.insert(0, f"{100 * self._done / self.total:.0f} %")
             left = (self.total - self._done) / speed if speed else 0.0
             parts.append(f"{timedelta(seconds=round(left))} left")
-        return f"{self.job}: {', '.join(part for part in parts if part)}{f'; {self._note}' if self._note else ''}"
+
+        note = f"; {self._note}" if self._note else ""
+        return f"{self.job}: {', '.join(filter(None, parts))}{note}"
+
+
+def _print_line(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 class BarProgress:
@@ -79,11 +95,11 @@ class BarProgress:
 
     def message(self, text: str) -> None:
         """Print a message, above the bars."""
+        text = translate(text)
         if self._display is not None:
             self._display.console.print(text, markup=False, highlight=False)
         else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            _print_line(text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Do nothing; the note of the bar shows the values."""
@@ -122,16 +138,13 @@ def _create_display() -> Any:
                 if task.fields["note"]:
                     yield Text("  " + task.fields["note"], no_wrap=True, overflow="ellipsis")
 
-    def whole() -> Column:
-        return Column(no_wrap=True)
-
     return BarsWithNotes(
-        TextColumn("{task.description}", table_column=whole()),
-        BarColumn(bar_width=24, table_column=whole()),
-        TextColumn("{task.percentage:>3.0f}%", table_column=whole()),
-        Rate(table_column=whole()),
-        TimeRemainingColumn(table_column=whole()),
-        TextColumn("left", table_column=whole()),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
+        TextColumn("{task.percentage:>3.0f}%"),
+        Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("left"),
         console=Console(stderr=True),
         transient=True,
         speed_estimate_period=20,

@@ -13,58 +13,43 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from swivel.evaluation import Comparison, Report
     from swivel.pipeline.demo import Demo
-    from swivel.vectors import Neighbour
+    from swivel.vectors import Neighbor
 
 BAR_WIDTH = 20
 
 
-def show(data: Any, as_json: bool, draw: Callable[[], None]) -> None:
-    """Print a result as JSON or as text."""
-    if as_json:
+def show(data: Any, draw: Callable[[], None]) -> None:
+    """Print the result of the running command as JSON if it has the flag --json, else as text."""
+    if click.get_current_context().params["json"]:
         click.echo(json.dumps(data, ensure_ascii=False))
     else:
         draw()
 
 
+def align_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: the first column to the left, the others, which are numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for first, *numbers in (header, *rows):
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return lines
+
+
 def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, numbers to the right."""
-    widths = [max(len(row[n]) for row in [header, *rows]) for n in range(len(header))]
-    for row in [header, *rows]:
-        cells = [
-            cell.ljust(width) if n == 0 else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(cells).rstrip())
+    """Print a table."""
+    click.echo("\n".join(align_table(header, rows)))
 
 
-def draw_evaluation(
-    report: Report, compared: Mapping[str, Sequence[Comparison]], *, markdown: bool, sections: bool
-) -> None:
-    """Print an evaluation, and below it the comparisons with other vectors."""
-    from swivel.evaluation import COMPARISON_HEADER, TABLE_HEADER, draw_markdown, tabulate_comparisons
-
-    def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        if markdown:
-            click.echo(draw_markdown(header, rows))
-        else:
-            draw_table(header, rows)
-
-    draw(TABLE_HEADER, report.table(sections=sections))
-    for name, comparisons in compared.items():
-        click.echo(f"\nagainst {name}:\n")
-        draw(COMPARISON_HEADER, tabulate_comparisons(comparisons))
-
-
-def draw_neighbours(answers: Mapping[str, Sequence[Neighbour]]) -> None:
+def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]]) -> None:
     """Print answers under their questions."""
     for question, found in answers.items():
         click.echo(question)
         if not found:
-            click.echo("  (no neighbours: it never co-occurred with anything)")
-        for neighbour in found:
-            click.echo(f"  {neighbour.similarity:6.3f}  {neighbour.token}")
+            click.echo("  (no neighbors: it never co-occurred with anything)")
+        for neighbor in found:
+            click.echo(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
 
 
 def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
@@ -87,20 +72,23 @@ def _fact(value: Any) -> str:
         return ", ".join(map(_fact, value))
     if value is None:
         return "-"
-    return f"{value:,}" if type(value) is int else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def draw_demo(result: Demo) -> None:
     """Print the results of the demonstration."""
     click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds")
     click.echo("\nWhich words are near?\n")
-    _draw_pairs((word, ", ".join(neighbour.token for neighbour in found)) for word, found in result.neighbours.items())
+    _draw_pairs((word, ", ".join(neighbor.token for neighbor in found)) for word, found in result.neighbors.items())
     click.echo("\nAnd what is missing?\n")
     _draw_pairs(result.analogies.items(), arrow=" is to ")
     click.echo("\nThe same with many words, and how often the answer is right:\n")
     for name, right, asked in [*result.sections, result.total]:
         share = right / asked
-        click.echo(f"  {name:>14}  {draw_bar(share)}  {share:4.0%} of {asked:,}")
+        bar = "#" * round(BAR_WIDTH * share)
+        click.echo(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {asked:,}")
     click.echo()
 
 
@@ -109,16 +97,6 @@ def _draw_pairs(pairs: Iterable[tuple[str, str]], arrow: str = "  ") -> None:
     width = max(len(left) for left, _ in listed) + 2
     for left, right in listed:
         click.echo(f"{left:>{width}}{arrow}{right}")
-
-
-def draw_bar(share: float) -> str:
-    """Return a share as a bar of text.
-
-    >>> draw_bar(0.5)
-    '##########..........'
-    """
-    full = round(BAR_WIDTH * share)
-    return "#" * full + "." * (BAR_WIDTH - full)
 
 
 def next_command(verb: str, path: Path, *words: str) -> str:
@@ -132,7 +110,8 @@ def next_command(verb: str, path: Path, *words: str) -> str:
 
 def name_program() -> str:
     """Return the name of this program, or its path if the shell would find another program of that name."""
-    typed, found = Path(sys.argv[0]), shutil.which("swivel")
+    typed = Path(sys.argv[0])
+    found = shutil.which("swivel")
     if typed.name != "swivel" or not typed.is_file() or (found and typed.samefile(found)):
         return "swivel"
     return str(typed)

@@ -58,49 +58,25 @@ _SPECIAL: Mapping[str, int] = {
 # All assigned code points are in the first four planes, except variation selectors and tags from U+E0000 on.
 _ASSIGNED = (range(0x40000), range(0xE0000, 0xE1000))
 _LAST_CASED = 0x20000
+UNITS = {"line": 0, "sentence": 1, "document": 2}
 TWO_POINTS = -1  # in the lower-case table: U+0130, the only letter whose lower case is two code points
 
 
 def kind_of(char: str) -> int:
-    """Return the kind of a character in the `words` tokenizer.
-
-    >>> kind_of("a") == LOWER, kind_of("’") == APOSTROPHE
-    (True, True)
-    """
+    """Return the kind of a character in the `words` tokenizer."""
     return _SPECIAL.get(char, _CATEGORIES.get(category(char), OTHER))
 
 
 class TokenizerRules(NamedTuple):
-    """Tables and settings of the compiled tokenizer.
+    """Tables and settings of the compiled tokenizer."""
 
-    Attributes
-    ----------
-    kinds
-        Kind of every code point.
-    plain
-        For every byte: the lower-case form of an ASCII word character, 0 for all other bytes.
-    lower
-        Lower case of the first code points; empty if case is kept.
-    abbreviations
-        Packed abbreviations (`pack_ascii`), sorted.
-    unit
-        Number of the unit in `UNITS`.
-    is_strict
-        Whether invalid UTF-8 is an error.
-    has_marks
-        Whether the bytes 0xFE and 0xFF, which do not occur in UTF-8, end tokens and texts.
-    """
-
-    kinds: NDArray[np.uint8]
-    plain: NDArray[np.uint8]
-    lower: NDArray[np.int32]
-    abbreviations: NDArray[np.int64]
-    unit: int
-    is_strict: bool
-    has_marks: bool
-
-
-UNITS = {"line": 0, "sentence": 1, "document": 2}
+    kinds: NDArray[np.uint8]  # kind of every code point
+    plain: NDArray[np.uint8]  # for every byte: the lower-case form of an ASCII word character, 0 for all other bytes
+    lower: NDArray[np.int32]  # lower case of the first code points; empty if case is kept
+    abbreviations: NDArray[np.int64]  # bytes of each abbreviation as one big-endian integer, sorted
+    unit: int  # number of the unit in `UNITS`
+    is_strict: bool  # whether invalid UTF-8 is an error
+    has_marks: bool  # whether the bytes 0xFE and 0xFF, which do not occur in UTF-8, end tokens and texts
 
 
 @lru_cache(maxsize=1)
@@ -120,9 +96,9 @@ def _lower_points() -> NDArray[np.int32]:
     return np.array([ord(char) if len(char) == 1 else TWO_POINTS for char in lowered], np.int32)
 
 
-def _choose_kinds(config: CorpusConfig, is_tokenised: bool) -> NDArray[np.uint8]:
+def _choose_kinds(config: CorpusConfig, is_tokenized: bool) -> NDArray[np.uint8]:
     """Return the kind of every code point for a tokenizer and unit."""
-    if config.tokenizer == "words" and not is_tokenised:
+    if config.tokenizer == "words" and not is_tokenized:
         kinds = _word_kinds().copy()
         if config.unit != "sentence":
             kinds[np.isin(kinds, (STOP, WIDE_STOP, CLOSER))] = OTHER
@@ -130,7 +106,7 @@ def _choose_kinds(config: CorpusConfig, is_tokenised: bool) -> NDArray[np.uint8]
 
     # The `whitespace` tokenizer: everything but white space is part of a token.
     kinds = np.full(0x110000, LETTER, np.uint8)
-    if not is_tokenised:
+    if not is_tokenized:
         for char, kind in _WHITE.items():
             kinds[ord(char)] = kind
         if config.unit == "sentence":
@@ -138,25 +114,10 @@ def _choose_kinds(config: CorpusConfig, is_tokenised: bool) -> NDArray[np.uint8]
     return kinds
 
 
-def pack_ascii(word: str) -> int:
-    """Return a short ASCII word as an integer, in the packing of the compiled tokenizer."""
-    return int.from_bytes(word.encode("ascii"), "big")
-
-
 @lru_cache(maxsize=8)
-def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: bool = False) -> TokenizerRules:
-    """Return the tables and settings of the compiled tokenizer.
-
-    Parameters
-    ----------
-    config
-        Tokenizer, unit, case and error handling.
-    is_tokenised
-        Whether the input consists of tokens, of which only the case is changed.
-    has_marks
-        Whether the bytes 0xFE and 0xFF end tokens and texts.
-    """
-    kinds = _choose_kinds(config, is_tokenised)
+def build_rules(config: CorpusConfig, *, is_tokenized: bool = False, has_marks: bool = False) -> TokenizerRules:
+    """Return the tables and settings for a kind of stream; of tokens (`is_tokenized`) only the case is changed."""
+    kinds = _choose_kinds(config, is_tokenized)
     lower = _lower_points() if config.lowercase else np.empty(0, np.int32)
 
     # WORD_STOP is not plain: the slow path must process it, because it may end a sentence.
@@ -165,11 +126,12 @@ def build_rules(config: CorpusConfig, *, is_tokenised: bool = False, has_marks: 
     plain = np.zeros(256, np.uint8)
     plain[:128][is_plain] = ascii_lower[is_plain]
 
+    packed = sorted(int.from_bytes(word.encode("ascii"), "big") for word in ABBREVIATIONS)
     return TokenizerRules(
         kinds=kinds,
         plain=plain,
         lower=lower,
-        abbreviations=np.array(sorted(map(pack_ascii, ABBREVIATIONS)), np.int64),
+        abbreviations=np.array(packed, np.int64),
         unit=UNITS[config.unit],
         is_strict=config.errors == "strict",
         has_marks=has_marks,

@@ -3,14 +3,14 @@
 The text is read once. The result is an `EncodedCorpus`: type numbers in scratch files and a table of types with their
 counts. The vocabulary is chosen afterwards from the counts, and `write_ids` converts type numbers to vocabulary ids.
 
-Each worker has its own table and scratch file. Which worker processes which piece is not deterministic, but it does
-not affect the results of `counts` and `write_ids`.
+Each worker has its own table and scratch file; `tokenizer_kernels` describes the arrays of a table. Which worker
+processes which piece is not deterministic, but it does not affect the results of `counts` and `write_ids`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +22,98 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
-from swivel.corpus.chunks import TextPiece, cut_stream, describe_bad_byte
-from swivel.corpus.sentinels import BREAK, GAP
-from swivel.corpus.sources import Stream, Texts, open_streams
-from swivel.corpus.type_table import PackedTypes, TypeTable
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
 from swivel.runtime.parallel import take_in_order
 from swivel.runtime.progress import SILENT, Progress, track
 from swivel.storage import ArrayAppender, open_array
 
-PIECE_BYTES = 1 << 20  # small enough for the cache of a core
 _SLICE_BYTES = 1 << 16  # per call of `scan_text`; the table is enlarged for the worst case before each call
 _MAP_IDS = 1 << 20  # per call of `map_ids`
+_INITIAL_TYPES = 1024
+_PADDING = 16  # int64 values: two cache lines, because processors fetch cache lines in pairs
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTypes:
+    """Content of a table without its hash slots, for merging it into another table."""
+
+    arena: NDArray[np.uint8]  # bytes of all types, one after the other
+    types: NDArray[np.int64]  # start in the arena and count of each type; one more row for the end of the last type
+
+    def __len__(self) -> int:
+        return len(self.types) - 1
+
+
+class TypeTable:
+    """Distinct tokens in the order of their first occurrence, with counts."""
+
+    def __init__(self) -> None:
+        # The padding avoids false sharing: the state changes with every character, so the states of two threads must
+        # not be in the same cache lines.
+        self.state = np.zeros(kernels.STATE_SIZE + 2 * _PADDING, np.int64)[_PADDING:-_PADDING]
+        self.slots = np.zeros((2 * _INITIAL_TYPES, 2), np.uint64)
+        self.arena = np.zeros(MAX_TOKEN_BYTES, np.uint8)
+        self.types = np.zeros((_INITIAL_TYPES + 1, 2), np.int64)
+
+    def __len__(self) -> int:
+        return int(self.state[kernels.TYPES])
+
+    @property
+    def used_bytes(self) -> int:
+        """Number of bytes of all types."""
+        return int(self.state[kernels.USED])
+
+    def reserve(self, types: int, byte_count: int) -> None:
+        """Enlarge the arrays so that `types` more types with `byte_count` more bytes fit."""
+        needed_types = len(self) + types
+        needed_bytes = self.used_bytes + byte_count
+
+        if len(self.types) < needed_types + 1:
+            grown = np.zeros((max(needed_types + 1, 2 * len(self.types)), 2), np.int64)
+            grown[: len(self.types)] = self.types
+            self.types = grown
+
+        if len(self.arena) < needed_bytes:
+            self.arena = np.concatenate([self.arena, np.zeros(max(needed_bytes, len(self.arena)), np.uint8)])
+
+        # The hash table stays at most half full, so that lookups are short. Its size is a power of two.
+        if len(self.slots) < 2 * needed_types:
+            self.slots = np.zeros((1 << (2 * needed_types - 1).bit_length(), 2), np.uint64)
+            kernels.fill_slots(self.slots, self.arena, self.types, len(self))
+
+    def pack(self) -> PackedTypes:
+        """Return views of the types and counts, for `merge` of another table."""
+        return PackedTypes(self.arena[: self.used_bytes], self.types[: len(self) + 1])
+
+    def merge(self, other: PackedTypes) -> NDArray[np.uint32]:
+        """Add the types and counts of another table; return the number of each of its types in this table."""
+        self.reserve(len(other), len(other.arena))
+        numbers = np.empty(len(other), np.uint32)
+        kernels.merge_types(other.arena, other.types, self.slots, self.arena, self.types, self.state, numbers)
+        return numbers
+
+    def find(self, tokens: Iterable[str]) -> NDArray[np.int64]:
+        """Return the type number of each token; -1 if the token is not in the table."""
+        encoded = [token.encode("utf-8", "surrogatepass") for token in tokens]
+        ends = np.cumsum([len(token) for token in encoded], dtype=np.int64)
+
+        numbers = np.empty(len(encoded), np.int64)
+        data = np.frombuffer(bytearray().join(encoded), np.uint8)
+        kernels.find_types(self.slots, self.arena, data, ends, numbers)
+        return numbers
+
+    def counts(self, min_count: int) -> dict[str, int]:
+        """Return the tokens that occur at least `min_count` times, with their counts."""
+        counts = self.types[: len(self), kernels.COUNT]
+        chosen = np.flatnonzero(counts >= min_count)
+        data = self.arena[: self.used_bytes].tobytes()
+
+        starts = self.types[chosen, kernels.START].tolist()
+        stops = self.types[chosen + 1, kernels.START].tolist()
+        tokens = (data[start:stop].decode() for start, stop in zip(starts, stops, strict=True))
+        return dict(zip(tokens, counts[chosen].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +126,16 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Location of the ids of one piece.
+    """Location of the ids of one piece."""
 
-    Attributes
-    ----------
-    worker
-        Number of the worker whose scratch file contains the ids.
-    start, stop
-        Position in that file.
-    breaks
-        Number of breaks among the ids.
-    opens, closes
-        Whether the first and the last id are breaks.
-    carry
-        State of the text at the end of the piece.
-    cost
-        Bytes of the source, for progress bars.
-    """
-
-    worker: int
-    start: int
+    worker: int  # number of the worker whose scratch file contains the ids
+    start: int  # position in that file
     stop: int
-    breaks: int
-    opens: bool
-    closes: bool
-    carry: Carry
-    cost: int
+    breaks: int  # number of breaks among the ids
+    opens: bool  # whether the first id is a break
+    closes: bool  # whether the last id is a break
+    carry: Carry  # state of the text at the end of the piece
+    cost: int  # bytes of the source, for progress bars
 
 
 def _initial_carry() -> Carry:
@@ -165,30 +228,6 @@ class EncodeWorker:
         )
 
 
-def encode_corpus(
-    texts: Texts,
-    config: CorpusConfig,
-    *,
-    scratch: Path,
-    threads: int,
-    progress: Progress = SILENT,
-    piece_bytes: int = PIECE_BYTES,
-) -> EncodedCorpus:
-    """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
-
-    `swivel.corpus.encode_corpus` describes the parameters; a thread processes about `piece_bytes` at a time.
-    Raises CorpusError if a text cannot be read, and ConfigError if the encoding is unknown.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     encoded = encode_corpus(["To be or not to be"], CorpusConfig(), scratch=Path(folder), threads=1)
-    ...     encoded.token_count, encoded.counts(min_count=2)
-    (6, {'to': 2, 'be': 2})
-    """
-    streams = open_streams(texts, config)
-    return encode_streams(streams, config, scratch=scratch, threads=threads, progress=progress, piece_bytes=piece_bytes)
-
-
 def encode_streams(
     streams: list[Stream],
     config: CorpusConfig,
@@ -198,8 +237,8 @@ def encode_streams(
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
 ) -> EncodedCorpus:
-    """Tokenize streams once, as `encode_corpus` does with texts; no window crosses from one stream to the next."""
-    rules = build_rules(config, is_tokenised=streams[0].is_tokenised, has_marks=streams[0].has_marks)
+    """Tokenize streams once, as `swivel.corpus.encode_corpus` does with texts; units end with their stream."""
+    rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
     sizes = [stream.size for stream in streams if stream.size is not None]
     total = sum(sizes) if len(sizes) == len(streams) else None
 
@@ -256,28 +295,20 @@ def _submit_pieces(
 
 
 class EncodedCorpus:
-    """A corpus as type numbers in scratch files, with a table of its types and their counts.
-
-    Attributes
-    ----------
-    token_count
-        Number of tokens.
-    unit_count
-        Number of units with at least one token.
-    """
+    """A corpus as type numbers in scratch files, with a table of its types and their counts."""
 
     def __init__(self, workers: list[EncodeWorker], segments: list[Segment]) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(worker.ids.path) for worker in workers]
 
         # Merge all tables into the first one. _numbers[w][n] is the merged number of type n of worker w.
-        self._types = workers[0].types
-        self._numbers = [np.arange(len(self._types), dtype=np.uint32)]
+        self.types = workers[0].types
+        self._numbers = [np.arange(len(self.types), dtype=np.uint32)]
         for worker in workers[1:]:
-            self._numbers.append(self._types.merge(worker.types.pack()))
+            self._numbers.append(self.types.merge(worker.types.pack()))
 
-        self.token_count: int = self._types.token_count
-        self.unit_count: int = self._count_units()
+        self.token_count = int(self.types.pack().types[:-1, kernels.COUNT].sum())
+        self.unit_count = self._count_units()  # units with at least one token
 
     def _count_units(self) -> int:
         """Return the number of breaks, where two adjacent breaks of neighboring segments count once.
@@ -291,47 +322,27 @@ class EncodedCorpus:
             is_broken = segment.closes
         return units
 
-    @property
-    def type_count(self) -> int:
-        """Number of distinct tokens."""
-        return len(self._types)
-
-    def pack_types(self) -> PackedTypes:
-        """Return the types and their counts, for merging them with those of other texts."""
-        return self._types.pack()
-
     def counts(self, min_count: int = 1) -> dict[str, int]:
         """Return the tokens that occur at least `min_count` times with their counts, in no particular order."""
-        return self._types.counts(min_count)
+        return self.types.counts(min_count)
 
     def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> NDArray[np.uint32]:
         """Write the corpus in order as vocabulary ids, and return them as a memory map.
 
-        BREAK separates units; it is never repeated and not at either end.
-
-        Parameters
-        ----------
-        vocabulary
-            Vocabulary whose ids are written.
-        keep_gaps
-            Whether tokens that are not in the vocabulary become GAP; otherwise they are left out.
-        path
-            `.npy` file to write.
-        threads
-            Number of threads.
-
-        Returns
-        -------
-        ndarray of shape (n_ids,), uint32
-            Ids, BREAK and GAP.
+        BREAK separates units; it is never repeated and not at either end. Tokens that are not in the vocabulary become
+        GAP with `keep_gaps`; otherwise they are left out.
         """
-        numbers = self._vocabulary_ids(vocabulary, GAP if keep_gaps else BREAK)
+        # Vocabulary ids by the type numbers of the merged table, then by those of each worker.
+        merged_ids = np.full(len(self.types), GAP if keep_gaps else BREAK)
+        types = self.types.find(vocabulary.tokens)  # type of each vocabulary id, -1 if it does not occur
+        merged_ids[types[types >= 0]] = np.flatnonzero(types >= 0)
+        worker_ids = [merged_ids[numbers] for numbers in self._numbers]
 
         parts = []
         for segment in self._segments:
             for start in range(segment.start, segment.stop, _MAP_IDS):
                 stop = min(start + _MAP_IDS, segment.stop)
-                parts.append((numbers[segment.worker], self._ids[segment.worker][start:stop]))
+                parts.append((worker_ids[segment.worker], self._ids[segment.worker][start:stop]))
 
         file = ArrayAppender(path, np.uint32)
         is_broken = False  # whether a break is due before the next id
@@ -348,13 +359,6 @@ class EncodedCorpus:
                     is_broken |= closes
 
         return open_array(path)
-
-    def _vocabulary_ids(self, vocabulary: Vocabulary, unknown: np.uint32) -> list[NDArray[np.uint32]]:
-        """Return the vocabulary id of each type, or `unknown`, in one array per worker."""
-        ids = np.full(len(self._types), unknown, np.uint32)
-        types = self._types.find(vocabulary.tokens)  # type of each vocabulary id, -1 if it does not occur
-        ids[types[types >= 0]] = np.flatnonzero(types >= 0)
-        return [ids[numbers] for numbers in self._numbers]
 
 
 def _map_part(numbers: NDArray[np.uint32], ids: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], bool, bool]:

@@ -13,67 +13,42 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from swivel.config import CorpusConfig
-from swivel.corpus.remote import clear_remote_errors
-from swivel.corpus.sources import (
-    BLOCK_BYTES,
-    PACKED_SUFFIXES,
-    Stream,
-    TextBlock,
-    TextFile,
-    drop_bom,
-    file_stream,
-    find_codec,
-    open_file,
-    text_size,
-)
+from swivel.corpus.sources import PACKED_SUFFIXES, TextFile, clear_remote_errors, open_file, text_size
+from swivel.corpus.streams import BLOCK_BYTES, Stream, TextBlock, drop_bom, file_stream, find_codec
 from swivel.errors import CorpusError
 
 if TYPE_CHECKING:
     from swivel.corpus.encode import EncodedCorpus
 
 _SCAN_BYTES = 1 << 16
-# Byte sequences after which a unit has ended. Blank lines of other forms need not be recognized.
-_UNIT_ENDS = {"document": (b"\n\n", b"\n\r\n")}
-_LINE_ENDS = (b"\n",)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """A range of a file.
-
-    Attributes
-    ----------
-    file
-        The file.
-    start, stop
-        Nominal offsets in bytes; `stop` is None for the end of the file.
-    cost
-        Approximate number of bytes of text.
-    """
+    """A range of a file, with nominal offsets in bytes."""
 
     file: TextFile
     start: int
-    stop: int | None
-    cost: int
+    stop: int | None  # None for the end of the file
+    cost: int  # approximate number of bytes of text
 
 
 def cut_files(files: Iterable[TextFile], config: CorpusConfig, range_bytes: int) -> list[FileRange]:
     """Return ranges of about `range_bytes` that cover the files in order."""
-    can_cut = find_codec(config.encoding).name in ("utf-8", "utf-8-sig")
-    return [part for file in files for part in _cut_file(file, range_bytes, can_cut=can_cut)]
+    is_utf8 = find_codec(config.encoding).name in ("utf-8", "utf-8-sig")
+    ranges = []
 
+    for file in files:
+        size = text_size(file)
+        can_cut = is_utf8 and file.suffix.lower() not in PACKED_SUFFIXES
+        count = max(1, -(-size // range_bytes)) if can_cut else 1
 
-def _cut_file(file: TextFile, range_bytes: int, *, can_cut: bool) -> Iterator[FileRange]:
-    size = text_size(file)
-    if not can_cut or file.suffix.lower() in PACKED_SUFFIXES:
-        yield FileRange(file, 0, None, size)
-        return
+        for number in range(count):
+            start = size * number // count
+            stop = size * (number + 1) // count
+            ranges.append(FileRange(file, start, stop if number < count - 1 else None, stop - start))
 
-    count = max(1, -(-size // range_bytes))
-    for number in range(count):
-        start = size * number // count
-        stop = size * (number + 1) // count
-        yield FileRange(file, start, stop if stop < size else None, stop - start)
+    return ranges
 
 
 def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[FileRange, ...]]:
@@ -96,7 +71,8 @@ def encode_ranges(ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratc
     from swivel.corpus.encode import encode_streams
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
-        return encode_streams([open_range(part, config) for part in parts], config, scratch=scratch, threads=1)
+        streams = [open_range(part, config) for part in parts]
+        return encode_streams(streams, config, scratch=scratch, threads=1)
 
     try:
         return encode(ranges)
@@ -114,7 +90,8 @@ def open_range(part: FileRange, config: CorpusConfig) -> Stream:
     if part.start == 0 and part.stop is None:
         return file_stream(part.file, find_codec(config.encoding), config)
 
-    unit_ends = _UNIT_ENDS.get(config.unit, _LINE_ENDS)
+    # Byte sequences after which a unit has ended. Blank lines of other forms need not be recognized.
+    unit_ends = (b"\n\n", b"\n\r\n") if config.unit == "document" else (b"\n",)
 
     def read() -> Iterator[TextBlock]:
         blocks = _read_between(part, unit_ends)

@@ -1,89 +1,97 @@
-"""Sources of text: files, folders, globs, URLs, compressed files, standard input and iterables.
+"""Files of a corpus: paths, folders, globs and URLs (s3://, gs://, hdfs://, zip://...::file://...).
 
-Every source becomes a `Stream`, a named sequence of UTF-8 bytes. Texts in memory become bytes, too: 0xFF, which does
-not occur in UTF-8, ends each text or list of tokens, and 0xFE separates the tokens of a list.
+Remote files are read with fsspec.
 """
 
 from __future__ import annotations
 
-import bz2
-import codecs
 import glob
-import gzip
-import itertools
-import lzma
 import os
-import sys
-import zlib
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import datetime
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
-from swivel.corpus.remote import RemoteFile, is_url, list_url
-from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
+from swivel.errors import CorpusError, clear_errors
 from swivel.storage import fingerprint
 
+STDIN = Path("-")
+PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSION_RATIO = 4  # typical, for text
+_RESERVED_NAMES = ("-", "iterable", "vocabulary")  # names of other inputs in a manifest
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
+_LOCAL_URL = re.compile(r"(file|local)://")
+_INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
+_LOCATION_KEYS = ("name", "filename", "orig_filename", "Key")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of an fsspec file system. It can be pickled and opened on other machines."""
+
+    system: Any
+    path: str
+
+    def __str__(self) -> str:
+        return str(self.system.unstrip_protocol(self.path))
+
+    @property
+    def name(self) -> str:
+        """Last component of the path."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def suffix(self) -> str:
+        """File extension with its dot, or an empty string."""
+        return PurePosixPath(self.path).suffix
+
+    def size(self) -> int | None:
+        """Return the size in bytes; None if the file system does not report it."""
+        with clear_remote_errors(str(self)):
+            size = self.system.size(self.path)
+        return None if size is None else int(size)
+
+    def version(self) -> str:
+        """Return a digest that changes with the file: of everything the file system reports except the location."""
+        with clear_remote_errors(str(self)):
+            info = self.system.info(self.path)
+
+        stable = []
+        for key, value in info.items():
+            if isinstance(value, _INFO_TYPES) and key not in _LOCATION_KEYS:
+                stable.append((key, str(value)))
+        return fingerprint(sorted(stable))
+
+    def open(self) -> IO[bytes]:
+        """Open the file for reading bytes."""
+        with clear_remote_errors(str(self)):
+            return self.system.open(self.path, "rb")  # type: ignore[no-any-return]
+
+
+FILE_TYPES = (Path, RemoteFile)
 TextFile: TypeAlias = "Path | RemoteFile"
 Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterable[Iterable[str]]"
 
-STDIN = Path("-")
-BLOCK_BYTES = 1 << 20
-_ZSTD_BYTES = 1 << 13  # Read few bytes at a time, because they may decompress to a thousand times as many.
-_SEPARATOR = "swivel.separator"
-COMPRESSION_RATIO = 4  # typical, for text
-PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-_FILES = (Path, RemoteFile)
-_RESERVED_NAMES = ("-", "iterable", "vocabulary")  # names of other inputs in a manifest
-
-
-@dataclass(frozen=True, slots=True)
-class TextBlock:
-    """Some bytes of UTF-8, at least one, and the number of source bytes they come from, for progress bars."""
-
-    data: bytes
-    cost: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A named sequence of blocks.
-
-    Attributes
-    ----------
-    name
-        Name for error messages.
-    blocks
-        Function that opens the source and yields its blocks.
-    size
-        Bytes of the source; None if unknown.
-    has_marks
-        Whether the bytes 0xFE and 0xFF end tokens and texts, because the source was in memory.
-    is_tokenised
-        Whether the source consists of tokens.
-    """
-
-    name: str
-    blocks: Callable[[], Iterator[TextBlock]]
-    size: int | None = None
-    has_marks: bool = False
-    is_tokenised: bool = False
-
 
 def list_files(texts: str | TextFile | Iterable[TextFile]) -> list[TextFile]:
-    """Return the files of paths, folders, globs and URLs.
-
-    The files of a folder are sorted, and hidden files are left out. Raises CorpusError if there is no file.
-
-    >>> list_files("-")
-    [PosixPath('-')]
-    """
-    if isinstance(texts, (str, *_FILES)):
+    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none."""
+    if isinstance(texts, (str, *FILE_TYPES)):
         return _expand(texts)
     return [file for path in texts for file in _expand(path)]
+
+
+def list_paths(texts: str | Path) -> list[Path]:
+    """Return the files of a path, a folder or a glob, as `list_files` does, but raise CorpusError for a URL."""
+    files = list_files(texts)
+    paths = [file for file in files if isinstance(file, Path)]
+    if len(paths) < len(files):
+        raise CorpusError(f"{texts}: only local files are supported here; download the remote files first")
+    return paths
 
 
 def _expand(path: str | TextFile) -> list[TextFile]:
@@ -96,16 +104,14 @@ def _expand(path: str | TextFile) -> list[TextFile]:
         return [file for match in list_url(path) for file in _expand(match)]
 
     try:
-        exists = Path(path).exists()
-        is_folder = Path(path).is_dir()
-        is_glob = not exists and glob.has_magic(str(path))
+        if Path(path).is_dir():
+            return _list_folder(Path(path))
+        if Path(path).exists():
+            return [Path(path)]
+        is_glob = glob.has_magic(str(path))
     except (OSError, ValueError):  # Too long, or contains NUL: a text and not a path.
-        exists = is_folder = is_glob = False
+        is_glob = False
 
-    if is_folder:
-        return _list_folder(Path(path))
-    if exists:
-        return [Path(path)]
     if is_glob:
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns too)
         if not matches:
@@ -117,8 +123,6 @@ def _expand(path: str | TextFile) -> list[TextFile]:
 
 
 def _list_folder(folder: Path) -> list[TextFile]:
-    """Return the files of a folder and its subfolders, sorted, without hidden files and folders."""
-
     def raise_error(error: OSError) -> None:
         raise CorpusError(f"{error.filename}: {error.strerror}") from error
 
@@ -152,12 +156,12 @@ def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
     The location of a file is not included, so that a project may be moved. Iterables and standard input have no digest;
     a fixed text replaces it.
     """
-    if isinstance(texts, (str, *_FILES)):
-        files = list_files(texts)
-    elif isinstance(texts, Collection) and texts and all(isinstance(item, _FILES) for item in texts):
-        files = list_files([item for item in texts if isinstance(item, _FILES)])
-    else:
-        return {"iterable": "iterable"}
+    if not isinstance(texts, (str, *FILE_TYPES)):
+        is_list = isinstance(texts, Collection) and len(texts) > 0
+        if not is_list or not all(isinstance(item, FILE_TYPES) for item in texts):
+            return {"iterable": "iterable"}
+
+    files = list_files(texts)  # type: ignore[arg-type]
     return {name: _fingerprint_file(file, config) for name, file in zip(_name_files(files), files, strict=True)}
 
 
@@ -169,45 +173,6 @@ def _fingerprint_file(file: TextFile, config: CorpusConfig) -> str:
     with clear_errors(file, CorpusError):
         status = file.stat()
     return fingerprint([status.st_size, status.st_mtime_ns, fingerprint(config)])
-
-
-def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
-    """Return the streams of all kinds of texts; only the first item of an iterable is read.
-
-    Raises CorpusError if `texts` is of the wrong type or a file does not exist.
-    """
-    codec = find_codec(config.encoding)
-    if isinstance(texts, (str, *_FILES)):
-        return [file_stream(file, codec, config) for file in list_files(texts)]
-
-    try:
-        items: Iterator[Any] = iter(texts)
-    except TypeError:
-        raise CorpusError(f"texts must be a path or an iterable, got {type(texts).__name__}") from None
-
-    # The type of the first item determines the type of all items.
-    first = list(itertools.islice(items, 1))
-    items = itertools.chain(first, items)
-
-    if first and isinstance(first[0], _FILES):
-        files = list_files(_checked(items, _FILES, "a path"))
-        return [file_stream(file, codec, config) for file in files]
-    if first and not isinstance(first[0], str):
-        return [Stream("iterable", lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenised=True)]
-    return [Stream("iterable", lambda: _pack(_pack_texts(items)), has_marks=True)]
-
-
-def find_codec(encoding: str) -> codecs.CodecInfo:
-    """Return the Python codec of a text encoding; raise ConfigError if there is none."""
-    try:
-        codec = codecs.lookup(encoding)
-    except (LookupError, ValueError):
-        raise ConfigError(
-            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}"
-        ) from None
-    if not getattr(codec, "_is_text_encoding", True):
-        raise ConfigError(f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}")
-    return codec
 
 
 def size_of(file: TextFile) -> int | None:
@@ -235,232 +200,56 @@ def open_file(file: TextFile) -> IO[bytes]:
         return file.open("rb", buffering=0)
 
 
-def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
-    """Return the stream of a file, which is opened when the stream is read."""
-    name = "standard input" if file == STDIN else str(file)
+def is_url(text: str) -> bool:
+    r"""Return whether a string is a URL and not a path.
 
-    def read() -> Iterator[TextBlock]:
-        blocks = _read_file(file, name)
-        if codec.name in ("utf-8", "utf-8-sig"):
-            return blocks
-        return _transcode(blocks, name, codec, config)
-
-    return Stream(name, lambda: drop_bom(read()), size_of(file))
+    >>> is_url("s3://bucket/a.txt"), is_url("zip://a.txt::/tmp/a.zip"), is_url("C:\\a.txt"), is_url("a.txt")
+    (True, True, False, False)
+    """
+    return _URL.match(text) is not None
 
 
-def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:
-    raw = sys.stdin.buffer if file == STDIN else open_file(file)
+def list_url(url: str) -> list[Path] | list[RemoteFile]:
+    """Return the files of a URL, sorted: one file, the files of a folder without hidden ones, or the matches of a glob.
+
+    URLs of local files (file://) are returned as paths, which do not need fsspec. Raises CorpusError if there is no
+    file.
+    """
+    if _LOCAL_URL.match(url) and "::" not in url:
+        return [Path(_LOCAL_URL.sub("", url))]
+
+    with clear_remote_errors(url):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(path):
+            paths = [match for match in system.glob(path) if not system.isdir(match)]
+        elif system.isdir(path):
+            paths = system.find(path)
+        elif system.exists(path):
+            paths = [path]
+        else:
+            paths = []
+
+    files = [RemoteFile(system, file) for file in sorted(paths) if not _is_hidden(file, path)]
+    if not files:
+        raise CorpusError(f"{url}: no such file, or a folder without files")
+    return files
+
+
+def _is_hidden(file: str, folder: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(file.removeprefix(folder)).parts)
+
+
+@contextmanager
+def clear_remote_errors(name: str) -> Iterator[None]:
+    """Convert any error of a file system into a CorpusError with a one-line message."""
     try:
-        yield from _DECOMPRESS.get(file.suffix.lower(), _read_plain)(raw, name)
-    finally:
-        if file != STDIN:
-            raw.close()
-
-
-def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
-    while True:
-        with clear_errors(name, CorpusError):
-            data = raw.read(BLOCK_BYTES)
-        if not data:
-            return
-        yield TextBlock(data, len(data))
-
-
-def _decompressor(kind: str, opener: Callable[[IO[bytes]], Any]) -> Callable[[IO[bytes], str], Iterator[TextBlock]]:
-    """Return a function that yields the decompressed blocks of a file."""
-
-    def read(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
-        done = 0
-
-        with opener(raw) as file:
-            while True:
-                try:
-                    data = file.read(BLOCK_BYTES)
-                except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
-                    raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
-                if not data:
-                    return
-
-                yield TextBlock(data, raw.tell() - done)
-                done = raw.tell()
-
-    return read
-
-
-def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
-    """Yield the decompressed blocks of a zstd file, which may have several frames."""
-    try:
-        import zstandard
-    except ImportError:
-        raise missing_extra(f"{name}: .zst files", "zstandard", "zstd") from None
-
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    is_open = False  # whether the last frame is incomplete
-    cost = 0
-
-    for block in iter(lambda: raw.read(_ZSTD_BYTES), b""):
-        cost += len(block)
-        rest = block
-
-        while rest:
-            try:
-                data = frame.decompress(rest)
-            except (zstandard.ZstdError, MemoryError) as error:
-                raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
-
-            is_open = not frame.eof
-            rest = b""
-            if frame.eof:  # Another frame may follow.
-                rest = frame.unused_data
-                frame = zstandard.ZstdDecompressor().decompressobj()
-
-            if data:
-                yield TextBlock(data, cost)
-                cost = 0
-
-    if is_open:
-        raise CorpusError(f"{name}: not a zstd file, or damaged (it is truncated)")
-
-
-_DECOMPRESS: dict[str, Callable[[IO[bytes], str], Iterator[TextBlock]]] = {
-    ".gz": _decompressor("gzip", lambda raw: gzip.GzipFile(fileobj=raw, mode="rb")),
-    ".bz2": _decompressor("bzip2", bz2.BZ2File),
-    ".xz": _decompressor("xz", lzma.LZMAFile),
-    ".zst": _read_zstd,
-}
-
-
-def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
-    """Yield the blocks without the UTF-8 byte order mark that some files start with."""
-    held = b""
-    cost = 0
-
-    for block in blocks:
-        held += block.data
-        cost += block.cost
-        if len(held) >= len(codecs.BOM_UTF8):
-            if text := held.removeprefix(codecs.BOM_UTF8):
-                yield TextBlock(text, cost)
-            yield from blocks
-            return
-
-    if held:
-        yield TextBlock(held, cost)
-
-
-codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
-
-
-def _transcode(
-    blocks: Iterator[TextBlock], name: str, codec: codecs.CodecInfo, config: CorpusConfig
-) -> Iterator[TextBlock]:
-    """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
-    assert codec.incrementaldecoder is not None  # true for all text encodings of Python
-    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
-    place = TextPlace()
-
-    def decode(data: bytes, *, final: bool = False) -> bytes:
-        try:
-            text = decoder.decode(data, final)
-        except UnicodeError as error:
-            raise _describe_decode_error(error, name, place, codec) from error
-
-        place.move(text)
-        return text.encode("utf-8", "surrogatepass")
-
-    cost = 0
-    for block in blocks:
-        data = decode(block.data)
-        cost += block.cost
-        if data:
-            yield TextBlock(data, cost)
-            cost = 0
-
-    # Only the last call may be final: an earlier one would treat half a character at the end of a block as an error.
-    if data := decode(b"", final=True):
-        yield TextBlock(data, cost)
-
-
-def _describe_decode_error(error: UnicodeError, name: str, place: TextPlace, codec: codecs.CodecInfo) -> CorpusError:
-    where = ""
-    if isinstance(error, UnicodeDecodeError):
-        with suppress(UnicodeError):  # Some codecs cannot ignore errors; the column is then that of the block.
-            place.move(codec.decode(error.object[: error.start], "ignore")[0])
-        where = f" (byte 0x{error.object[error.start]:02x} at column {place.column})"
-    return CorpusError(
-        f"{name}, line {place.line}: not valid {codec.name}{where}; pass encoding (--encoding) or errors='replace' "
-        "(--errors replace)"
-    )
-
-
-@dataclass(slots=True)
-class TextPlace:
-    """A line and column of a text, both counted from 1."""
-
-    line: int = 1
-    column: int = 1
-    _after_return: bool = False
-
-    def move(self, text: str | bytes) -> None:
-        """Move to the position after `text`; a line ends at a line feed, a carriage return, or both."""
-        if not text:
-            return
-
-        feed, back = ("\n", "\r") if isinstance(text, str) else (b"\n", b"\r")
-        ends = text.count(feed)  # type: ignore[arg-type]
-        if back in text:  # type: ignore[operator]
-            ends += text.count(back) - text.count(back + feed)  # type: ignore[operator, arg-type]
-
-        # A line feed at the start belongs to the carriage return at the end of the previous text.
-        self.line += ends - (self._after_return and text.startswith(feed))  # type: ignore[arg-type]
-
-        last = max(text.rfind(feed), text.rfind(back))  # type: ignore[arg-type]
-        self.column = len(text) - last if last >= 0 else self.column + len(text)
-        self._after_return = text.endswith(back)  # type: ignore[arg-type]
-
-
-def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
-    """Join small parts to blocks of at least BLOCK_BYTES."""
-    held: list[bytes] = []
-    size = 0
-
-    for part in parts:
-        held.append(part)
-        size += len(part)
-        if size >= BLOCK_BYTES:
-            yield TextBlock(b"".join(held), size)
-            held = []
-            size = 0
-
-    if size:
-        yield TextBlock(b"".join(held), size)
-
-
-def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
-    """Yield the items; raise CorpusError for the first one of another type."""
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, kind):
-            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
-        yield item
-
-
-def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
-    for text in _checked(items, str, "a string"):
-        for start in range(0, len(text), BLOCK_BYTES):
-            yield text[start : start + BLOCK_BYTES].encode("utf-8", "surrogatepass")
-        yield b"\xff"
-
-
-def _pack_tokens(items: Iterable[Any], config: CorpusConfig) -> Iterator[bytes]:
-    for number, tokens in enumerate(items, 1):
-        if isinstance(tokens, str) or not isinstance(tokens, Iterable):
-            raise CorpusError(f"item {number}: expected a list of tokens, got {type(tokens).__name__}")
-
-        try:
-            yield b"\xfe".join([token.encode("utf-8", config.errors) for token in tokens]) + b"\xff"
-        except (AttributeError, TypeError):
-            raise CorpusError(f"item {number}: all tokens must be strings") from None
-        except UnicodeEncodeError:
-            raise CorpusError(
-                f"item {number}: a token contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'"
-            ) from None
+        yield
+    except CorpusError:
+        raise
+    except Exception as error:  # Each file system raises the errors of its own library.
+        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__
+        if isinstance(error, FileNotFoundError):  # Some file systems report only the name.
+            reason = "No such file or directory"
+        raise CorpusError(f"{name}: {reason}") from error

@@ -1,8 +1,8 @@
 """The compiled tokenizer: converts UTF-8 bytes to type numbers, one character at a time.
 
-The kernels work on arrays that `type_table` and `encode` own, and allocate nothing: the caller provides enough space
-for the largest possible result. All information that must survive between two calls is in `state`, so a text may be
-passed in pieces that are cut at any code point.
+The kernels work on arrays that `encode` owns, and allocate nothing: the caller provides enough space for the largest
+possible result. All information that must survive between two calls is in `state`, so a text may be passed in pieces
+that are cut at any code point.
 
 A type is a distinct token. A table of types consists of three arrays:
 
@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus import character_classes as c
-from swivel.corpus.sentinels import BREAK
+from swivel.corpus.vocabulary import BREAK
 
 # Indices into `state`.
 # State of the text: bytes, hash and characters of the current token; a connector (apostrophe, hyphen or joiner) that
-# belongs to the token if a word character follows (0: none); kind of the last character; progress towards the end of
+# belongs to the token if a word character follows (0: none); kind of the last character; progress toward the end of
 # a sentence (0, AFTER_STOP or AFTER_SPACE); whether the current line is blank so far (0, 1 or BLANK_AFTER_CR).
 LENGTH, HASH, CHARS, PENDING, LAST, SENTENCE, BLANK = range(7)
 # State of the table: used bytes of the arena, number of types. State of the call: ids written, breaks among them,
@@ -38,10 +38,7 @@ LENGTH, HASH, CHARS, PENDING, LAST, SENTENCE, BLANK = range(7)
 USED, TYPES, OUT, BREAKS, BAD, UNIT, IS_STRICT, HAS_MARKS = range(7, 15)
 TEXT_STATE = slice(0, 7)  # the part of `state` that moves with a text from one worker to the next
 STATE_SIZE = 15
-
-# Columns of `types`.
-START = 0
-COUNT = 1
+START, COUNT = range(2)  # columns of `types`
 
 # Bit masks of a slot: type number and hash in its first half, length of the type in its second half.
 NUMBER = np.uint64(0xFFFFFFFF)
@@ -347,7 +344,7 @@ def _is_exempt(short: Ints, arena: Bytes, state: Ints) -> Any:
     if state[CHARS] != length or length > 7:  # not ASCII, or longer than any abbreviation
         return False
 
-    # Pack the token into an integer, in lower case, as `pack_ascii` does, and look it up.
+    # Pack the token into an integer, in lower case, as `build_rules` does, and look it up.
     packed = np.int64(0)
     for at in range(state[USED], state[USED] + length):
         byte = np.int64(arena[at])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -12,9 +13,15 @@ from numpy.typing import NDArray
 from swivel.config import VocabularyConfig
 from swivel.errors import UnknownToken, VocabularyError
 
+# Two reserved values in arrays of token ids.
+BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
+GAP = np.uint32(0xFFFFFFFE)  # a token that is not in the vocabulary but keeps its position in the window
+
 # Tokens may contain any characters; these would break a line of the form "token TAB count".
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_UNESCAPES = {escape[1]: char for char, escape in _ESCAPES.items()}
+_ESCAPE_TABLE = str.maketrans(_ESCAPES)
+_UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
+_ESCAPED = re.compile(r"\\.?", re.DOTALL)
 _MAX_COUNT = (1 << 63) - 1
 _MAX_COUNT_DIGITS = 19
 _LONG_TEXT = 1 << 16  # characters; splitting a shorter text takes at most 5 ms
@@ -65,12 +72,9 @@ class Vocabulary(Sequence[str]):
         try:
             return self.ids[token]
         except KeyError:
-            raise UnknownToken(self._describe_unknown(token)) from None
-
-    def _describe_unknown(self, token: str) -> str:
-        similar = self.close_spellings(token)
-        hint = f"; did you mean {', '.join(map(repr, similar))}?" if similar else ""
-        return f"{token!r} is not in the vocabulary of {len(self):,} tokens{hint}"
+            similar = self.close_spellings(token)
+            hint = f"; did you mean {', '.join(map(repr, similar))}?" if similar else ""
+            raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} tokens{hint}") from None
 
     def close_spellings(self, token: str, *, limit: int = 3) -> list[str]:
         """Return the tokens with the most similar spelling, most similar first.
@@ -129,13 +133,7 @@ class Vocabulary(Sequence[str]):
 
     @staticmethod
     def from_text(text: str) -> Vocabulary:
-        r"""Return the vocabulary of the lines of a text written by `to_lines`.
-
-        A long text is parsed when a token or count is first used.
-
-        >>> Vocabulary.from_text("the\t7\nof\t3\n").tokens
-        ('the', 'of')
-        """
+        """Return the vocabulary of a text of such lines; a long text is parsed when a token or count is first used."""
         count = text.count("\n")
         looks_valid = text.endswith("\n") and text.count("\t") == count
         if looks_valid and len(text) >= _LONG_TEXT:
@@ -170,23 +168,12 @@ class _StoredVocabulary(Vocabulary):
 
 def escape(token: str) -> str:
     r"""Return a token with tabs, line ends and backslashes replaced by \t \n \r \\."""
-    if not any(char in token for char in _ESCAPES):
-        return token
-    return "".join(_ESCAPES.get(char, char) for char in token)
+    return token if token.isalnum() else token.translate(_ESCAPE_TABLE)
 
 
 def unescape(text: str) -> str:
     """Return the token of a text written by `escape`."""
-    if "\\" not in text:
-        return text
-
-    token = ""
-    chars = iter(text)
-    for char in chars:
-        if char == "\\":
-            char = _UNESCAPES.get(next(chars, ""), "")
-        token += char
-    return token
+    return _ESCAPED.sub(lambda found: _UNESCAPES.get(found[0], ""), text) if "\\" in text else text
 
 
 def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabulary:
@@ -204,7 +191,7 @@ def choose_tokens(counts: Mapping[str, int], config: VocabularyConfig) -> Vocabu
     if not kept:
         raise VocabularyError(
             f"no token occurs {config.min_count:,} times or more (the most frequent: {max(counts.values()):,}); "
-            "lower min_count (--min-count)"
+            "lower min_count"
         )
 
     kept = sorted(kept)[: config.max_size or None]
@@ -240,28 +227,10 @@ def choose_vocabulary(
     *,
     lowercase: bool,
 ) -> Vocabulary:
-    """Return the vocabulary of a text: a given list of tokens, or the tokens that `config` selects.
+    """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 
-    Parameters
-    ----------
-    counts
-        Function of n that returns the tokens that occur at least n times, with their counts.
-    config
-        Minimum count and maximum size.
-    listed
-        Tokens of the vocabulary; None to select them by `config`.
-    lowercase
-        Whether the text was converted to lower case, for error messages.
-
-    Raises
-    ------
-    VocabularyError
-        The vocabulary is empty, or no listed token occurs in the text.
-
-    Examples
-    --------
-    >>> choose_vocabulary(lambda min_count: {"a": 2}, VocabularyConfig(min_count=1), None, lowercase=True).tokens
-    ('a',)
+    `counts(n)` returns the tokens that occur at least n times, with their counts; `lowercase` is for error messages.
+    Raises VocabularyError if the vocabulary is empty, or no listed token occurs in the text.
     """
     if listed is None:
         return choose_tokens(counts(config.min_count) or counts(1), config)

@@ -4,18 +4,7 @@ Counts come from `cooccurrence`, from `importers` or from any caller of `MatrixB
 milliseconds and returns one block at a time.
 """
 
-from swivel.counts.builder import STORED_BYTES, MatrixBuilder, MatrixSpec, building_bytes, to_units
-from swivel.counts.layout import block_count_for
+from swivel.counts.builder import MatrixBuilder, MatrixSpec, to_units
 from swivel.counts.matrix import BlockCells, Matrix, open_matrix
 
-__all__ = [
-    "STORED_BYTES",
-    "BlockCells",
-    "Matrix",
-    "MatrixBuilder",
-    "MatrixSpec",
-    "block_count_for",
-    "building_bytes",
-    "open_matrix",
-    "to_units",
-]
+__all__ = ["BlockCells", "Matrix", "MatrixBuilder", "MatrixSpec", "open_matrix", "to_units"]

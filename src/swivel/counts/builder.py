@@ -8,21 +8,19 @@ identical, byte for byte, for any memory budget, number of threads and order of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Layout, choose_layout
+from swivel.counts.layout import Ints, Layout, UnitCells, choose_layout
 from swivel.counts.matrix import Matrix, open_matrix
-from swivel.counts.merge import merge_runs
-from swivel.counts.shards import FILES, RunFiles, make_piece
+from swivel.counts.shards import FILES, RunFiles, make_piece, merge_runs
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.storage import FolderWriter, create_folder, scratch_folder
 
@@ -79,7 +77,7 @@ class MatrixSpec:
         return choose_layout(len(self.rows), self.column_count, parts=parts, symmetric=self.symmetric)
 
 
-def to_units(counts: ArrayLike, unit: int) -> NDArray[np.int64]:
+def to_units(counts: ArrayLike, unit: int) -> Ints:
     """Return counts as integers in units of 1 / unit, rounded to the nearest; positive counts become at least 1.
 
     >>> to_units([0.5, 2.0], 2520).tolist()
@@ -90,13 +88,9 @@ def to_units(counts: ArrayLike, unit: int) -> NDArray[np.int64]:
 
     if wrong.size:
         value = values[wrong[0]]
+        reason = "too large" if np.isfinite(value) else "not finite"
         if value < 0:
             reason = "negative"
-        elif np.isfinite(value):
-            reason = "too large"
-        else:
-            reason = "not finite"
-
         raise CountsError(f"count {value} at index {wrong[0]:,} is {reason}; counts must be finite and not negative")
 
     return np.maximum(np.rint(values * unit), values > 0).astype(np.int64)
@@ -139,12 +133,10 @@ class MatrixBuilder:
         self.memory_bytes = memory_bytes
 
         self._capacity = memory_bytes // _SORTED_BYTES
-        # Cells that are not yet in a run: rows, columns and units.
-        self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+        self._waiting: list[UnitCells] = []  # cells that are not yet in a run
         self._waiting_cells = 0
         self._units_seen = 0.0
         self._balance = 0  # see _mirror_balance
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> MatrixBuilder:
         if self._capacity < _MIN_CELLS:
@@ -153,23 +145,22 @@ class MatrixBuilder:
                 f"got {self.memory_bytes:,}"
             )
 
-        folder = create_folder(self.path, STAGE, overwrite=self.overwrite)
-        self._folder: FolderWriter = self._stack.enter_context(folder)
-
-        try:
-            self._scratch = self._stack.enter_context(scratch_folder(self.path))
-            self._runs = RunFiles(self._scratch, self.layout)
-            self._stack.callback(self._runs.close)
-        except BaseException:
-            self._stack.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            folder = create_folder(self.path, STAGE, overwrite=self.overwrite)
+            self._folder: FolderWriter = stack.enter_context(folder)
+            self._runs = self._create_runs(stack)
+            self._stack = stack.pop_all()
 
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
+        """Return files in a new scratch folder, which is removed with the stack."""
+        runs = RunFiles(stack.enter_context(scratch_folder(self.path)), self.layout)
+        stack.callback(runs.close)
+        return runs
 
     def add(self, rows: ArrayLike, columns: ArrayLike, units: ArrayLike) -> None:
         """Add counts to cells, in any order; repeated cells are summed. A symmetric matrix needs x_ij and x_ji."""
@@ -185,7 +176,7 @@ class MatrixBuilder:
             piece = slice(start, start + self._capacity)
             self._keep(ids[piece], column_ids[piece], amounts[piece])
 
-    def _check(self, rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> None:
+    def _check(self, rows: Ints, columns: Ints, units: Ints) -> None:
         for values, size, side in ((rows, self.layout.rows, "row"), (columns, self.layout.columns, "column")):
             wrong = np.flatnonzero((values < 0) | (values >= size))
             if wrong.size:
@@ -202,11 +193,13 @@ class MatrixBuilder:
         if self._units_seen >= _MAX_UNITS:
             raise CountsError(f"counts sum to more than 2^62 units of 1/{self.spec.unit}; use a smaller unit")
 
-    def _keep(self, rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> None:
+    def _keep(self, rows: Ints, columns: Ints, units: Ints) -> None:
         if self.spec.symmetric:
             self._balance = (self._balance + _mirror_balance(rows, columns, units)) % (1 << 64)
             kept = self.layout.is_kept(rows, columns)  # one of x_ij and x_ji, both on diagonal shards
-            rows, columns, units = rows[kept], columns[kept], units[kept]
+            rows = rows[kept]
+            columns = columns[kept]
+            units = units[kept]
 
         if self._waiting_cells + rows.size > self._capacity:
             self._spill()
@@ -225,17 +218,16 @@ class MatrixBuilder:
 
         keys = self.layout.keys(rows, columns)
         del rows, columns  # free them before sorting; _SORTED_BYTES counts on it
-        keys, units = _sum_equal(keys, units)
+        order = np.argsort(keys)
+        keys, units = sum_equal(keys[order], units[order])
         shards = (keys >> np.uint64(32)).astype(np.int64)
         lengths = np.bincount(shards, minlength=self.layout.shards).astype(np.int64)
         with self.begin_run() as run:
             run.append(make_piece(lengths, keys.astype(np.uint32), units))
 
-    @contextlib.contextmanager
-    def begin_run(self) -> Iterator[RunFiles]:
+    def begin_run(self) -> contextlib.AbstractContextManager[RunFiles]:
         """Start a run of sorted pieces, which must hold every shard once, in order (see `RunFiles.append`)."""
-        with self._runs.run() as run:
-            yield run
+        return self._runs.run()
 
     def finish(
         self, *, config: Any = None, inputs: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
@@ -259,49 +251,37 @@ class MatrixBuilder:
                 "(or import it with sides='same')"
             )
 
-        final = self._merged()
-        self._write_vocabularies()
+        final = self._runs
+        if self._runs.runs > 1:
+            final = self._create_runs(self._stack)
+            merge_runs(self._runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
+            final.close()
+
+        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())
+        if self.spec.columns is not None:
+            self._folder.write_lines("columns.txt", self.spec.columns.to_lines())
         with ThreadPoolExecutor(self.threads) as pool:  # checksums take about one second per GB
             list(pool.map(lambda name: self._folder.adopt(name, final.folder / name), FILES))
 
         self._folder.write_array("row_sums.npy", self._runs.row_sums)
         self._folder.write_array("column_sums.npy", self._runs.column_sums)
-        all_facts = {**(facts or {}), **self._facts(final.cells)}
-        self._folder.finish(config=config or {}, inputs=inputs or {}, facts=all_facts)
-
-        return open_matrix(self.path)
-
-    def _merged(self) -> RunFiles:
-        if self._runs.runs == 1:
-            return self._runs
-
-        folder = self._stack.enter_context(scratch_folder(self.path))
-        merged = RunFiles(folder, self.layout)
-        self._stack.callback(merged.close)
-        merge_runs(self._runs.open(), merged, memory_bytes=self.memory_bytes, threads=self.threads)
-        merged.close()
-
-        return merged
-
-    def _write_vocabularies(self) -> None:
-        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())
-        if self.spec.columns is not None:
-            self._folder.write_lines("columns.txt", self.spec.columns.to_lines())
-
-    def _facts(self, stored_cells: int) -> dict[str, Any]:
-        return {
+        all_facts = {
+            **(facts or {}),
             "shape": [self.layout.rows, self.layout.columns],
             "row_blocks": self.layout.row_blocks,
             "column_blocks": self.layout.column_blocks,
             "symmetric": self.layout.symmetric,
-            "stored_cells": stored_cells,
+            "stored_cells": final.cells,
             "unit": self.spec.unit,
             "total_units": int(self._runs.row_sums.sum()),
             "column_parts": list(self.spec.column_parts),
         }
+        self._folder.finish(config=config or {}, inputs=inputs or {}, facts=all_facts)
+
+        return open_matrix(self.path)
 
 
-def _as_integers(values: NDArray[Any]) -> NDArray[np.int64]:
+def _as_integers(values: NDArray[Any]) -> Ints:
     if values.size and not np.issubdtype(values.dtype, np.integer):
         raise CountsError(f"rows, columns and units must be integers, got {values.dtype}; convert counts with to_units")
     if values.dtype == np.uint64 and values.size and values.max() >= 1 << 63:
@@ -309,7 +289,7 @@ def _as_integers(values: NDArray[Any]) -> NDArray[np.int64]:
     return values.astype(np.int64, copy=False).ravel()
 
 
-def _mirror_balance(rows: NDArray[np.int64], columns: NDArray[np.int64], units: NDArray[np.int64]) -> int:
+def _mirror_balance(rows: Ints, columns: Ints, units: Ints) -> int:
     """Return a sum modulo 2^64 that is 0 if x_ij = x_ji for all cells.
 
     Each unordered pair has a pseudo-random factor, which is added above the diagonal and subtracted below it. So the
@@ -323,12 +303,11 @@ def _mirror_balance(rows: NDArray[np.int64], columns: NDArray[np.int64], units: 
     return int((mixed * units.astype(np.uint64)).sum(dtype=np.uint64))
 
 
-def _sum_equal(keys: NDArray[np.uint64], units: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the distinct keys in ascending order and the sums of their units, without sums of 0."""
-    if not keys.size:
-        return keys, units
-    order = np.argsort(keys)
-    keys = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    sums = np.add.reduceat(units[order], starts)
-    return keys[starts][sums > 0], sums[sums > 0]
+def sum_equal(keys: NDArray[np.uint64], units: Ints) -> tuple[NDArray[np.uint64], Ints]:
+    """Return the distinct keys of sorted ones and the sums of their units, without sums of 0."""
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
+    if starts.size < keys.size:
+        keys = keys[starts]
+        units = np.add.reduceat(units, starts)
+
+    return (keys, units) if units.all() else (keys[units > 0], units[units > 0])

@@ -43,32 +43,11 @@ def add_sums(shape, first, lengths, positions, counts, row_sums, column_sums):  
 
 
 @_jit
-def add_large_sums(shape, shards, positions, excess, row_sums, column_sums):  # type: ignore[no-untyped-def]
-    """Add the excess over SATURATED of cells whose count does not fit in 32 bits."""
-    for cell in range(shards.size):
-        row_block = shards[cell] // shape.column_blocks
-        column_block = shards[cell] % shape.column_blocks
-        row_sums[row_block + np.int64(positions[cell] >> 16) * shape.row_blocks] += excess[cell]
-        if not (shape.symmetric and row_block == column_block):
-            column_sums[column_block + np.int64(positions[cell] & 0xFFFF) * shape.column_blocks] += excess[cell]
-
-
-@_jit
 def _true_count(arrays, cell):  # type: ignore[no-untyped-def]
     count = arrays.counts[cell]
     if count == SATURATED:  # the exact count is in the side table, sorted by cell
         return arrays.large_counts[np.searchsorted(arrays.large_cells, cell)]
     return np.int64(count)
-
-
-class RunArrays(NamedTuple):
-    """`CellArrays` in a form that Numba accepts."""
-
-    offsets: np.ndarray
-    positions: np.ndarray
-    counts: np.ndarray
-    large_cells: np.ndarray
-    large_counts: np.ndarray
 
 
 @_jit
@@ -146,50 +125,26 @@ class Tables(NamedTuple):
 
 
 @_jit
-def _find_shard(new, row, column):  # type: ignore[no-untyped-def]
-    """Return the new shard of a cell from its table entries, or -1 if only its mirror is stored."""
+def _put_cell(new, row, column, count, nexts, packed):  # type: ignore[no-untyped-def]
+    """Write a cell, given by its table entries, to its new shard, unless only its mirror is stored."""
     row_block = row >> 16
     column_block = column >> 16
     if new.symmetric and row_block > column_block:
-        return -1
-    return row_block * new.column_blocks + column_block
+        return
 
-
-@_jit
-def tally_shards(old, new, tables, arrays, shards, tallies):  # type: ignore[no-untyped-def]
-    """Count the cells of a range of old shards that belong to each new shard."""
-    for shard in range(shards[0], shards[1]):
-        i = shard // old.column_blocks
-        j = shard % old.column_blocks
-        has_mirror = old.symmetric and i != j
-
-        for cell in range(arrays.offsets[0, shard], arrays.offsets[0, shard + 1]):
-            row = arrays.positions[cell] >> 16
-            column = arrays.positions[cell] & 0xFFFF
-            target = _find_shard(new, tables.as_row[i, row], tables.as_column[j, column])
-            if target >= 0:
-                tallies[target] += 1
-
-            if has_mirror:
-                target = _find_shard(new, tables.as_row[j, column], tables.as_column[i, row])
-                if target >= 0:
-                    tallies[target] += 1
-
-
-@_jit
-def _put_cell(new, row, column, count, nexts, packed):  # type: ignore[no-untyped-def]
-    target = _find_shard(new, row, column)
-    if target >= 0:
+    shard = row_block * new.column_blocks + column_block
+    if packed.size:
         position = (row & 0xFFFF) << 16 | (column & 0xFFFF)
-        packed[nexts[target]] = np.uint64(position) << np.uint64(32) | np.uint64(count)
-        nexts[target] += 1
+        packed[nexts[shard]] = np.uint64(position) << np.uint64(32) | np.uint64(count)
+    nexts[shard] += 1
 
 
 @_jit
-def scatter_shards(old, new, tables, arrays, shards, nexts, packed):  # type: ignore[no-untyped-def]
+def move_cells(old, new, tables, arrays, shards, nexts, packed):  # type: ignore[no-untyped-def]
     """Write the cells of a range of old shards to their new shards, as position << 32 | count.
 
-    `nexts[shard]` is the next free index of each new shard in `packed`.
+    `nexts[shard]` is the next free index of each new shard in `packed`. If `packed` is empty, cells are only counted,
+    in `nexts`. Each thread has its own range and its own `nexts`, so no two threads write to the same index.
     """
     for shard in range(shards[0], shards[1]):
         i = shard // old.column_blocks

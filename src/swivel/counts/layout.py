@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from swivel.errors import CountsError
 BLOCK_SIZE = 1_024  # approximate number of rows and columns of a stored block
 MAX_SHARDS = 1 << 20
 MAX_BLOCK_LENGTH = 1 << 16  # a position has 16 bits for the row and 16 for the column
+
+Ints: TypeAlias = NDArray[np.int64]
+UnitCells: TypeAlias = tuple[Ints, Ints, Ints]  # rows, columns and units of some cells
 
 
 def block_count_for(size: int, block_size: int) -> int:
@@ -36,9 +40,9 @@ def block_length(size: int, blocks: int, block: int) -> int:
 class Layout:
     """The blocks of an m x n matrix.
 
-    Row r is in row block r % row_blocks at local position r // row_blocks; columns likewise. The
-    cells of one row block and one column block are a shard. A symmetric layout stores only shards with
-    row block <= column block; diagonal shards hold both x_ij and x_ji.
+    Row r is in row block r % row_blocks at local position r // row_blocks; columns likewise. The cells of one row block
+    and one column block are a shard. A symmetric layout stores only shards with row block <= column block; diagonal
+    shards hold both x_ij and x_ji.
     """
 
     rows: int
@@ -79,20 +83,22 @@ class Layout:
             raise IndexError(f"block ({row_block}, {column_block}) is outside a matrix of {blocks}")
         return row_block * self.column_blocks + column_block
 
-    def keys(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, rows: Ints, columns: Ints) -> NDArray[np.uint64]:
         """Return shard << 32 | local row << 16 | local column. Cells are stored in ascending order of this key."""
         local_rows, row_blocks = np.divmod(rows, self.row_blocks)
         local_columns, column_blocks = np.divmod(columns, self.column_blocks)
         shards = row_blocks * self.column_blocks + column_blocks
         return (shards << 32 | local_rows << 16 | local_columns).astype(np.uint64)
 
-    def is_kept(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def is_kept(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
         """Return a mask of the cells that a symmetric layout stores; for the others it stores the mirror."""
         return rows % self.row_blocks <= columns % self.column_blocks
 
-    def find_cells(
-        self, shards: NDArray[np.int64], positions: NDArray[np.uint32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def is_off_diagonal(self, rows: Ints, columns: Ints) -> NDArray[np.bool_]:
+        """Return a mask of the cells outside diagonal shards; a symmetric layout does not store their mirrors."""
+        return np.asarray(rows % self.row_blocks != columns % self.column_blocks)
+
+    def find_cells(self, shards: Ints, positions: NDArray[np.uint32]) -> tuple[Ints, Ints]:
         """Return the rows and columns of cells from their shards and their positions in the shard."""
         row_blocks, column_blocks = np.divmod(shards, self.column_blocks)
         rows = row_blocks + (positions >> np.uint32(16)).astype(np.int64) * self.row_blocks

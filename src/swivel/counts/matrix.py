@@ -13,7 +13,7 @@ Files of the folder (stage "matrix"):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,15 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Layout, block_length
-from swivel.counts.shards import CellArrays
+from swivel.counts.layout import Ints, Layout, UnitCells, block_length
+from swivel.counts.shards import FILES, CellArrays
 from swivel.errors import DamagedFolder, VocabularyError
-from swivel.storage import REMEDY, Folder, fingerprint, open_folder
+from swivel.storage import REMEDY, Folder, open_folder
 
 if TYPE_CHECKING:
     import scipy.sparse
 
-_KINDS = {"offsets": "<i8", "positions": "<u4", "counts": "<u4", "large_cells": "<i8", "large_counts": "<i8"}
 LARGE = ("positions.npy", "counts.npy")  # memory-mapped, and not read when the matrix is opened
 
 
@@ -73,7 +72,7 @@ class MatrixCells:
         return self.layout.symmetric
 
     @property
-    def offsets(self) -> NDArray[np.int64]:
+    def offsets(self) -> Ints:
         """Index of the first cell of each shard, followed by the number of cells."""
         return np.asarray(self.arrays.offsets[0])
 
@@ -90,6 +89,21 @@ class MatrixCells:
         if begin < end:
             counts[arrays.large_cells[begin:end] - first] = arrays.large_counts[begin:end] / self.unit
         return counts
+
+    def walk(self, max_cells: int) -> Iterator[UnitCells]:
+        """Yield rows, columns and units of all cells, also of mirrors that are not stored, in pieces of `max_cells`."""
+        for first in range(0, len(self.positions), max_cells):
+            last = min(first + max_cells, len(self.positions))
+            first_shard, last_shard = np.searchsorted(self.offsets, (first, last - 1), side="right") - 1
+            edges = np.clip(self.offsets[first_shard : last_shard + 2], first, last)
+            shards = np.repeat(np.arange(first_shard, last_shard + 1), np.diff(edges))
+            rows, columns = self.layout.find_cells(shards, self.positions[first:last])
+            units = self.arrays.units(first, last)
+            yield rows, columns, units
+
+            if self.symmetric:
+                once = self.layout.is_off_diagonal(rows, columns)
+                yield columns[once], rows[once], units[once]
 
 
 class Matrix:
@@ -159,14 +173,14 @@ class Matrix:
         return float(self.facts["total_units"] / self.unit)
 
     @cached_property
-    def row_sums_units(self) -> NDArray[np.int64]:
+    def row_sums_units(self) -> Ints:
         """Exact row sums, int64, in units."""
-        return _read_numbers(self._folder, "row_sums.npy", "<i8")
+        return _read_numbers(self._folder, "row_sums.npy", np.int64)
 
     @cached_property
-    def column_sums_units(self) -> NDArray[np.int64]:
+    def column_sums_units(self) -> Ints:
         """Exact column sums, int64, in units."""
-        return _read_numbers(self._folder, "column_sums.npy", "<i8")
+        return _read_numbers(self._folder, "column_sums.npy", np.int64)
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
@@ -193,7 +207,7 @@ class Matrix:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: equal for equal matrices, independent of their source and folder."""
-        return fingerprint({name: part.sha256 for name, part in sorted(self._folder.manifest.parts.items())})
+        return self._folder.manifest.fingerprint
 
     @property
     def config(self) -> Any:
@@ -225,11 +239,8 @@ class Matrix:
 
     def _range(self, row_block: int, column_block: int) -> tuple[int, int, bool]:
         mirrored = self.is_symmetric and row_block > column_block
-        if mirrored:
-            shard = self.layout.shard(column_block, row_block)
-        else:
-            shard = self.layout.shard(row_block, column_block)
-
+        stored = (column_block, row_block) if mirrored else (row_block, column_block)
+        shard = self.layout.shard(*stored)
         first, last = self._arrays.offsets[0, shard : shard + 2].tolist()
         return first, last, mirrored
 
@@ -243,7 +254,7 @@ class Matrix:
         """All stored cells; see `MatrixCells`."""
         return MatrixCells(self.layout, self._arrays, self.unit)
 
-    def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def units(self, row_block: int, column_block: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return positions and exact units of a block, possibly mirrored (see `BlockCells.mirrored`)."""
         first, last, _ = self._range(row_block, column_block)
         return self._arrays.positions[first:last], self._arrays.units(first, last)
@@ -267,18 +278,9 @@ class Matrix:
         """Return the whole matrix in memory, float64, with x_ij and x_ji of a symmetric matrix."""
         import scipy.sparse
 
-        arrays = self._arrays
-        shards = np.repeat(np.arange(self.layout.shards), np.diff(arrays.offsets[0]))
-        rows, columns = self.layout.find_cells(shards, arrays.positions)
-        counts = arrays.units(0, len(arrays.counts)) / self.unit
-
-        if self.is_symmetric:
-            once = rows % self.row_blocks != columns % self.column_blocks
-            # Right-hand side first: the new columns need the old rows.
-            rows, columns = np.concatenate([rows, columns[once]]), np.concatenate([columns, rows[once]])
-            counts = np.concatenate([counts, counts[once]])
-
-        return scipy.sparse.csr_matrix((counts, (rows, columns)), shape=self.shape)
+        pieces = zip(*self.stored.walk(len(self._arrays.counts)), strict=True)
+        rows, columns, units = (np.concatenate(arrays) for arrays in pieces)
+        return scipy.sparse.csr_matrix((units / self.unit, (rows, columns)), shape=self.shape)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int = 1) -> Matrix:
         """Return the same matrix in other blocks, with its cells in files in `scratch`, which must outlive it.
@@ -313,8 +315,8 @@ def open_matrix(path: str | Path) -> Matrix:
         raise DamagedFolder(f"{folder.path}: the manifest does not describe a matrix ({error}); {REMEDY}") from error
 
     # Plain views of the mapped files, because slicing a numpy.memmap is several times slower.
-    parts = {name: np.asarray(_read_numbers(folder, f"{name}.npy", kind)) for name, kind in _KINDS.items()}
-    arrays = CellArrays(parts.pop("offsets").reshape(1, -1), **parts)
+    offsets, *others = (np.asarray(_read_numbers(folder, name, kind)) for name, kind in FILES.items())
+    arrays = CellArrays(offsets.reshape(1, -1), *others)
     if not _fit_together(layout, arrays):
         folder.verify()  # raises an error that names the damaged file, if a checksum differs
         raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
@@ -339,13 +341,11 @@ def _read_vocabulary(folder: Folder, name: str) -> Vocabulary:
         raise DamagedFolder(f"{folder.path / name}: {error}; {REMEDY}") from error
 
 
-def _read_numbers(folder: Folder, name: str, kind: str) -> NDArray[Any]:
-    """Return a one-dimensional array of the given dtype from the folder."""
+def _read_numbers(folder: Folder, name: str, kind: type[np.generic]) -> NDArray[Any]:
     array = folder.mapped(name) if name in LARGE else folder.array(name)
-    if array.ndim != 1 or array.dtype != np.dtype(kind):
-        raise DamagedFolder(
-            f"{folder.path / name}: expected one dimension of {kind}, got {array.ndim} of {array.dtype}; {REMEDY}"
-        )
+    if array.ndim != 1 or array.dtype != kind:
+        problem = f"expected one dimension of {np.dtype(kind)}, got {array.ndim} of {array.dtype}"
+        raise DamagedFolder(f"{folder.path / name}: {problem}; {REMEDY}")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Sorted pieces of consecutive shards, and the files to which they are appended.
+"""Sorted pieces of consecutive shards, the files to which they are appended, and the merging of runs.
 
 A run holds all shards once, in order, in the layout of the finished matrix; so a single run needs no merging. Nothing
 here sorts.
@@ -10,64 +10,55 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.layout import Layout
+from swivel.counts.layout import Ints, Layout
+from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender, open_array
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
-FILES = {
+FILES: dict[str, type[np.generic]] = {
     "offsets.npy": np.int64,
     "positions.npy": np.uint32,
     "counts.npy": np.uint32,
     "large_cells.npy": np.int64,
     "large_counts.npy": np.int64,
 }
+_MERGE_BYTES = 28  # per merged cell: position, units, the mask of large cells, and the finished piece
+_MERGE_CELLS = 1 << 22  # larger pieces are not faster
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPiece:
-    """The cells of consecutive shards.
+    """The cells of consecutive shards."""
 
-    Attributes
-    ----------
-    lengths
-        Number of cells of each shard.
-    positions
-        local row << 16 | local column, ascending inside a shard.
-    counts
-        Units, at most SATURATED.
-    large_cells, large_counts
-        Indexes into `counts` of the saturated cells, and their exact units.
-    """
-
-    lengths: NDArray[np.int64]
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.uint32]
-    large_cells: NDArray[np.int64]
-    large_counts: NDArray[np.int64]
+    lengths: Ints  # number of cells of each shard
+    positions: NDArray[np.uint32]  # local row << 16 | local column, ascending inside a shard
+    counts: NDArray[np.uint32]  # units, at most SATURATED
+    large_cells: Ints  # indexes into `counts` of the saturated cells
+    large_counts: Ints  # exact units of these
 
 
-def make_piece(lengths: NDArray[np.int64], positions: NDArray[np.uint32], units: NDArray[np.int64]) -> ShardPiece:
+def make_piece(lengths: Ints, positions: NDArray[np.uint32], units: Ints) -> ShardPiece:
     """Return a piece from exact units; units of SATURATED and more are stored as large counts."""
     large = np.flatnonzero(units >= SATURATED)
     counts = np.minimum(units, SATURATED).astype(np.uint32)
     return ShardPiece(lengths, positions, counts, large, units[large])
 
 
-@dataclass(frozen=True, slots=True)
-class CellArrays:
-    """The cells of one or more runs, as stored on disk. `offsets` has one row per run."""
+class CellArrays(NamedTuple):
+    """The cells of one or more runs, as stored on disk; a tuple, because Numba accepts no dataclass."""
 
-    offsets: NDArray[np.int64]
+    offsets: Ints  # one row per run
     positions: NDArray[np.uint32]
     counts: NDArray[np.uint32]
-    large_cells: NDArray[np.int64]
-    large_counts: NDArray[np.int64]
+    large_cells: Ints
+    large_counts: Ints
 
-    def units(self, first: int, last: int) -> NDArray[np.int64]:
+    def units(self, first: int, last: int) -> Ints:
         """Return the exact units of the cells `first` to `last - 1`."""
         units = self.counts[first:last].astype(np.int64)
         begin, end = np.searchsorted(self.large_cells, (first, last))
@@ -109,7 +100,7 @@ class RunFiles:
     def append(self, piece: ShardPiece, *, with_sums: bool = True) -> None:
         """Write the next shards of the run, and add them to the sums unless `with_sums` is false."""
         if with_sums and piece.counts.size:
-            self._add_sums(piece)
+            self._add_piece(piece)
 
         # Indexes and offsets count from the first cell of the file. `self.cells` is the length of counts.npy, so
         # counts are appended last.
@@ -120,28 +111,30 @@ class RunFiles:
         self._files["counts.npy"].append(piece.counts)
         self._next_shard += len(piece.lengths)
 
-    def add_sums(self, row_sums: NDArray[np.int64], column_sums: NDArray[np.int64]) -> None:
+    def add_sums(self, row_sums: Ints, column_sums: Ints) -> None:
         """Add the sums of pieces that were appended with `with_sums=False`."""
         self.row_sums += row_sums
         if not self.layout.symmetric:
             self.column_sums += column_sums
 
-    def _add_sums(self, piece: ShardPiece) -> None:
+    def _add_piece(self, piece: ShardPiece) -> None:
+        """Add the cells of a piece to the sums; in a symmetric layout `column_sums` is the array of the row sums."""
         from swivel.counts import kernels
 
         layout = self.layout
-        first = self._next_shard
         shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
-        # Saturated counts first, then what they lack.
-        kernels.add_sums(shape, first, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums)
+        kernels.add_sums(
+            shape, self._next_shard, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums
+        )
 
-        if piece.large_cells.size:
-            ends = np.cumsum(piece.lengths)
-            shards = first + np.searchsorted(ends, piece.large_cells, side="right")
+        if piece.large_cells.size:  # their saturated counts were added; add what these lack
+            shards = self._next_shard + np.searchsorted(np.cumsum(piece.lengths), piece.large_cells, side="right")
+            rows, columns = layout.find_cells(shards, piece.positions[piece.large_cells])
             excess = piece.large_counts - SATURATED
-            kernels.add_large_sums(
-                shape, shards, piece.positions[piece.large_cells], excess, self.row_sums, self.column_sums
-            )
+            np.add.at(self.row_sums, rows, excess)
+            if layout.symmetric:  # the mirrors of the cells in diagonal shards are cells of their own
+                excess *= layout.is_off_diagonal(rows, columns)
+            np.add.at(self.column_sums, columns, excess)
 
     def close(self) -> None:
         """Write the headers and close the files."""
@@ -150,6 +143,44 @@ class RunFiles:
 
     def open(self) -> CellArrays:
         """Return the content of the closed files, memory-mapped."""
-        arrays = {name.removesuffix(".npy"): open_array(self.folder / name) for name in FILES}
-        offsets = arrays.pop("offsets").reshape(self.runs, -1)
-        return CellArrays(offsets, **arrays)
+        offsets, *others = (open_array(self.folder / name) for name in FILES)
+        return CellArrays(offsets.reshape(self.runs, -1), *others)
+
+
+def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads: int) -> None:
+    """Write the sum of all runs to `target` as one run; threads merge ranges of shards, which are written in order."""
+    from swivel.counts import kernels
+
+    max_cells = max(1, min(_MERGE_CELLS, memory_bytes // ((threads + 1) * _MERGE_BYTES)))
+
+    def merge(shards: tuple[int, int]) -> ShardPiece:
+        first, last = shards
+        # Upper bound: cells that several runs have are summed to one.
+        size = int((runs.offsets[:, last] - runs.offsets[:, first]).sum())
+        positions = np.empty(size, np.uint32)
+        units = np.empty(size, np.int64)
+        lengths = np.zeros(last - first, np.int64)
+        used = kernels.merge_shards(runs, first, lengths, target.layout.largest_columns, positions, units)
+
+        return make_piece(lengths, positions[:used].copy(), units[:used])
+
+    # Row and column sums do not change; they were added when the runs were written.
+    with target.run():
+        for piece in map_in_order(merge, shard_ranges(runs.offsets, max_cells), threads=threads):
+            target.append(piece, with_sums=False)
+
+
+def shard_ranges(offsets: Ints, max_cells: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of shards with at most `max_cells` cells in all runs together, or of a single shard."""
+    ends = np.zeros(offsets.shape[1], np.int64)
+    for run in offsets:  # one at a time: the table is memory-mapped and may be large
+        ends += run - run[0]
+
+    first = 0
+    shards = len(ends) - 1
+
+    while first < shards:
+        last = int(np.searchsorted(ends, ends[first] + max_cells, side="right")) - 1
+        last = min(max(last, first + 1), shards)
+        yield first, last
+        first = last

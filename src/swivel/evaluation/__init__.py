@@ -3,16 +3,21 @@
 The default data sets and rules are those of the paper.
 """
 
-from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies, summarise_answers
-from swivel.evaluation.by_frequency import Bucket, bucket_by_frequency, compare_buckets
-from swivel.evaluation.categories import CategoryResult, score_categories
+from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
 from swivel.evaluation.comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
 from swivel.evaluation.config import EvaluationConfig
-from swivel.evaluation.datasets import AnalogySet, CategorySet, Questions, SimilaritySet, find_sets, read_set
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
 from swivel.evaluation.report import TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
-from swivel.evaluation.similarity import SimilarityResult, rank_correlation, score_similarity, summarise_pairs
-from swivel.evaluation.splits import split_set
+from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
+from swivel.evaluation.scores import (
+    rank_correlation,
+    score_analogies,
+    score_categories,
+    score_similarity,
+    summarize_answers,
+    summarize_pairs,
+)
 
 __all__ = [
     "COMPARISON_HEADER",
@@ -20,11 +25,10 @@ __all__ = [
     "TABLE_HEADER",
     "AnalogyResult",
     "AnalogySet",
-    "Bucket",
     "CategoryResult",
     "CategorySet",
     "Comparison",
-    "Questions",
+    "Point",
     "Report",
     "EvaluationConfig",
     "SectionResult",
@@ -45,7 +49,7 @@ __all__ = [
     "score_sets",
     "score_similarity",
     "split_set",
-    "summarise_answers",
-    "summarise_pairs",
+    "summarize_answers",
+    "summarize_pairs",
     "tabulate_comparisons",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +55,9 @@ def answer_questions(
 
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(questions), _QUESTIONS):
-            chunk = _QuestionChunk.of(vectors, questions[start : start + _QUESTIONS])
+            chunk = _QuestionChunk(vectors, questions[start : start + _QUESTIONS])
             for first in range(0, size, chunk.tile):
-                tile = _WordTile.of(vectors, chunk, slice(first, min(first + chunk.tile, size)), method)
+                tile = _WordTile(vectors, chunk, slice(first, min(first + chunk.tile, size)), method)
                 # Threads answer different questions, so they write to different elements of `best` and `answers`.
                 list(pool.map(tile.answer, np.array_split(tile.open_questions(), threads)))
                 advance(len(chunk.ids) * tile.width / size)
@@ -67,66 +66,53 @@ def answer_questions(
     return np.concatenate(answers)
 
 
-@dataclass(frozen=True, slots=True)
 class _QuestionChunk:
     """Questions, the words and pairs that occur in them, and the best answers so far."""
 
-    ids: Ids  # (questions, 3)
-    words: Floats  # unit vectors of all different words in the questions
-    firsts: NDArray[np.intp]  # a and b of each pair, as indices into `words`
-    seconds: NDArray[np.intp]
-    pair_of: NDArray[np.intp]  # pair and c of each question
-    third_of: NDArray[np.intp]
-    best: Floats  # best score and its word so far; tiles update them in place
-    answers: Ids
-
-    @classmethod
-    def of(cls, vectors: Vectors, ids: Ids) -> _QuestionChunk:
+    def __init__(self, vectors: Vectors, ids: Ids) -> None:
         words, indices = np.unique(ids, return_inverse=True)
         a, b, c = indices.reshape(ids.shape).T
         # A pair (a, b) is encoded as the number a * n + b to find the different pairs.
         pairs, pair_of = np.unique(a * len(words) + b, return_inverse=True)
-        firsts, seconds = np.divmod(pairs, max(len(words), 1))
 
-        best = np.full(len(ids), -np.inf, np.float32)
-        answers = np.full(len(ids), -1, np.int64)
-        unit = vectors.unit_vectors[words]
-        return cls(ids, unit, firsts, seconds, pair_of, np.ascontiguousarray(c), best, answers)
+        self.ids = ids  # (questions, 3)
+        self.words = vectors.unit_vectors[words]  # of all different words in the questions
+        # a and b of each pair, as indices into `words`
+        self.firsts, self.seconds = np.divmod(pairs, max(len(words), 1))
+        self.pair_of = pair_of  # pair of each question
+        self.third_of = np.ascontiguousarray(c)  # c of each question, as an index into `words`
 
-    @property
-    def tile(self) -> int:
-        """Number of words per tile."""
-        return min(_TILE, max(1, _TABLE // (len(self.words) + len(self.firsts))))
+        # Best score and its word so far; tiles update them in place.
+        self.best = np.full(len(ids), -np.inf, np.float32)
+        self.answers = np.full(len(ids), -1, np.int64)
+
+        # Number of words per tile.
+        self.tile = min(_TILE, max(1, _TABLE // (len(words) + len(pairs))))
 
 
-@dataclass(frozen=True, slots=True)
 class _WordTile:
     """A tile of the vocabulary, and the contributions of every c and every pair (a, b) to the scores of its words."""
 
-    chunk: _QuestionChunk
-    start: int
-    width: int
-    thirds: Floats  # (words, width): contribution of each word as c
-    pairs: Floats  # (pairs, width): contribution of each pair (a, b)
-    join: np.ufunc  # combines the two: addition or, for 3CosMul, multiplication
-    zeros: NDArray[np.intp]  # words with a vector of zeros, which are never answers
-    own: tuple[NDArray[np.intp], Ids]  # questions with a word in the tile, and its position there
+    def __init__(self, vectors: Vectors, chunk: _QuestionChunk, where: slice, method: str) -> None:
+        self.chunk = chunk
+        self.start = where.start
+        self.width = where.stop - where.start
 
-    @classmethod
-    def of(cls, vectors: Vectors, chunk: _QuestionChunk, where: slice, method: str) -> _WordTile:
-        thirds = chunk.words @ vectors.unit_vectors[where].T
+        # Contribution of each word as c (words, width), that of each pair (pairs, width), and how the two are combined.
+        self.thirds = chunk.words @ vectors.unit_vectors[where].T
         if method == "3cosmul":
-            thirds = np.maximum(shift_cosine(thirds), 0)  # Rounding may give a negative value.
-            pairs = thirds[chunk.seconds] / (thirds[chunk.firsts] + EPSILON)
+            self.thirds = np.maximum(shift_cosine(self.thirds), 0)  # Rounding may give a negative value.
+            self.pairs = self.thirds[chunk.seconds] / (self.thirds[chunk.firsts] + EPSILON)
+            self.join: np.ufunc = np.multiply
         else:
-            pairs = thirds[chunk.seconds] - thirds[chunk.firsts]
-        join = np.multiply if method == "3cosmul" else np.add
+            self.pairs = self.thirds[chunk.seconds] - self.thirds[chunk.firsts]
+            self.join = np.add
 
+        # Words that are never answers: those with a vector of zeros, and the words of a question (as a pair of the
+        # question and the position of its word in the tile).
+        self.zeros = np.flatnonzero(vectors.is_zero[where])
         rows, columns = np.nonzero((chunk.ids >= where.start) & (chunk.ids < where.stop))
-        own = rows, chunk.ids[rows, columns] - where.start
-        zeros = np.flatnonzero(vectors.is_zero[where])
-
-        return cls(chunk, where.start, where.stop - where.start, thirds, pairs, join, zeros, own)
+        self.own = rows, chunk.ids[rows, columns] - where.start
 
     def open_questions(self) -> NDArray[np.intp]:
         """Return the questions for which a word of the tile may score higher than the best so far."""

@@ -6,7 +6,6 @@ trains. GloVe is a recipe of Swivel itself (`swivel train --recipe glove`); `ben
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from swivel.config import (
 from swivel.corpus import BREAK, Texts, encode_corpus
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, VocabularyError, missing_extra
+from swivel.evaluation.download import errors_only
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task, track
 from swivel.runtime.signals import StopRequest, stop_on_signals
@@ -59,12 +59,8 @@ class BaselineConfig:
     window: int = config_field(10, "maximum distance between a token and its context, in tokens", POSITIVE_INT)
     negatives: int = config_field(5, "number of negative samples per positive one", POSITIVE_INT)
     epochs: int = config_field(5, "number of epochs", POSITIVE_INT)
-    learning_rate: float | None = config_field(
-        None, "learning rate; default: 0.025 for sgns, 0.05 for cbow and fasttext", POSITIVE, optional=True
-    )
-    sample: float = config_field(
-        1e-3, "subsample words whose share of the text is above this; 0 keeps all", NOT_NEGATIVE
-    )
+    learning_rate: float | None = config_field(None, "default: 0.025 for sgns, 0.05 for cbow and fasttext", POSITIVE)
+    sample: float = config_field(1e-3, "subsample words above this share of the text; 0 keeps all", NOT_NEGATIVE)
     seed: int = config_field(1, "random seed; results are reproducible only with one thread", NATURAL)
     min_n: int = config_field(3, "fasttext: minimum length of character n-grams", POSITIVE_INT)
     max_n: int = config_field(6, "fasttext: maximum length of character n-grams", POSITIVE_INT)
@@ -112,38 +108,46 @@ def train_word2vec(
 
     Examples
     --------
-    >>> texts = ["the cat sat", "the dog sat"]
-    >>> config = BaselineConfig(dim=4)
-    >>> train_word2vec(texts, Vocabulary(["the", "sat", "cat"]), config=config).dim
+    >>> words = Vocabulary(["the", "sat", "cat"])
+    >>> train_word2vec(["the cat sat", "the dog sat"], words, config=BaselineConfig(dim=4)).dim
     4
     """
-    model = train_gensim_model(texts, vocabulary, method=method, config=config, options=options, scratch=scratch)
+    model = train_gensim_model(texts, vocabulary, method, config or BaselineConfig(), options or RunOptions(), scratch)
     return Vectors(VectorTable(vocabulary, vectors_of_words(model, vocabulary)))
 
 
 def train_gensim_model(
     texts: Texts,
     vocabulary: Vocabulary,
-    *,
-    method: str = "sgns",
-    config: BaselineConfig | None = None,
-    options: RunOptions | None = None,
+    method: str,
+    config: BaselineConfig,
+    options: RunOptions,
     scratch: Path | None = None,
 ) -> Any:
     """Train and return the gensim model; parameters are those of `train_word2vec`.
 
     A fastText model also has vectors for words outside the vocabulary: `model.wv["unseen"]`.
     """
-    config = config or BaselineConfig()
-    options = options or RunOptions()
     settings = _gensim_settings(method, config, options.thread_count)
-    make_model = _find_gensim(method)
+    try:
+        from gensim.models import FastText, Word2Vec
+    except ImportError:
+        raise missing_extra("sgns, cbow and fasttext", "gensim", "baselines") from None
 
     with scratch_folder(scratch or Path(tempfile.gettempdir())) as folder:
         ids = _read_ids(texts, vocabulary, config.corpus, folder, options)
-        model = make_model(**settings)
-        with stop_on_signals() as should_stop, _quiet_gensim():
-            _train(model, _Sentences(ids, vocabulary, should_stop), config.epochs, f"training {method}", options)
+        model = FastText(**settings) if method == "fasttext" else Word2Vec(**settings)
+
+        counts = _count_words(ids, vocabulary)
+        tokens = sum(counts.values())
+
+        # gensim warns about small texts, and about texts that end early after a stop request.
+        with stop_on_signals() as should_stop, errors_only(logging.getLogger("gensim")):
+            model.build_vocab_from_freq(counts)
+            with track(options.progress, f"training {method}", config.epochs * tokens, "tokens") as task:
+                sentences = _Sentences(ids, vocabulary, should_stop, task)
+                model.train(sentences, total_words=tokens, epochs=config.epochs)
+
     return model
 
 
@@ -164,12 +168,7 @@ def baseline_settings(method: str, config: BaselineConfig) -> dict[str, dict[str
 
 
 def keep_vectors(
-    vectors: Vectors,
-    path: str | Path,
-    *,
-    config: Mapping[str, Any],
-    inputs: Mapping[str, str],
-    overwrite: bool = False,
+    vectors: Vectors, path: str | Path, *, config: Mapping[str, Any], inputs: Mapping[str, str], overwrite: bool = False
 ) -> Vectors:
     """Save vectors to a folder with their provenance and return them memory-mapped from it.
 
@@ -179,14 +178,6 @@ def keep_vectors(
     with create_folder(path, "vectors", overwrite=overwrite) as folder:
         folder.finish(config=dict(config), inputs=inputs, facts=write_vectors(folder, vectors))
     return Vectors.load(path)
-
-
-def _find_gensim(method: str) -> Any:
-    try:
-        from gensim.models import FastText, Word2Vec
-    except ImportError:
-        raise missing_extra("sgns, cbow and fasttext", "gensim", "baselines") from None
-    return FastText if method == "fasttext" else Word2Vec
 
 
 def _find_rate(method: str, config: BaselineConfig) -> float:
@@ -218,39 +209,39 @@ def _read_ids(
     texts: Texts, vocabulary: Vocabulary, config: CorpusConfig, scratch: Path, options: RunOptions
 ) -> NDArray[np.uint32]:
     """Return the text as ids of the vocabulary, with BREAK between sentences, memory-mapped from a scratch file."""
-    encoded = encode_corpus(texts, config, scratch=scratch, threads=options.thread_count, progress=options.progress)
-    file = scratch / "ids.npy"
-    ids = encoded.write_ids(vocabulary, keep_gaps=False, path=file, threads=options.thread_count)
+    threads = options.thread_count
+    encoded = encode_corpus(texts, config, scratch=scratch, threads=threads, progress=options.progress)
+    ids = encoded.write_ids(vocabulary, keep_gaps=False, path=scratch / "ids.npy", threads=threads)
     if len(ids) == 0:
         raise VocabularyError(f"none of the {len(vocabulary):,} tokens of the vocabulary occurs in the text")
     return np.asarray(ids)
 
 
+def _count_words(ids: NDArray[np.uint32], vocabulary: Vocabulary) -> dict[str, int]:
+    """Return how often each word of the vocabulary occurs in the text, without words that do not occur."""
+    counts = np.zeros(len(vocabulary), np.int64)
+    for start in range(0, len(ids), 1 << 24):
+        part = ids[start : start + (1 << 24)]
+        counts += np.bincount(part[part != BREAK], minlength=len(counts))
+
+    return {vocabulary[n]: int(counts[n]) for n in np.flatnonzero(counts).tolist()}
+
+
+@dataclass(frozen=True, slots=True)
 class _Sentences:
     """An iterable over sentences, as gensim requires: each iteration starts from the beginning."""
 
-    def __init__(self, ids: NDArray[np.uint32], vocabulary: Vocabulary, should_stop: StopRequest) -> None:
-        self.ids = ids
-        self.vocabulary = vocabulary
-        self.should_stop = should_stop
-        self.breaks = np.flatnonzero(ids == BREAK)
-        self.token_count = len(ids) - len(self.breaks)
-        self.task: Task | None = None
-
-    def counts(self) -> dict[str, int]:
-        """Return how often each word of the vocabulary occurs in the text, without words that do not occur."""
-        counts = np.zeros(len(self.vocabulary), np.int64)
-        for start in range(0, len(self.ids), 1 << 24):
-            part = self.ids[start : start + (1 << 24)]
-            counts += np.bincount(part[part != BREAK], minlength=len(counts))
-
-        return {self.vocabulary[n]: int(counts[n]) for n in np.flatnonzero(counts).tolist()}
+    ids: NDArray[np.uint32]
+    vocabulary: Vocabulary
+    should_stop: StopRequest
+    task: Task
 
     def __iter__(self) -> Iterator[list[str]]:
         find = self.vocabulary.tokens.__getitem__
+        breaks = np.flatnonzero(self.ids == BREAK).tolist()
         unreported = 0
 
-        for before, stop in pairwise([-1, *self.breaks.tolist(), len(self.ids)]):
+        for before, stop in pairwise([-1, *breaks, len(self.ids)]):
             if self.should_stop():
                 return
 
@@ -260,31 +251,9 @@ class _Sentences:
                 unreported += len(sentence)
 
             if unreported >= TOKENS_PER_REPORT:
-                self._report(unreported)
+                self.task.advance(unreported)
                 unreported = 0
-        self._report(unreported)
-
-    def _report(self, tokens: int) -> None:
-        if self.task is not None:
-            self.task.advance(tokens)
-
-
-def _train(model: Any, sentences: _Sentences, epochs: int, job: str, options: RunOptions) -> None:
-    model.build_vocab_from_freq(sentences.counts())
-    with track(options.progress, job, epochs * sentences.token_count, "tokens") as sentences.task:
-        model.train(sentences, total_words=sentences.token_count, epochs=epochs)
-
-
-@contextlib.contextmanager
-def _quiet_gensim() -> Iterator[None]:
-    """Suppress gensim's warnings about small texts and about texts that end early after a stop request."""
-    logger = logging.getLogger("gensim")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+        self.task.advance(unreported)
 
 
 def vectors_of_words(model: Any, vocabulary: Vocabulary) -> NDArray[np.float32]:

@@ -7,7 +7,6 @@ else is evaluated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,17 +19,17 @@ Doubles = NDArray[np.float64]
 _MAX_CELLS = 1 << 17  # draws x items computed at a time: a few arrays of 1 MiB, which fit in the caches
 
 
-def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS, seed: int = SEED) -> Interval | None:
+def correlation_interval(x: ArrayLike, y: ArrayLike, *, draws: int = DRAWS) -> Interval | None:
     """Return the 95 % interval of Spearman's rho, or None if no resampling has a defined rho.
 
     >>> low, high = correlation_interval(range(50), [n + 7 * (n % 5) for n in range(50)])
     >>> 0.7 < low < high < 1
     True
     """
-    return percentile_interval(draw_correlations([x], y, draws=draws, seed=seed)[0])
+    return percentile_interval(draw_correlations([x], y, draws=draws)[0])
 
 
-def share_interval(right: int, items: int, *, draws: int = DRAWS, seed: int = SEED) -> Interval | None:
+def share_interval(right: int, items: int, *, draws: int = DRAWS) -> Interval | None:
     """Return the 95 % interval of the fraction of right items, or None if there are no items.
 
     If k of n items are right, the number of right items in a resampling has a binomial distribution, so items need not
@@ -39,9 +38,9 @@ def share_interval(right: int, items: int, *, draws: int = DRAWS, seed: int = SE
     >>> share_interval(50, 100)
     (0.4, 0.6)
     """
-    if items == 0 or draws == 0:
+    if items == 0:
         return None
-    return percentile_interval(np.random.default_rng(seed).binomial(items, right / items, draws) / items)
+    return percentile_interval(np.random.default_rng(SEED).binomial(items, right / items, draws) / items)
 
 
 def draw_share_differences(
@@ -88,22 +87,21 @@ def draw_correlations(
     The value is NaN if a resampling has fewer than two different values. Values are ranked within each resampling;
     equal values, including an item drawn twice, share their average rank.
     """
-    values = [np.asarray(column, np.float64) for column in columns]
+    values = [np.asarray(column, np.float64) for column in (*columns, target)]
+    if len(values[0]) < 2 or draws == 0:
+        return np.full((len(columns), draws), np.nan)
 
     # Sort the items by the first column: its ranks are then a cumulative sum without indexing.
-    order = np.argsort(values[0], kind="stable") if values else np.empty(0, np.intp)
-    rankers = [_Ranker.of(column[order]) for column in [*values, np.asarray(target, np.float64)]]
-
+    order = np.argsort(values[0], kind="stable")
+    rankers = [_Ranker(column[order]) for column in values]
     parts = [_correlate_ranks(rankers, counts) for counts in _resample(len(order), draws, seed)]
-    return np.concatenate(parts, axis=1) if parts else np.empty((len(values), 0))
+    return np.concatenate(parts, axis=1)
 
 
 def _resample(items: int, draws: int, seed: int) -> Iterator[Doubles]:
     """Yield how often each item was drawn, as arrays (draws, items) that fit in the caches."""
     rng = np.random.default_rng(seed)
-    draws_per_chunk = max(1, _MAX_CELLS // max(items, 1))
-    if items < 2:
-        return
+    draws_per_chunk = max(1, _MAX_CELLS // items)
 
     for start in range(0, draws, draws_per_chunk):
         rows = min(draws_per_chunk, draws - start)
@@ -112,27 +110,26 @@ def _resample(items: int, draws: int, seed: int) -> Iterator[Doubles]:
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
 class _Ranker:
-    """Ranks resampled values; items with equal values form a group, and groups have ascending order."""
+    """Ranks resampled values; items with equal values form a group, and groups have ascending order.
 
-    order: NDArray[np.intp] | None  # items by ascending value; None if they already are
-    starts: NDArray[np.intp] | None  # first item of each group in `order`; None if all values differ
-    group_of: NDArray[np.intp] | None  # group of each item; None if the group of item n is n
+    The items are sorted once, and the ranks of a resampling are cumulative sums of how often each item was drawn.
+    scipy.stats.bootstrap would sort every resampling, which takes seven times as long with 3,000 pairs.
+    """
 
-    @classmethod
-    def of(cls, values: Doubles) -> _Ranker:
+    def __init__(self, values: Doubles) -> None:
         order = np.argsort(values, kind="stable")
-        ordered = values[order]
-        is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(values) else np.empty(0, bool)
+        is_first = np.diff(values[order], prepend=-np.inf) > 0
         group_of = np.empty(len(values), np.intp)
         group_of[order] = np.cumsum(is_first) - 1
 
         is_ordered = bool((order == np.arange(len(order))).all())
-        is_plain = is_ordered and bool(is_first.all())
-        starts = None if is_first.all() else np.flatnonzero(is_first)
+        all_differ = bool(is_first.all())
 
-        return cls(None if is_ordered else order, starts, None if is_plain else group_of)
+        # None where the indices would be 0, 1, 2, ..., to save copies.
+        self.order = None if is_ordered else order  # items by ascending value
+        self.starts = None if all_differ else np.flatnonzero(is_first)  # first item of each group in `order`
+        self.group_of = None if is_ordered and all_differ else group_of  # group of each item
 
     def rank(self, counts: Doubles) -> tuple[Doubles, Doubles]:
         """Return the centered rank of each item in each resampling, and the sum of squares of these ranks.

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from swivel.errors import EvaluationError
-from swivel.evaluation.analogies import AnalogyResult, Flags
 from swivel.evaluation.bootstrap import (
     DRAWS,
     SEED,
@@ -25,9 +24,9 @@ from swivel.evaluation.bootstrap import (
     percentile_interval,
     two_sided_p,
 )
-from swivel.evaluation.categories import CategoryResult
-from swivel.evaluation.report import Report, Result, Row, draw_figure, draw_interval
-from swivel.evaluation.similarity import SimilarityResult, rank_correlation
+from swivel.evaluation.report import Report, Row, draw_figure, draw_interval
+from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SimilarityResult
+from swivel.evaluation.scores import rank_correlation
 
 COMPARISON_HEADER = ("set", "first", "second", "difference", "95 % interval", "p", "items")
 
@@ -70,54 +69,49 @@ def compare_reports(a: Report, b: Report, *, seed: int = SEED, draws: int = DRAW
         )
 
     counts_unknown = "wrong" in (a.rules.unknown, b.rules.unknown)
-    return tuple(_compare(*pair, counts_unknown, _Resampling(draws, seed)) for pair in common)
+    return tuple(_compare(*pair, counts_unknown, draws, seed) for pair in common)
 
 
-@dataclass(frozen=True, slots=True)
-class _Resampling:
-    draws: int
-    seed: int
-
-
-def _compare(first: Result, second: Result, counts_unknown: bool, resampling: _Resampling) -> Comparison:
+def _compare(first: Result, second: Result, counts_unknown: bool, draws: int, seed: int) -> Comparison:
     if first.items == second.items:
         match first, second:
             case SimilarityResult() as one, SimilarityResult() as other if np.array_equal(one.scores, other.scores):
-                return _compare_similarity(one, other, resampling)
+                return _compare_similarity(one, other, draws, seed)
             case AnalogyResult() as one, AnalogyResult() as other if counts_unknown and one.known and other.known:
-                return _compare_shares(one, one.is_right, other.is_right, resampling)
+                return _compare_shares(one, one.is_right, other.is_right, draws, seed)
             case (AnalogyResult() | CategoryResult()) as one, (AnalogyResult() | CategoryResult()) as other:
                 both = one.is_known & other.is_known
-                return _compare_shares(one, one.is_right[both], other.is_right[both], resampling)
+                return _compare_shares(one, one.is_right[both], other.is_right[both], draws, seed)
     raise EvaluationError(f"{first.name}: the two reports have different items; evaluate both on the same set")
 
 
-def _compare_similarity(first: SimilarityResult, second: SimilarityResult, resampling: _Resampling) -> Comparison:
+def _compare_similarity(first: SimilarityResult, second: SimilarityResult, draws: int, seed: int) -> Comparison:
     both = ~np.isnan(first.cosines) & ~np.isnan(second.cosines)
     columns = [first.cosines[both], second.cosines[both]]
     scores = first.scores[both]
 
     one, other = (rank_correlation(column, scores) for column in columns)
-    drawn = draw_correlations(columns, scores, draws=resampling.draws, seed=resampling.seed)
-    return _conclude(first, (one, other), drawn[0] - drawn[1], int(both.sum()))
+    drawn = draw_correlations(columns, scores, draws=draws, seed=seed)
+    return _conclude(first, one, other, drawn[0] - drawn[1], len(scores))
 
 
-def _compare_shares(result: Result, first: Flags, second: Flags, resampling: _Resampling) -> Comparison:
+def _compare_shares(result: Result, first: Flags, second: Flags, draws: int, seed: int) -> Comparison:
     if len(first) == 0:
-        return _conclude(result, (None, None), np.empty(0), 0)
+        return _conclude(result, None, None, np.empty(0), 0)
 
-    drawn = draw_share_differences(first, second, draws=resampling.draws, seed=resampling.seed)
-    return _conclude(result, (float(first.mean()), float(second.mean())), drawn, len(first))
+    drawn = draw_share_differences(first, second, draws=draws, seed=seed)
+    return _conclude(result, float(first.mean()), float(second.mean()), drawn, len(first))
 
 
-def _conclude(result: Result, figures: tuple[float | None, float | None], drawn: Doubles, items: int) -> Comparison:
-    one, other = figures
-    if one is None or other is None:
-        return Comparison(result.name, result.kind, one, other, None, None, None, items)
-
-    interval = percentile_interval(drawn)
-    p_value = None if interval is None else two_sided_p(drawn)
-    return Comparison(result.name, result.kind, one, other, one - other, interval, p_value, items)
+def _conclude(result: Result, first: float | None, second: float | None, drawn: Doubles, items: int) -> Comparison:
+    """Return the comparison of two figures, given resampled differences."""
+    difference = interval = p_value = None
+    if first is not None and second is not None:
+        difference = first - second
+        interval = percentile_interval(drawn)
+    if interval is not None:
+        p_value = two_sided_p(drawn)
+    return Comparison(result.name, result.kind, first, second, difference, interval, p_value, items)
 
 
 def tabulate_comparisons(comparisons: Iterable[Comparison]) -> list[Row]:

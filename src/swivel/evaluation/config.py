@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, choice, config_field, one_of
+from swivel.config import FLAG, NATURAL, POSITIVE_INT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
 from swivel.vectors import Vectors
 from swivel.vectors.vectors import METHODS
@@ -23,25 +23,21 @@ class EvaluationConfig:
     'skip'
     """
 
-    method: str = choice("3cosadd", "how analogies are answered", *METHODS)
-    unknown: str = choice(
-        "wrong", "questions with an unknown word count as wrong (the paper's rule) or are skipped", "wrong", "skip"
+    method: str = config_field("3cosadd", "how analogies are answered", one_of(*METHODS))
+    unknown: str = config_field(
+        "wrong",
+        "questions with an unknown word count as wrong (the paper's rule) or are skipped",
+        one_of("wrong", "skip"),
     )
-    unknown_pairs: str = choice(
+    unknown_pairs: str = config_field(
         "skip",
         "pairs with an unknown word are skipped (the paper's rule), count with a cosine of zero, or use the mean "
         "vector for the unknown word",
-        "skip",
-        "zero",
-        "mean",
+        one_of("skip", "zero", "mean"),
     )
-    top: int | None = config_field(
-        None, "only the first N, most frequent words count as known", POSITIVE_INT, optional=True
-    )
+    top: int | None = config_field(None, "only the first N, most frequent words count as known", POSITIVE_INT)
     lowercase: bool = config_field(True, "lower-case the words of the data sets", FLAG)
-    half: str | None = config_field(
-        None, "use only one half of every data set", one_of(*HALVES), choices=HALVES, optional=True
-    )
+    half: str | None = config_field(None, "use only one half of every data set", one_of(*HALVES))
     draws: int = config_field(10_000, "bootstrap resamplings per interval; 0 for no intervals", NATURAL)
 
     def __post_init__(self) -> None:
@@ -57,11 +53,8 @@ def find_ids(vectors: Vectors, words: tuple[str, ...], rules: EvaluationConfig) 
     ids = vectors.vocabulary.ids
     limit = rules.known_words(vectors)
 
-    result = []
-    for word in words:
-        number = ids.get(word, limit)
-        result.append(number if number < limit else -1)
-    return result
+    numbers = [ids.get(word, limit) for word in words]
+    return [number if number < limit else -1 for number in numbers]
 
 
 def change_rules(rules: EvaluationConfig | None, changes: Mapping[str, Any]) -> EvaluationConfig:

@@ -8,12 +8,15 @@ lines of the form `: name` may start sections of analogies.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import NoReturn
 
-from swivel.errors import EvaluationError, clear_errors
+from swivel.errors import ConfigError, EvaluationError, clear_errors
+from swivel.evaluation.config import HALVES
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
 
 SUFFIXES = (".tsv", ".txt")
@@ -39,40 +42,17 @@ class SimilaritySet:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
-    """One section of analogies: a is to b as c is to d."""
-
-    section: str
-    words: tuple[FourWords, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class AnalogySet:
-    """Analogies by section.
-
-    `order` has the position in the file of each question, section after section; it is empty if the two orders are
-    equal.
-    """
+    """Questions "a is to b as c is to d", and the name of the section of each of them."""
 
     name: str
-    sections: tuple[Questions, ...]
-    order: tuple[int, ...] = ()
+    questions: tuple[FourWords, ...]
+    sections: tuple[str, ...]
 
     @property
     def size(self) -> int:
         """Number of questions."""
-        return sum(len(section.words) for section in self.sections)
-
-    @property
-    def rows(self) -> list[tuple[int, FourWords]]:
-        """Section number and words of each question, in the order of the file."""
-        rows = []
-        for number, section in enumerate(self.sections):
-            rows += [(number, words) for words in section.words]
-
-        if not self.order:
-            return rows
-        return [row for _, row in sorted(zip(self.order, rows, strict=True))]
+        return len(self.questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +80,28 @@ class FoundSets:
     left_out: tuple[Path, ...] = ()
 
 
-@dataclass(slots=True)
-class _SetReader:
-    """The lines of a file, and the number of the current line for error messages."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a file that is not empty, and its number for error messages."""
 
     path: Path
-    number: int = 0
-    lines: list[tuple[int, str]] = field(default_factory=list)
-    lowercase: bool = True
+    number: int
+    text: str
 
-    @property
-    def name(self) -> str:
-        return name_set(self.path)
+    def columns(self) -> list[str]:
+        """Return the columns, separated by tabs or, if there is no tab, by spaces."""
+        return [column.strip() for column in self.text.split("\t")] if "\t" in self.text else self.text.split()
 
-    def each_line(self) -> Iterator[str]:
-        for number, line in self.lines:
-            self.number = number
-            yield line
+    def section(self) -> str | None:
+        """Return the name in a `: name` line, or None for other lines."""
+        return self.text[1:].strip() if self.text == ":" or self.text.startswith((": ", ":\t")) else None
 
-    def word(self, text: str) -> str:
-        return text.lower() if self.lowercase else text
+    def take(self, count: int, expected: str) -> list[str]:
+        """Return `count` columns, or raise an error if the line has another number of them or an empty one."""
+        columns = self.columns()
+        if len(columns) != count or "" in columns:
+            self.fail(f"expected {expected}, got {self.text!r}")
+        return columns
 
     def fail(self, message: str) -> NoReturn:
         raise EvaluationError(f"{self.path}, line {self.number}: {message}")
@@ -134,29 +116,32 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
     files: dict[Path, tuple[Path, bool]] = {}  # by resolved path, so that a file listed twice is read once
     for path in paths:
-        for file in _list_files(path):
-            files[file.resolve()] = file, path.is_dir()
+        if not path.is_dir():
+            files[path.resolve()] = path, False
+            continue
+        for file in sorted(path.iterdir()):
+            if file.suffix.lower() in SUFFIXES and file.is_file():
+                files[file.resolve()] = file, True
 
     sets: dict[str, tuple[Path, TestSet]] = {}
     left_out: list[Path] = []
 
     for file, is_from_folder in files.values():
-        reader = _open_reader(file, lowercase)
-        if is_from_folder and _kind_of(reader) is None and reader.name not in PAPER_ORDER:
+        name = name_set(file)
+        lines = _read_lines(file)
+        if is_from_folder and _find_parser(lines) is None and name not in PAPER_ORDER:
             left_out.append(file)
             continue
 
-        if reader.name in sets:
-            raise EvaluationError(
-                f"{file}: the set {reader.name!r} was already read from {sets[reader.name][0]}; rename one of them"
-            )
-        sets[reader.name] = file, _read_lines(reader)
+        if name in sets:
+            raise EvaluationError(f"{file}: the set {name!r} was already read from {sets[name][0]}; rename one of them")
+        sets[name] = file, _parse(file, lines, lowercase)
 
     if not sets:
         raise EvaluationError(f"{', '.join(map(str, paths)) or 'no files'}: no test sets found; {EXPECTED}")
 
-    ordered = sorted((test_set for _, test_set in sets.values()), key=_paper_position)
-    return FoundSets(tuple(ordered), tuple(left_out))
+    names = [*PAPER_ORDER, *sorted(sets.keys() - set(PAPER_ORDER))]
+    return FoundSets(tuple(sets[name][1] for name in names if name in sets), tuple(left_out))
 
 
 def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
@@ -169,154 +154,133 @@ def read_set(path: str | Path, *, lowercase: bool = True) -> TestSet:
     ...     read_set(file)
     SimilaritySet(name='pairs', pairs=(('tiger', 'cat'),), scores=(7.35,))
     """
-    return _read_lines(_open_reader(Path(path), lowercase))
+    path = Path(path)
+    return _parse(path, _read_lines(path), lowercase)
 
 
-def group_questions(name: str, rows: Sequence[tuple[str, FourWords]]) -> AnalogySet:
-    """Return a set of analogies from questions with their sections, in the order of the file.
+def split_set(test_set: TestSet, half: str) -> TestSet:
+    """Return the half of a set with the name `tune` or `report`.
 
-    >>> words = ("a", "b", "c", "d")
-    >>> group_questions("q", [("x", words), ("y", words), ("x", words)]).order
-    (0, 2, 1)
+    Similarity and categories are split by line: odd lines are for tuning, even lines for the report. Analogies are
+    split by pairs of words: the checksum of a pair, in either order, assigns it to a half. A question belongs to a half
+    if both its pairs (a, b) and (c, d) do, and to none otherwise, so that no pair of a reported question occurs in the
+    tuning half.
+
+    >>> split_set(SimilaritySet("p", (("a", "b"), ("c", "d"), ("e", "f")), (1, 2, 3)), "tune").pairs
+    (('a', 'b'), ('e', 'f'))
     """
-    positions: dict[str, list[int]] = {}
-    for position, (section, _) in enumerate(rows):
-        positions.setdefault(section, []).append(position)
+    if half not in HALVES:
+        raise ConfigError(f"half must be one of {', '.join(HALVES)}, got {half!r}")
 
-    sections: list[Questions] = []
-    order: list[int] = []
-    for section, members in positions.items():
-        sections.append(Questions(section, tuple(rows[n][1] for n in members)))
-        order += members
-
-    is_file_order = order == list(range(len(order)))
-    return AnalogySet(name, tuple(sections), () if is_file_order else tuple(order))
-
-
-def _paper_position(test_set: TestSet) -> tuple[int, str]:
-    name = test_set.name
-    return (PAPER_ORDER.index(name) if name in PAPER_ORDER else len(PAPER_ORDER), name)
+    lines = slice(HALVES.index(half), None, len(HALVES))
+    match test_set:
+        case SimilaritySet(name, pairs, scores):
+            return SimilaritySet(name, pairs[lines], scores[lines])
+        case CategorySet(name, words, categories):
+            return CategorySet(name, words[lines], categories[lines])
+        case AnalogySet(name, questions, sections):
+            is_in_half = [half_of_pair(a, b) == half_of_pair(c, d) == half for a, b, c, d in questions]
+            return AnalogySet(name, tuple(compress(questions, is_in_half)), tuple(compress(sections, is_in_half)))
 
 
-def _list_files(path: Path) -> list[Path]:
-    """Return the files of a folder that may be test sets, or the path itself if it is a file."""
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+def half_of_pair(first: str, second: str) -> str:
+    """Return the half of a pair of words; it depends neither on their order nor on the machine."""
+    return HALVES[zlib.crc32(" ".join(sorted((first, second))).encode()) % 2]
 
 
-def _open_reader(path: Path, lowercase: bool) -> _SetReader:
+def _read_lines(path: Path) -> list[_Line]:
     with clear_errors(path, EvaluationError):
         data = path.read_bytes()
 
-    reader = _SetReader(path, lowercase=lowercase)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        reader.number = data.count(b"\n", 0, error.start) + 1
-        reader.fail(f"not valid UTF-8 (byte 0x{data[error.start]:02x})")
+        number = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        raise EvaluationError(f"{path}, line {number}: not valid UTF-8 (byte 0x{byte:02x})") from error
 
     # Not splitlines(), which also splits at U+0085 and other separators.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    reader.lines = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    return reader
+    return [_Line(path, number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _split_columns(line: str) -> list[str]:
-    return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
+# A parser makes a test set from its name, its lines, and a function that spells words as the vocabulary does.
+_Spell = Callable[[str], str]
+_Parser = Callable[[str, Sequence[_Line], _Spell], TestSet]
 
 
-def _kind_of(reader: _SetReader) -> Callable[[_SetReader], TestSet] | None:
-    """Return the function that reads the file, chosen by its first line, or None."""
-    if not reader.lines:
+def _parse(path: Path, lines: Sequence[_Line], lowercase: bool) -> TestSet:
+    if not lines:
+        raise EvaluationError(f"{path}: the file is empty; {EXPECTED}")
+    parser = _find_parser(lines)
+    if parser is None:
+        lines[0].fail(f"{EXPECTED}, got {lines[0].text!r}")
+    return parser(name_set(path), lines, str.lower if lowercase else str)
+
+
+def _find_parser(lines: Sequence[_Line]) -> _Parser | None:
+    """Return the parser for a file, chosen by its first line, or None."""
+    if not lines:
         return None
 
-    reader.number, first = reader.lines[0]
-    if _section_of(first) is not None:
-        return _read_analogies
+    first = lines[0]
+    if first.section() is not None:
+        return _parse_analogies
 
-    width = len(_split_columns(first))
-    if width == 2 and "\t" in first:  # Two words without a tab are more likely to be plain text.
-        return _read_categories
+    width = len(first.columns())
+    if width == 2 and "\t" in first.text:  # Two words without a tab are more likely to be plain text.
+        return _parse_categories
     if width == 3:
-        return _read_similarity
-    return _read_analogies if width in (4, 5) else None
+        return _parse_similarity
+    return _parse_analogies if width in (4, 5) else None
 
 
-def _read_lines(reader: _SetReader) -> TestSet:
-    if not reader.lines:
-        raise EvaluationError(f"{reader.path}: the file is empty; {EXPECTED}")
-    read = _kind_of(reader)
-    if read is None:
-        reader.fail(f"{EXPECTED}, got {reader.lines[0][1]!r}")
-    return read(reader)
-
-
-def _check_columns(reader: _SetReader, line: str, count: int, expected: str) -> list[str]:
-    columns = _split_columns(line)
-    if len(columns) != count or "" in columns:
-        reader.fail(f"expected {expected}, got {line!r}")
-    return columns
-
-
-def _read_similarity(reader: _SetReader) -> SimilaritySet:
+def _parse_similarity(name: str, lines: Sequence[_Line], spell: _Spell) -> SimilaritySet:
     pairs = []
     scores = []
 
-    for line in reader.each_line():
-        first, second, text = _check_columns(reader, line, 3, "word1 word2 score")
+    for line in lines:
+        first, second, text = line.take(3, "word1 word2 score")
         try:
             score = float(text)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            reader.fail(f"expected a number as the score, got {text!r}")
+            line.fail(f"expected a number as the score, got {text!r}")
 
-        pairs.append((reader.word(first), reader.word(second)))
+        pairs.append((spell(first), spell(second)))
         scores.append(score)
 
-    return SimilaritySet(reader.name, tuple(pairs), tuple(scores))
+    return SimilaritySet(name, tuple(pairs), tuple(scores))
 
 
-def _read_categories(reader: _SetReader) -> CategorySet:
-    rows = [_check_columns(reader, line, 2, "word and category, separated by a tab") for line in reader.each_line()]
-    return CategorySet(reader.name, tuple(reader.word(word) for word, _ in rows), tuple(kind for _, kind in rows))
+def _parse_categories(name: str, lines: Sequence[_Line], spell: _Spell) -> CategorySet:
+    rows = [line.take(2, "word and category, separated by a tab") for line in lines]
+    return CategorySet(name, tuple(spell(word) for word, _ in rows), tuple(category for _, category in rows))
 
 
-def _section_of(line: str) -> str | None:
-    """Return the name in a `: name` line, or None for other lines."""
-    return line[1:].strip() if line == ":" or line.startswith((": ", ":\t")) else None
-
-
-def _read_analogies(reader: _SetReader) -> AnalogySet:
-    rows: list[tuple[str, FourWords]] = []
+def _parse_analogies(name: str, lines: Sequence[_Line], spell: _Spell) -> AnalogySet:
+    questions: list[FourWords] = []
+    sections: list[str] = []
     section = ""
     width = 0  # columns per line, set by the first question
 
-    for line in reader.each_line():
-        header = _section_of(line)
+    for line in lines:
+        header = line.section()
         if header is not None:
             section = header
             continue
 
         if width == 0:
-            width = 5 if len(_split_columns(line)) == 5 else 4
-        expected = "a b c d section" if width == 5 else "a b c d"
-        columns = _check_columns(reader, line, width, expected)
+            width = 5 if len(line.columns()) == 5 else 4
+        columns = line.take(width, "a b c d section" if width == 5 else "a b c d")
 
-        a, b, c, d = map(reader.word, columns[:4])
-        rows.append((columns[4] if width == 5 else section, (a, b, c, d)))
+        a, b, c, d = map(spell, columns[:4])
+        questions.append((a, b, c, d))
+        sections.append(columns[4] if width == 5 else section)
 
-    if not rows:
-        reader.fail("the file has sections but no questions; expected a b c d")
-    return group_questions(reader.name, _name_sections(reader.name, rows))
-
-
-def _name_sections(name: str, rows: list[tuple[str, FourWords]]) -> list[tuple[str, FourWords]]:
-    """Return questions with a section each: if the file has none, that of the published set or the name of the set."""
-    labels = None
-    if not any(section for section, _ in rows):
-        labels = published_sections(name, len(rows))
-    if labels is None:
-        labels = [section or name for section, _ in rows]
-    return [(label, words) for label, (_, words) in zip(labels, rows, strict=True)]
+    if not questions:
+        lines[-1].fail("the file has sections but no questions; expected a b c d")
+    if not any(sections):
+        sections = published_sections(name, len(questions)) or sections
+    return AnalogySet(name, tuple(questions), tuple(section or name for section in sections))

@@ -43,51 +43,21 @@ class SetSource:
         return f"{host}/{self.repository}/{self.commit}/{self.path}"
 
 
-# The test sets of Levy, Goldberg and Dagan (2015), which the paper uses, in the order of its table.
-SOURCES = (
-    SetSource(
-        "ws353_similarity",
-        "testsets/similarity/ws353_similarity.txt",
-        "f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107",
-    ),
-    SetSource(
-        "ws353_relatedness",
-        "testsets/similarity/ws353_relatedness.txt",
-        "66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa",
-    ),
-    SetSource(
-        "men",
-        "testsets/similarity/bruni_men.txt",
-        "4596e169dd237228ca7701dde33585ca93263506ce7fca9de0f951aaab1aae36",
-    ),
-    SetSource(
-        "mturk",
-        "testsets/similarity/radinsky_mturk.txt",
-        "a916fd82b98e68206873309a06fe0535424753388b3f7a8c04af6742331f6bbe",
-    ),
-    SetSource(
-        "rare_words",
-        "testsets/similarity/luong_rare.txt",
-        "c07cd977f8439c02632351ec01263f2cb0509141efe24407f7dd9f3234b9708e",
-    ),
-    SetSource(
-        "simlex999",
-        "testsets/similarity/sim999.txt",
-        "48a3b83c1db2af18fc16dc73bc1074cdc46c9a6bdce0fee8365cceab6e4b307e",
-    ),
-    SetSource(
-        "google_analogies",
-        "testsets/analogy/google.txt",
-        "3c74b4af2299804667b2ff2f76a5e2378c7dc42ba07df13050eba37ec3b2667e",
-    ),
-    SetSource(
-        "msr_analogies",
-        "testsets/analogy/msr.txt",
-        "6e8d8a1d83165250631e5d74689837ab11bd00b7547a1d5e7000fa8bb4e259ef",
-    ),
-)
+# The test sets of Levy, Goldberg and Dagan (2015) in the order of the paper's table: checksum, file and our name.
+_PUBLISHED = """
+f1da938998863c94e53f72f984a5c6e215f0b46c323aae8f0f4930703a339107 similarity/ws353_similarity.txt ws353_similarity
+66a7c88100624d0a391605ff61ce84e11d11ee620d51ec0298da49592838f8fa similarity/ws353_relatedness.txt ws353_relatedness
+4596e169dd237228ca7701dde33585ca93263506ce7fca9de0f951aaab1aae36 similarity/bruni_men.txt men
+a916fd82b98e68206873309a06fe0535424753388b3f7a8c04af6742331f6bbe similarity/radinsky_mturk.txt mturk
+c07cd977f8439c02632351ec01263f2cb0509141efe24407f7dd9f3234b9708e similarity/luong_rare.txt rare_words
+48a3b83c1db2af18fc16dc73bc1074cdc46c9a6bdce0fee8365cceab6e4b307e similarity/sim999.txt simlex999
+3c74b4af2299804667b2ff2f76a5e2378c7dc42ba07df13050eba37ec3b2667e analogy/google.txt google_analogies
+6e8d8a1d83165250631e5d74689837ab11bd00b7547a1d5e7000fa8bb4e259ef analogy/msr.txt msr_analogies
+"""
+_ROWS = [line.split() for line in _PUBLISHED.strip().splitlines()]
+SOURCES = tuple(SetSource(name, f"testsets/{file}", sha256) for sha256, file, name in _ROWS)
 PAPER_ORDER = tuple(source.name for source in SOURCES)
-_OUR_NAMES = {PurePosixPath(source.path).stem: source.name for source in SOURCES}
+_OUR_NAMES = {Path(source.file).stem: source.name for source in SOURCES}
 
 # The published files contain questions without sections. Each entry has the names of sections that alternate line by
 # line, and their total number of lines.
@@ -143,41 +113,35 @@ def fetch_sets(
     EvaluationError
         If a file is missing and cannot be downloaded, or has a wrong checksum.
     """
-    cache = _open_cache(sources, host)
-    missing = [source for source in sources if not _is_cached(cache, source)]
-    if missing:
-        progress.message(f"downloading {', '.join(source.file for source in missing)} into {cache.abspath}")
-
-    with _quiet_pooch():
-        for number, source in enumerate(missing):
-            _fetch(cache, source, missing[number:])
-
-    return tuple(Path(cache.abspath) / source.file for source in sources)
-
-
-def _open_cache(sources: Sequence[SetSource], host: str) -> Pooch:
     try:
         import pooch
     except ImportError as error:
         raise missing_extra("the paper's test sets", "pooch", "evaluate") from error
 
-    return pooch.create(
+    cache = pooch.create(
         path=Path(pooch.os_cache("swivel")) / "evaluation",
         base_url="",
         env=FOLDER_VARIABLE,
         registry={source.file: f"sha256:{source.sha256}" for source in sources},
         urls={source.file: source.url(host) for source in sources},
     )
+    files = {source: Path(cache.abspath) / source.file for source in sources}
+
+    missing = []
+    for source, file in files.items():
+        if not file.is_file() or pooch.file_hash(str(file)) != source.sha256:
+            missing.append(source)
+    if missing:
+        progress.message(f"downloading {', '.join(source.file for source in missing)} into {cache.abspath}")
+
+    with errors_only(pooch.get_logger()):
+        for number, source in enumerate(missing):
+            _download(cache, source, missing[number:])
+
+    return tuple(files.values())
 
 
-def _is_cached(cache: Pooch, source: SetSource) -> bool:
-    import pooch
-
-    file = Path(cache.abspath) / source.file
-    return file.is_file() and pooch.file_hash(str(file)) == source.sha256
-
-
-def _fetch(cache: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
+def _download(cache: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
     try:
         cache.fetch(source.file)
     except ValueError as error:  # pooch raises it for a wrong checksum
@@ -202,11 +166,8 @@ def _reason(error: OSError) -> str:
 
 
 @contextmanager
-def _quiet_pooch() -> Iterator[None]:
-    """Suppress the messages that pooch writes to the terminal."""
-    import pooch
-
-    logger = pooch.get_logger()
+def errors_only(logger: logging.Logger) -> Iterator[None]:
+    """Suppress the messages and warnings of a library."""
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

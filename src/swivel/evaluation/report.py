@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from swivel.errors import EvaluationError
-from swivel.evaluation.analogies import AnalogyResult, SectionResult, score_analogies
 from swivel.evaluation.bootstrap import Interval
-from swivel.evaluation.categories import CategoryResult, score_categories
 from swivel.evaluation.config import EvaluationConfig, change_rules
-from swivel.evaluation.datasets import AnalogySet, FoundSets, SimilaritySet, TestSet, find_sets
+from swivel.evaluation.datasets import FoundSets, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
-from swivel.evaluation.similarity import SimilarityResult, score_similarity
-from swivel.evaluation.splits import split_set
+from swivel.evaluation.results import AnalogyResult, Result, SetResult
+from swivel.evaluation.scores import score_set
 from swivel.runtime.progress import SILENT, Progress
 from swivel.vectors import Vectors
 
 TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known", "of")
-NONE_KNOWN = "none known"
-Result = SimilarityResult | AnalogyResult | CategoryResult
 Row = tuple[str, ...]
 
 
@@ -64,34 +60,24 @@ class Report:
 
 
 def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with the first column left-aligned and the others right-aligned.
-
-    >>> print(draw_markdown(("set", "figure"), [("men", "0.750")]))
-    | set | figure |
-    | :-- | --: |
-    | men | 0.750 |
-    """
+    """Return a Markdown table with the first column left-aligned and the others right-aligned."""
     marks = (":--", *["--:"] * (len(header) - 1))
     lines = [[cell.strip().replace("|", "\\|") for cell in row] for row in (header, marks, *rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def draw_figure(figure: float | None) -> str:
-    """Return a figure as text with three decimals, or a dash for None."""
+    """Return a figure with three decimals, or a dash for None."""
     return "-" if figure is None else f"{figure:.3f}"
 
 
 def draw_interval(interval: Interval | None) -> str:
-    """Return an interval as text, or a dash for None.
-
-    >>> draw_interval((0.25, 1.0))
-    '0.250 .. 1.000'
-    """
+    """Return an interval as text, such as `0.250 .. 1.000`, or a dash for None."""
     return "-" if interval is None else f"{interval[0]:.3f} .. {interval[1]:.3f}"
 
 
-def _draw_row(name: str, result: Result | SectionResult) -> Row:
-    interval = draw_interval(result.interval) if result.known else NONE_KNOWN
+def _draw_row(name: str, result: SetResult) -> Row:
+    interval = draw_interval(result.interval) if result.known else "none known"
     return (name, result.measure, draw_figure(result.figure), interval, f"{result.known:,}", f"{result.total:,}")
 
 
@@ -166,28 +152,17 @@ def score_sets(
     EvaluationError
         If no item of any set is known.
     """
-    results = tuple(_score_set(vectors, test_set, rules, progress) for test_set in sets)
-    _report_unknown(results, progress)
-    return results
+    results = tuple(score_set(vectors, test_set, rules, progress=progress) for test_set in sets)
 
-
-def _score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, progress: Progress) -> Result:
-    if isinstance(test_set, SimilaritySet):
-        return score_similarity(vectors, test_set, rules)
-    if isinstance(test_set, AnalogySet):
-        return score_analogies(vectors, test_set, rules, progress=progress)
-    return score_categories(vectors, test_set, rules)
-
-
-def _report_unknown(results: tuple[Result, ...], progress: Progress) -> None:
     unknown = [result.name for result in results if result.known == 0]
     if not any(result.total for result in results):
         raise EvaluationError(f"this half of {', '.join(unknown)} has no items to evaluate: leave out half")
     if len(unknown) == len(results):
         raise nothing_known(unknown)
-
     for name in unknown:
         progress.message(f"{name}: no item is in the vocabulary")
+
+    return results
 
 
 def nothing_known(names: Iterable[str], where: str = "the vocabulary") -> EvaluationError:

@@ -6,7 +6,7 @@ background, `app` and `routes` serve the results, `security` checks every reques
 and makes no network requests.
 """
 
-from swivel.explorer.security import Hosts
+from swivel.explorer.security import is_loopback
 from swivel.explorer.server import PORT, check_extra, listen, name_url, open_exploration, serve
 
-__all__ = ["PORT", "Hosts", "check_extra", "listen", "name_url", "open_exploration", "serve"]
+__all__ = ["PORT", "check_extra", "is_loopback", "listen", "name_url", "open_exploration", "serve"]

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +16,7 @@ from swivel.explorer.assets import PageFile, page_files
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet, View
 from swivel.explorer.queries import NoSuchWord
-from swivel.explorer.security import Guard, Hosts
+from swivel.explorer.security import Guard
 from swivel.runtime.resources import count_cores
 
 
@@ -35,8 +34,8 @@ class Exploration:
         return self.sets[number], self.sets[number].view(key)
 
 
-def make_app(exploration: Exploration, hosts: Hosts) -> Guard:
-    """Return the ASGI application, wrapped in the security checks."""
+def make_app(exploration: Exploration, bound: str) -> Guard:
+    """Return the ASGI application of a server on the address `bound`, wrapped in the security checks."""
     from swivel.explorer.routes import router
 
     @asynccontextmanager
@@ -56,7 +55,7 @@ def make_app(exploration: Exploration, hosts: Hosts) -> Guard:
 
     app.add_exception_handler(SwivelError, _respond_to_error)
     app.add_exception_handler(RequestValidationError, _respond_to_invalid)
-    return Guard(app, hosts)
+    return Guard(app, bound)
 
 
 def _serve_file(file: PageFile) -> Callable[[Request], Response]:
@@ -76,7 +75,6 @@ async def _respond_to_error(request: Request, error: Exception) -> Response:
 
 
 async def _respond_to_invalid(request: Request, error: Exception) -> Response:
-    first: dict[str, Any] = {"loc": ["request"], "msg": "invalid"}
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
     return JSONResponse({"error": f"{first['loc'][-1]}: {first['msg']}"}, 400)

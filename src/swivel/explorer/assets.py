@@ -1,7 +1,4 @@
-"""The files of the page, read into memory once.
-
-The names are a fixed list, so that the path of a request never reaches the file system.
-"""
+"""The files of the page, read into memory once, so that the path of a request never reaches the file system."""
 
 from __future__ import annotations
 
@@ -9,28 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 
-NAMES = (
-    "index.html",
-    "style.css",
-    "icon.svg",
-    "main.js",
-    "api.js",
-    "state.js",
-    "dom.js",
-    "search.js",
-    "neighbours.js",
-    "compare.js",
-    "analogy.js",
-    "map.js",
-    "map_view.js",
-    "points.js",
-)
 _TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 
 
@@ -50,11 +32,11 @@ def page_files() -> dict[str, PageFile]:
     >>> page_files()["index.html"].media_type
     'text/html; charset=utf-8'
     """
-    folder = files("swivel.explorer") / "page"
     table = {}
-    for name in NAMES:
-        data = (folder / name).read_bytes()
-        media_type = _TYPES[name.rpartition(".")[2]]
-        tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-        table[name] = PageFile(data, media_type, tag)
+    for file in (files("swivel.explorer") / "page").iterdir():
+        media_type = _TYPES.get(PurePath(file.name).suffix)
+        if media_type is not None:
+            data = file.read_bytes()
+            tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+            table[file.name] = PageFile(data, media_type, tag)
     return table

@@ -88,19 +88,18 @@ class Map:
         self.clusters: Clusters | None = None
         self.problem = ""
         self.began = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while the principal components are computed
+        self._reduced: Reduced | None = None
 
     def __len__(self) -> int:
         return min(len(self.view.vectors), MAX_POINTS)
-
-    @cached_property
-    def _reduced(self) -> Reduced:
-        return reduce_vectors(self.view.vectors.unit_vectors[: len(self)])
 
     @property
     def reduced(self) -> Reduced:
         """The principal components of the vectors; the first thread computes them and the others wait."""
         with self._lock:
+            if self._reduced is None:
+                self._reduced = reduce_vectors(self.view.vectors.unit_vectors[: len(self)])
             return self._reduced
 
     @cached_property
@@ -115,22 +114,18 @@ class Map:
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the map, the state of UMAP, and the clusters, for JSON."""
-        seconds: float = 0
         if self.umap is not None:
             state = "ready"
-        elif self.problem:
-            state = "missing"
         else:
-            state = "computing"
-            if self.began:
-                seconds = round(time.monotonic() - self.began, 1)
+            state = "missing" if self.problem else "computing"
+        is_running = state == "computing" and self.began > 0
 
         return {
             "points": len(self),
             "total": len(self.view.vectors),
             "umap": state,
             "problem": self.problem,
-            "seconds": seconds,
+            "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
             "clusters": self._describe_clusters(),
         }
 
@@ -147,15 +142,7 @@ class Map:
 
 
 class MapMaker:
-    """Compute maps in background threads, one UMAP at a time, and cache them.
-
-    Parameters
-    ----------
-    cache : Path, optional
-        Folder for finished maps; None disables the cache.
-    compute : callable
-        Function that computes the UMAP coordinates; tests replace it.
-    """
+    """Compute maps in background threads, one UMAP at a time, and save them in the folder `cache`, if it is given."""
 
     def __init__(self, cache: Path | None, compute: Compute = compute_in_process) -> None:
         self._cache = cache

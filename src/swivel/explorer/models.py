@@ -9,20 +9,18 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
+from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
 from swivel.explorer.spelling import Speller
 from swivel.storage import MANIFEST, read_manifest
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
-
-if TYPE_CHECKING:
-    from swivel.counts import Matrix
 
 _EXAMPLE_RANKS = (300, 480, 700, 950, 1_300, 1_900, 2_800)  # common words that are not function words
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
@@ -32,22 +30,7 @@ _ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
 class View:
     """One view of a set of vectors, such as w or w + c, made on first use.
 
-    Parameters
-    ----------
-    key : str
-        Name of the view in requests.
-    label : str
-        Name of the view on the page.
-    make : callable
-        Function that returns the vectors.
-
-    Examples
-    --------
-
-    >>> from swivel.corpus.vocabulary import Vocabulary
-    >>> view = View("w", "w", lambda: Vectors(VectorTable(Vocabulary(["a"]), np.ones((1, 2), np.float32))))
-    >>> view.vectors.vocabulary[0]
-    'a'
+    `key` names it in requests, `label` on the page.
     """
 
     def __init__(self, key: str, label: str, make: Callable[[], Vectors]) -> None:
@@ -87,9 +70,9 @@ class VectorSet:
     """Named vectors, with the matrix of counts they were trained on if it is available."""
 
     def __init__(self, name: str, vectors: Vectors, matrix: Matrix | None = None) -> None:
-        if matrix is not None and matrix.shape[0] != len(vectors):
+        if matrix is not None and matrix.rows.tokens != vectors.vocabulary.tokens:
             raise ConfigError(
-                f"{matrix.path}: {matrix.shape[0]:,} rows, but {name} has {len(vectors):,}: "
+                f"{matrix.path}: its rows are not the words of {name}; "
                 "pass the matrix that these vectors were trained on"
             )
         self.name = name
@@ -120,6 +103,7 @@ class VectorSet:
     def describe(self) -> dict[str, Any]:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
+        examples = [vectors.vocabulary[rank] for rank in _EXAMPLE_RANKS if rank < len(vectors)]
         return {
             "name": self.name,
             "tokens": len(vectors),
@@ -127,15 +111,10 @@ class VectorSet:
             "columns": 0 if vectors.columns is None else len(vectors.columns),
             "has_counts": bool(vectors.vocabulary.counts.any()),
             "has_matrix": self.matrix is not None,
-            "examples": self._choose_examples(),
+            "examples": examples or list(vectors.vocabulary.tokens[:6]),
             "expressions": [text for text in _EXPRESSIONS if all(word in vectors for word in text.split()[::2])],
             "views": [{"key": view.key, "label": view.label} for view in self.views.values()],
         }
-
-    def _choose_examples(self) -> list[str]:
-        tokens = self.vectors.vocabulary.tokens
-        examples = [tokens[rank] for rank in _EXAMPLE_RANKS if rank < len(tokens)]
-        return examples or list(tokens[:6])
 
 
 def _list_views(vectors: Vectors) -> list[View]:
@@ -175,35 +154,14 @@ def _sum_sides(vectors: Vectors) -> VectorTable:
 
 
 def open_set(path: str | Path, matrix: str | Path | None = None) -> VectorSet:
-    """Open vectors and the matrix they were trained on.
+    """Open vectors and the matrix they were trained on, by default the folder `matrix` beside them.
 
-    Parameters
-    ----------
-    path : str or Path
-        Folder or file of vectors.
-    matrix : str or Path, optional
-        Folder of the matrix; by default the folder `matrix` beside the vectors, if they were trained on it.
-
-    Raises
-    ------
-    StorageError
-        The vectors or the matrix cannot be read.
-    ConfigError
-        The rows of `matrix` are not the words of the vectors.
+    Raises StorageError if the vectors or the matrix cannot be read, ConfigError if the rows of `matrix` are not the
+    words of the vectors.
     """
-    from swivel.counts import open_matrix
-
     vectors = open_vectors(path)
     vectors_path = find_vectors(path)
-    if matrix is None:
-        return VectorSet(_name_set(vectors_path), vectors, _find_matrix(vectors_path))
-
-    counts = open_matrix(matrix)
-    if counts.rows.tokens != vectors.vocabulary.tokens:
-        raise ConfigError(
-            f"{matrix}: its rows are not the words of {vectors_path}; "
-            "pass the matrix that these vectors were trained on"
-        )
+    counts = _find_matrix(vectors_path) if matrix is None else open_matrix(matrix)
     return VectorSet(_name_set(vectors_path), vectors, counts)
 
 
@@ -215,8 +173,6 @@ def _name_set(path: Path) -> str:
 
 def _find_matrix(path: Path) -> Matrix | None:
     """Return the matrix beside a folder of vectors if the vectors were trained on it, else None."""
-    from swivel.counts import open_matrix
-
     try:
         trained_on = read_manifest(path).inputs.get("matrix") if (path / MANIFEST).exists() else None
         folder = path.parent / "matrix"

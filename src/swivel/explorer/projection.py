@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import threading
 import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from swivel.runtime.signals import exit_with_parent
 
 Floats = NDArray[np.float32]
 
@@ -121,21 +121,13 @@ def compute_umap(reduced: Reduced) -> Floats:
         return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
 
 
-def _exit_with_parent() -> None:
-    """Exit this process when the server has ended, even if it was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
 def run_umap(server: Connection) -> None:
     """Receive vectors from the server, and send their UMAP coordinates or an error message.
 
     This is the main function of a process with low priority.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which then stops this process.
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    exit_with_parent()
     if hasattr(os, "nice"):
         os.nice(10)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from swivel.errors import ConfigError, UnknownToken
 from swivel.explorer.limits import MAX_TERMS, MAX_TEXT_LENGTH, SHARED_REACH
 from swivel.explorer.models import VectorSet, View
-from swivel.vectors import Expression, Neighbour, Vectors, parse_expression
+from swivel.vectors import Expression, Vectors, parse_expression
 from swivel.vectors.search import EPSILON, best_ids, scale_to_unit, shift_cosine
 
 _CLOSE_SHOWN = 5
@@ -52,47 +52,43 @@ def find_nearest(view: View, asked: Expression, count: int) -> dict[str, Any]:
     All terms are scaled to length 1. The cosine of an answer with the sum is therefore the signed sum of its cosines
     with the terms, divided by the `length` of the sum.
     """
-    _check_terms(view, [*asked.plus, *asked.minus])
+    _find_ids(view, [*asked.plus, *asked.minus])
     vectors = view.vectors
     direction = scale_to_unit(vectors.vector(asked.plus, minus=asked.minus)[None])
-    own = _ids(vectors, [*asked.plus, *asked.minus])
-
-    answers: list[Neighbour] = []
+    scores = np.full(len(vectors), -np.inf, np.float32)  # A direction of zeros has no neighbors.
     if direction.any():
-        answers = _choose_best(vectors, multiply(vectors.unit_vectors, direction)[0], own, count)
-    return _describe_answers(view, asked, answers)
+        scores = multiply(vectors.unit_vectors, direction)[0]
+    return _describe_best(view, asked, scores, count)
 
 
 def solve_analogy(view: View, words: tuple[str, str, str], method: str, count: int) -> dict[str, Any]:
     """Answer "a is to b as c is to ?" by 3CosAdd or 3CosMul, with the cosine of each answer with each word."""
-    _check_terms(view, words)
+    ids = _find_ids(view, words)
     a, b, c = words
     asked = Expression((b, c), (a,))
     if method == "3cosadd":
         return {"method": method, **find_nearest(view, asked, count)}
 
     # 3CosMul (Levy and Goldberg, 2014): cos(x, b) cos(x, c) / (cos(x, a) + epsilon), with cosines shifted to [0, 1].
-    own = _ids(view.vectors, words)
-    to_a, to_b, to_c = shift_cosine(multiply(view.vectors.unit_vectors, view.vectors.unit_vectors[own]))
-    answers = _choose_best(view.vectors, to_b * to_c / (to_a + EPSILON), own, count)
-    return {"method": method, **_describe_answers(view, asked, answers)}
+    unit = view.vectors.unit_vectors
+    to_a, to_b, to_c = shift_cosine(multiply(unit, unit[ids]))
+    return {"method": method, **_describe_best(view, asked, to_b * to_c / (to_a + EPSILON), count)}
 
 
-def _describe_answers(view: View, asked: Expression, answers: Sequence[Neighbour]) -> dict[str, Any]:
-    vectors = view.vectors
-    terms = _ids(vectors, [*asked.plus, *asked.minus])
+def _describe_best(view: View, asked: Expression, scores: NDArray[np.float32], count: int) -> dict[str, Any]:
+    """Return the terms of a query and its answers, which have the highest scores; `scores` is modified."""
+    unit = view.vectors.unit_vectors
+    terms = _find_ids(view, [*asked.plus, *asked.minus])
     signs = np.array([1] * len(asked.plus) + [-1] * len(asked.minus), np.float32)
 
-    ids = _ids(vectors, [neighbour.token for neighbour in answers])
-    parts = vectors.unit_vectors[ids] @ vectors.unit_vectors[terms].T
-    length = float(np.linalg.norm(signs @ vectors.unit_vectors[terms]))
-
+    best = _choose_best(view.vectors, scores, terms, count)
+    parts = unit[best] @ unit[terms].T
     return {
         "terms": [{"sign": int(sign), **view.facts(term)} for sign, term in zip(signs, terms, strict=True)],
-        "length": _round(length),
+        "length": _round(np.linalg.norm(signs @ unit[terms])),
         "answers": [
-            {"similarity": _round(neighbour.similarity), "parts": _round_all(row), **view.facts(number)}
-            for neighbour, number, row in zip(answers, ids, parts, strict=True)
+            {"similarity": _round(scores[number]), "parts": _round_all(row), **view.facts(number)}
+            for number, row in zip(best, parts, strict=True)
         ],
     }
 
@@ -105,9 +101,9 @@ def find_columns(chosen: VectorSet, words: Sequence[str], count: int) -> dict[st
     vectors = chosen.vectors
     if vectors.columns is None or vectors.column_vocabulary is None:
         raise ConfigError(f"{chosen.name} has no columns; open a folder written by training")
-    _check_terms(chosen.view(""), words)
+    ids = _find_ids(chosen.view(""), words)
 
-    scores = multiply(vectors.columns, vectors.rows[_ids(vectors, words)]) + np.float32(vectors.shift)
+    scores = multiply(vectors.columns, vectors.rows[ids]) + np.float32(vectors.shift)
     scores[:, chosen.dead_columns] = -np.inf
     best = np.unique(np.concatenate([best_ids(row, count) for row in scores]))
     best = best[np.argsort(-scores[:, best].max(axis=0), kind="stable")]
@@ -129,25 +125,26 @@ def find_columns(chosen: VectorSet, words: Sequence[str], count: int) -> dict[st
 
 def compare_words(chosen: VectorSet, view: View, words: tuple[str, str], count: int) -> dict[str, Any]:
     """Return the cosine of two words, the neighbors they share, the other neighbors of each, and their columns."""
-    _check_terms(view, words)
+    ids = _find_ids(view, words)
     vectors = view.vectors
 
     # The columns are another table: a second thread searches it on another core.
     has_columns = chosen.vectors.columns is not None and all(word in chosen.vectors for word in words)
     with ThreadPoolExecutor(1) as pool:
         columns = pool.submit(find_columns, chosen, words, min(count, 12)) if has_columns else None
-        near_first, near_second = _find_near(vectors, _ids(vectors, words))
+        scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids])
+        near = [_choose_best(vectors, row, [number], SHARED_REACH) for row, number in zip(scores, ids, strict=True)]
 
-    both = set(near_first) & set(near_second)
-    shared = _name_pairs(view, [token for token in near_first if token in both], words)
+    both = set(near[0]) & set(near[1])
+    shared = _describe_pairs(view, [number for number in near[0] if number in both], ids)
     shared.sort(key=lambda pair: -sum(pair["similarities"]))
     own = []
-    for near in (near_first, near_second):
-        tokens = [token for token in near if token not in both and token not in words]
-        own.append(_name_pairs(view, tokens[:count], words))
+    for numbers in near:
+        others = [number for number in numbers if number not in both and number not in ids]
+        own.append(_describe_pairs(view, others[:count], ids))
 
     comparison = {
-        "words": [view.facts(number) for number in _ids(vectors, words)],
+        "words": [view.facts(number) for number in ids],
         "similarity": _round(vectors.similarity(*words)),
         "shared": shared[:count],
         "own": own,
@@ -174,46 +171,38 @@ def suggest(view: View, text: str, count: int) -> dict[str, Any]:
     }
 
 
-def _name_pairs(view: View, tokens: Sequence[str], words: tuple[str, str]) -> list[dict[str, Any]]:
-    """Return tokens with their cosines to both words, for JSON."""
-    vectors = view.vectors
-    ids = _ids(vectors, tokens)
-    cosines = vectors.unit_vectors[ids] @ vectors.unit_vectors[_ids(vectors, words)].T
-    return [{"similarities": _round_all(row), **view.facts(number)} for number, row in zip(ids, cosines, strict=True)]
+def _describe_pairs(view: View, numbers: Sequence[int], words: Sequence[int]) -> list[dict[str, Any]]:
+    """Return labels with their cosines to both words, for JSON."""
+    unit = view.vectors.unit_vectors
+    cosines = unit[numbers] @ unit[words].T
+    return [
+        {"similarities": _round_all(row), **view.facts(number)} for number, row in zip(numbers, cosines, strict=True)
+    ]
 
 
-def _check_terms(view: View, tokens: Sequence[str]) -> None:
-    """Raise ConfigError if there are too many words, NoSuchWord for the first unknown one."""
+def _find_ids(view: View, tokens: Sequence[str]) -> list[int]:
+    """Return the ids of words; raise ConfigError if there are too many, NoSuchWord for the first unknown one."""
     if len(tokens) > MAX_TERMS:
         raise ConfigError(f"a query must have at most {MAX_TERMS} words, got {len(tokens)}")
 
-    vectors = view.vectors
+    vocabulary = view.vectors.vocabulary
     for token in tokens:
-        if token not in vectors:
+        if token not in vocabulary:
             close = [*view.speller.find_close(token, _CLOSE_SHOWN), *view.speller.complete(token, _CLOSE_SHOWN)]
-            close_words = [vectors.vocabulary[number] for number in dict.fromkeys(close)]
-            raise NoSuchWord(token[:80], close_words, len(vectors))
+            close_words = [vocabulary[number] for number in dict.fromkeys(close)]
+            raise NoSuchWord(token[:80], close_words, len(vocabulary))
+    return [vocabulary.ids[token] for token in tokens]
 
 
-def _ids(vectors: Vectors, tokens: Sequence[str]) -> list[int]:
-    return [vectors.vocabulary.ids[token] for token in tokens]
-
-
-def _find_near(vectors: Vectors, ids: Sequence[int]) -> list[list[str]]:
-    """Return the tokens nearest to each word, without the word itself and without zero vectors."""
-    scores = multiply(vectors.unit_vectors, vectors.unit_vectors[ids])
-    best = [_choose_best(vectors, row, [number], SHARED_REACH) for row, number in zip(scores, ids, strict=True)]
-    return [[neighbour.token for neighbour in neighbours] for neighbours in best]
-
-
-def _choose_best(vectors: Vectors, scores: NDArray[np.float32], own: Sequence[int], count: int) -> list[Neighbour]:
-    """Return the tokens with the highest scores, without those of the query and without zero vectors.
+def _choose_best(vectors: Vectors, scores: NDArray[np.float32], own: Sequence[int], count: int) -> list[int]:
+    """Return the ids with the highest scores, without those of the query and without zero vectors.
 
     `scores` is modified.
     """
     scores[vectors.is_zero] = -np.inf
     scores[list(own)] = -np.inf
-    return [Neighbour(vectors.vocabulary[number], float(scores[number])) for number in best_ids(scores, count).tolist()]
+    best: list[int] = best_ids(scores, count).tolist()
+    return best
 
 
 def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -235,7 +224,7 @@ def multiply(table: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArra
     return scores
 
 
-def _round(value: float) -> float:
+def _round(value: float | np.floating[Any]) -> float:
     return round(float(value), 4)
 
 

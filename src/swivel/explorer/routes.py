@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ Number = Annotated[int, Query(ge=0, le=9, alias="set")]
 _LABELS_PER_LINE = 2_000
 
 router = APIRouter(prefix="/api")
+get = partial(router.api_route, methods=["GET", "HEAD"], response_model=None)
 
 
 def find_exploration(request: Request) -> Exploration:
@@ -37,32 +39,32 @@ def find_exploration(request: Request) -> Exploration:
     return exploration
 
 
-def choose(request: Request, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
+Shown = Annotated[Exploration, Depends(find_exploration)]
+
+
+def choose(shown: Shown, number: Number = 0, view: Text = "") -> tuple[VectorSet, View]:
     """Return the set and the view named in a request."""
-    return find_exploration(request).choose(number, view)
+    return shown.choose(number, view)
 
 
-def find_map(request: Request, number: Number = 0, view: Text = "") -> Map:
-    """Return the map of the view named in a request."""
-    exploration = find_exploration(request)
-    return exploration.maps.map_of(exploration.choose(number, view)[1])
-
-
-class QuerySlots:
-    """Limit the number of concurrent searches over all words to the number of cores."""
-
-    def __init__(self, request: Request) -> None:
-        self._semaphore = request.app.state.query_slots
-
-    async def run(self, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-        """Run a query in a thread as soon as a slot is free; a waiting request holds no thread."""
-        async with self._semaphore:
-            return _json(await run_in_threadpool(query, *arguments))
-
-
-Slots = Annotated[QuerySlots, Depends(QuerySlots)]
 Chosen = Annotated[tuple[VectorSet, View], Depends(choose)]
+
+
+def find_map(shown: Shown, chosen: Chosen) -> Map:
+    """Return the map of the view named in a request."""
+    return shown.maps.map_of(chosen[1])
+
+
 ChosenMap = Annotated[Map, Depends(find_map)]
+
+
+async def run_query(request: Request, query: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
+    """Run a search over all words in a thread; no more searches run at the same time than there are cores.
+
+    A waiting request holds no thread.
+    """
+    async with request.app.state.query_slots:
+        return _json(await run_in_threadpool(query, *arguments))
 
 
 def read_query(chosen: Chosen, q: Text = "", plus: Texts = None, minus: Texts = None) -> Expression:
@@ -75,75 +77,74 @@ def read_query(chosen: Chosen, q: Text = "", plus: Texts = None, minus: Texts = 
 TypedExpression = Annotated[Expression, Depends(read_query)]
 
 
-@router.api_route("/sets", methods=["GET", "HEAD"], response_model=None)
-def sets(request: Request) -> Response:
+@get("/sets")
+def sets(shown: Shown) -> Response:
     """Return a description of the sets of vectors, and the largest `count` that is allowed."""
-    described = [each.describe() for each in find_exploration(request).sets]
-    return _json({"sets": described, "most": MAX_ANSWERS})
+    return _json({"sets": [each.describe() for each in shown.sets], "most": MAX_ANSWERS})
 
 
-@router.api_route("/suggest", methods=["GET", "HEAD"], response_model=None)
+@get("/suggest")
 def suggest(chosen: Chosen, q: Text = "", count: Count = 8) -> Response:
     """Return completions and similar spellings of a text."""
     return _json(queries.suggest(chosen[1], q, count))
 
 
-@router.api_route("/nearest", methods=["GET", "HEAD"], response_model=None)
-async def nearest(chosen: Chosen, expression: TypedExpression, slots: Slots, count: Count = 20) -> Response:
+@get("/nearest")
+async def nearest(request: Request, chosen: Chosen, expression: TypedExpression, count: Count = 20) -> Response:
     """Return the nearest neighbors of an expression."""
-    return await slots.run(queries.find_nearest, chosen[1], expression, count)
+    return await run_query(request, queries.find_nearest, chosen[1], expression, count)
 
 
-@router.api_route("/columns", methods=["GET", "HEAD"], response_model=None)
-async def columns(chosen: Chosen, slots: Slots, q: Text, count: Count = 20) -> Response:
+@get("/columns")
+async def columns(request: Request, chosen: Chosen, q: Text, count: Count = 20) -> Response:
     """Return the columns with the highest scores for a word."""
-    return await slots.run(queries.find_columns, chosen[0], (q,), count)
+    return await run_query(request, queries.find_columns, chosen[0], (q,), count)
 
 
-@router.api_route("/analogy", methods=["GET", "HEAD"], response_model=None)
+@get("/analogy")
 async def analogy(
+    request: Request,
     chosen: Chosen,
-    slots: Slots,
     words: Annotated[list[Text], Query(min_length=3, max_length=3, alias="word")],
     method: Literal["3cosadd", "3cosmul"] = "3cosadd",
     count: Count = 10,
 ) -> Response:
     """Return the answers to the analogy "a is to b as c is to ?"; the parameter `word` is given three times."""
     a, b, c = words
-    return await slots.run(queries.solve_analogy, chosen[1], (a, b, c), method, count)
+    return await run_query(request, queries.solve_analogy, chosen[1], (a, b, c), method, count)
 
 
-@router.api_route("/compare", methods=["GET", "HEAD"], response_model=None)
-async def compare(chosen: Chosen, slots: Slots, a: Text, b: Text, count: Count = 20) -> Response:
+@get("/compare")
+async def compare(request: Request, chosen: Chosen, a: Text, b: Text, count: Count = 20) -> Response:
     """Return the cosine of two words, and the neighbors and columns that they share or not."""
-    return await slots.run(queries.compare_words, *chosen, (a, b), count)
+    return await run_query(request, queries.compare_words, *chosen, (a, b), count)
 
 
-@router.api_route("/map", methods=["GET", "HEAD"], response_model=None)
+@get("/map")
 def describe_map(made: ChosenMap) -> Response:
     """Return the state of a map."""
     return _json(made.describe())
 
 
-@router.api_route("/map/points", methods=["GET", "HEAD"], response_model=None)
+@get("/map/points")
 def points(made: ChosenMap, layout: Literal["pca", "umap"] = "pca") -> Response:
     """Return the coordinates of all points as float32: x, y, x, y, ..."""
     return _bytes(made.points(layout), "<f4")
 
 
-@router.api_route("/map/clusters", methods=["GET", "HEAD"], response_model=None)
+@get("/map/clusters")
 def clusters(made: ChosenMap) -> Response:
     """Return the cluster of each point as uint16."""
     return _bytes(None if made.clusters is None else made.clusters.numbers, "<u2")
 
 
-@router.api_route("/map/counts", methods=["GET", "HEAD"], response_model=None)
+@get("/map/counts")
 def counts(made: ChosenMap) -> Response:
     """Return the count of the label of each point as float32."""
     return _bytes(made.view.vectors.vocabulary.counts[: len(made)], "<f4")
 
 
-@router.api_route("/map/labels", methods=["GET", "HEAD"], response_model=None)
+@get("/map/labels")
 def labels(made: ChosenMap) -> Response:
     """Return the labels of the points as a stream of lines, each a JSON list."""
     return StreamingResponse(_label_lines(made), media_type="application/x-ndjson")

@@ -7,19 +7,14 @@ rebinding: an attacker's name that points to this machine), and API requests fro
 from __future__ import annotations
 
 import ipaddress
-import json
+import re
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from swivel.explorer.limits import MAX_TARGET_LENGTH
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -36,41 +31,35 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """The host names that a request may have in its Host header.
+# A name, an IPv4 address, or an IPv6 address in brackets, and optionally a port.
+_HOST_HEADER = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<ipv6>[\da-f.]*:[\da-f:.]*)\])(?::\d+)?", re.ASCII)
+
+
+def allows_host(bound: str, header: str) -> bool:
+    """Return whether a Host header names the server that listens on the address `bound`.
 
     A server on a loopback address allows loopback addresses and `localhost`. A server on another address also allows
     any numeric address (DNS rebinding needs a name) and the name of this machine. Ports are ignored, because a tunnel
-    may use another one.
+    may use another one. Starlette's TrustedHostMiddleware allows only names of a fixed list.
 
-    >>> Hosts("127.0.0.1").allow("localhost:8707"), Hosts("127.0.0.1").allow("evil.example")
+    >>> allows_host("127.0.0.1", "localhost:8707"), allows_host("127.0.0.1", "evil.example")
     (True, False)
     """
+    match = _HOST_HEADER.fullmatch(header.strip().lower())
+    if match is None:
+        return False
 
-    bound: str
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only clients on this machine can connect."""
-        return self.bound == "localhost" or _is_loopback(self.bound)
-
-    def allow(self, header: str) -> bool:
-        """Return whether a Host header names this server."""
-        name = _host_name(header)
-        if name == "localhost" or _is_loopback(name):
-            return True
-        if self.is_loopback:
-            return False
-        return name in {self.bound.lower(), socket.gethostname().lower()} or _is_address(name)
+    name = match["ipv6"] or match["name"].removesuffix(".")
+    if is_loopback(name):
+        return True
+    if is_loopback(bound):
+        return False
+    return name in {bound.lower(), socket.gethostname().lower()} or _is_address(name)
 
 
-def _host_name(header: str) -> str:
-    """Return the host of a Host header in lower case, without port and brackets."""
-    header = header.strip().lower()
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].rstrip(".")
+def is_loopback(host: str) -> bool:
+    """Return whether only clients on this machine can connect to an address."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def _is_address(name: str) -> bool:
@@ -81,19 +70,20 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
-
-
 class Guard:
-    """ASGI middleware that rejects requests that the page never makes, and adds the security headers."""
+    """ASGI middleware that rejects requests that the page never makes, and adds the security headers.
 
-    def __init__(self, app: App, hosts: Hosts) -> None:
+    `bound` is the address that the server listens on.
+    """
+
+    def __init__(self, app: ASGIApp, bound: str) -> None:
         self._app = app
-        self._hosts = hosts
+        self._bound = bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject a request, or pass it to the application."""
+        from starlette.responses import JSONResponse
+
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -104,16 +94,19 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *added]
             await send(message)
 
+        app = self._app
         rejection = self._reject(scope)
         if rejection is not None:
-            await _respond(send_guarded, *rejection)
-        else:
-            await self._app(scope, receive, send_guarded)
+            status, reason = rejection
+            # A rejected body is not read, so the connection cannot be used again.
+            headers = {"connection": "close"} | ({"allow": "GET, HEAD"} if status == 405 else {})
+            app = JSONResponse({"error": reason}, status, headers)
+        await app(scope, receive, send_guarded)
 
     def _reject(self, scope: Scope) -> tuple[int, str] | None:
         """Return the status and the reason if a request is rejected, else None."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if not self._hosts.allow(headers.get("host", "")):
+        if not allows_host(self._bound, headers.get("host", "")):
             return 421, "the Host header does not name this server; open the link that it printed"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "only GET and HEAD are allowed"
@@ -127,15 +120,3 @@ class Guard:
         if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") == "cross-site":
             return 403, "pages of other sites must not use this API"
         return None
-
-
-async def _respond(send: Send, status: int, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    # A rejected body is not read, so the connection cannot be used again.
-    headers.append((b"connection", b"close"))
-    if status == 405:
-        headers.append((b"allow", b"GET, HEAD"))
-
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError, missing_extra
-from swivel.explorer.security import Hosts
 
 if TYPE_CHECKING:
     import uvicorn
@@ -36,10 +35,7 @@ def check_extra() -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; connections wait in its queue until the server runs.
 
-    Raises
-    ------
-    ConfigError
-        The port is invalid or in use, or `host` is not an address of this machine.
+    Raises ConfigError if the port is invalid or in use, or if `host` is not an address of this machine.
     """
     if not 0 <= port <= 65_535:
         raise ConfigError(f"port must be 0 (any free port) to 65535, got {port}")
@@ -50,7 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             other = port + 1 if port < 65_535 else 0
-            raise ConfigError(f"port {port} is in use: pass port {other}, or port 0 for any free port") from error
+            raise ConfigError(f"port {port} is in use: pass port={other}, or port=0 for any free port") from error
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {host}, port {port}: {reason}; pass another host or port") from error
 
@@ -70,25 +66,10 @@ def name_url(listener: socket.socket) -> str:
 
 
 def open_exploration(paths: Sequence[str | Path], matrix: str | Path | None = None) -> Exploration:
-    """Open one or two sets of vectors for the explorer.
+    """Open one or two sets of vectors; `matrix` is what the first was trained on, by default the one beside it.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Folders or files of vectors.
-    matrix : str or Path, optional
-        The matrix that the first set was trained on; by default the one beside it.
-
-    Raises
-    ------
-    MissingExtra
-        The libraries of the server are not installed.
-    StorageError
-        A path cannot be read.
-    ConfigError
-        `matrix` has other rows than the vectors.
+    Raises StorageError if a path cannot be read, and ConfigError if `matrix` has other rows than the vectors.
     """
-    check_extra()
     from swivel.explorer.app import Exploration
     from swivel.explorer.maps import MapMaker, cache_folder
     from swivel.explorer.models import open_set
@@ -104,7 +85,7 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
     from swivel.explorer.app import make_app
 
     config = uvicorn.Config(
-        make_app(exploration, Hosts(host)),
+        make_app(exploration, host),
         log_level="warning",
         access_log=False,
         server_header=False,

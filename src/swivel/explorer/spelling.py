@@ -20,13 +20,7 @@ _MAX_LENGTH = 64  # characters that are compared
 class Speller:
     """Find labels by prefix, by substring, and by similar spelling, ignoring case.
 
-    Parameters
-    ----------
-    labels : sequence of str
-        Labels in order of decreasing frequency. The methods return their positions.
-
-    Examples
-    --------
+    Labels are in order of decreasing frequency, and the methods return their positions.
 
     >>> speller = Speller(["guitar", "Guitars", "piano", "bass guitar"])
     >>> speller.complete("gui", 5), speller.find_close("giutar", 1)

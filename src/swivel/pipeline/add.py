@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError
-from swivel.pipeline.result_folder import folder_or_temporary, is_done
 from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
+from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
@@ -39,21 +39,21 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     (2.0, ('milk', 'tea', 'sugar'))
     """
     from swivel.counts import open_matrix
-    from swivel.counts.add import SumTarget, add_matrices, shared_config
+    from swivel.counts.add import add_matrices, shared_config
 
     options = options or RunOptions()
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
 
     opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
-    config = shared_config(opened)
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
+    provenance = {"config": shared_config(opened), "inputs": inputs}
 
     with folder_or_temporary(out) as folder:
-        if is_done(folder.path, "matrix", {"config": config, "inputs": inputs}, options):
+        if is_done(folder.path, "matrix", provenance, options):
             return open_matrix(folder.path)
 
         with hold_folder(folder.path):
             for matrix in opened:
                 matrix.verify()
-            return folder.keep(add_matrices(opened, SumTarget(folder.path, config, inputs), options))
+            return folder.keep(add_matrices(opened, folder.path, provenance, options))

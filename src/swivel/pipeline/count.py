@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
-from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists
-from swivel.pipeline.result_folder import folder_or_temporary, is_done
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
+from swivel.errors import ConfigError
 from swivel.pipeline.settings import given, make_options, split_settings
-from swivel.pipeline.token_ids import list_tokens, number_tokens, warn_of_paths
-from swivel.runtime.estimates import check_libraries
+from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, parse_bytes
-from swivel.storage import MANIFEST, fingerprint, hold_folder, scratch_folder
+from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
+from swivel.storage import fingerprint, hold_folder, scratch_folder
+from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from swivel.config import CountSettings
     from swivel.corpus import Texts
+    from swivel.corpus.encode import EncodedCorpus
     from swivel.counts import Matrix
+
+# A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
+SCRATCH_PER_BYTE = 1.4
+
+
+@dataclass(frozen=True, slots=True)
+class TextCounting:
+    """Settings for reading and counting a text."""
+
+    corpus: CorpusConfig
+    vocabulary: VocabularyConfig
+    count: CountConfig
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of each stage, for a manifest."""
+        return {field.name: result_settings(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def count(
@@ -74,83 +93,120 @@ def count(
     from swivel.counts import open_matrix
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
-    _check_single_process()
-    corpus_config, vocabulary_config, count_config = split_settings(
-        recipe,
-        {**settings, **given(window=window, min_count=min_count, device=device)},
-        CorpusConfig,
-        VocabularyConfig,
-        CountConfig,
-    )
-    listed = list_tokens(vocabulary)
-
-    configs = {
-        "corpus": result_settings(corpus_config),
-        "vocabulary": result_settings(vocabulary_config),
-        "count": result_settings(count_config),
-    }
-    inputs = fingerprint_sources(texts, corpus_config)
-    if listed is not None:
-        inputs["vocabulary"] = fingerprint(list(listed))
-
-    with folder_or_temporary(out) as folder:
-        is_repeatable = "iterable" not in inputs and "-" not in inputs
-        if is_repeatable and is_done(folder.path, "matrix", {"config": configs, "inputs": inputs}, options):
-            return open_matrix(folder.path)
-
-        with hold_folder(folder.path):
-            _check_unfinished(folder.path, options)
-            check_libraries("counting")
-            warn_of_paths(texts, options.progress)
-            return folder.keep(_count(texts, folder.path, listed, (configs, count_config), inputs, options))
-
-
-def _check_single_process() -> None:
     rank = find_rank()
     if rank is not None and rank[1] > 1:
         raise ConfigError("torchrun starts ranks for training only; count in one process first, then train its matrix")
 
+    chosen: dict[str, Any] = {**settings, **given(window=window, min_count=min_count, device=device)}
+    counting = TextCounting(*split_settings(recipe, chosen, CorpusConfig, VocabularyConfig, CountConfig))
 
-def _check_unfinished(path: Path, options: RunOptions) -> None:
-    """Raise FolderExists before the text is read rather than after it."""
-    if (path / MANIFEST).exists() and not options.overwrite:
-        raise FolderExists(
-            f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder was "
-            "made from; choose another folder, train from this one, or pass --overwrite"
+    listed = list_tokens(vocabulary)
+    inputs = fingerprint_sources(texts, counting.corpus)
+    if listed is not None:
+        inputs["vocabulary"] = fingerprint(list(listed))
+
+    with folder_or_temporary(out) as folder:
+        if is_done(folder.path, "matrix", {"config": counting.to_dict(), "inputs": inputs}, options):
+            return open_matrix(folder.path)
+
+        with hold_folder(folder.path):
+            check_libraries("counting")
+            _warn_of_paths(texts, options.progress)
+            return folder.keep(_count(texts, folder.path, counting, listed, inputs, options))
+
+
+def list_tokens(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return the given vocabulary as a tuple of tokens, or None."""
+    if isinstance(vocabulary, str):
+        raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
+    return None if vocabulary is None else tuple(vocabulary)
+
+
+def _warn_of_paths(texts: Texts, progress: Progress) -> None:
+    """Print a warning if all strings of a list are paths of files, because strings in a list are texts."""
+    if not isinstance(texts, (list, tuple)) or not texts:
+        return
+    if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
+        progress.message(
+            f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files"
         )
 
 
 def _count(
     texts: Texts,
     path: Path,
+    counting: TextCounting,
     listed: tuple[str, ...] | None,
-    settings: tuple[Mapping[str, Mapping[str, Any]], CountConfig],
     inputs: Mapping[str, str],
     options: RunOptions,
 ) -> Matrix:
-    from swivel.counts.cooccurrence import CountJob, check_device, choose_device, count_tokens, wake_device
+    from swivel.corpus import encode_corpus
+    from swivel.counts.cooccurrence import prepare_device
 
-    configs, count_config = settings
     if options.ray is not None:
         from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
 
-        return count_on_ray(ClusterCount(texts, path, configs, count_config, inputs, listed), options)
+        job = ClusterCount(texts, path, counting.to_dict(), counting.count, inputs, listed)
+        return count_on_ray(job, options)
 
-    device_memory = None if count_config.device_memory is None else parse_bytes(count_config.device_memory)
-    if count_config.device not in ("auto", "cpu"):
-        check_device(count_config.device)  # An error is raised now, not after the text has been read.
-    wake_device(count_config.device)
+    # Errors in the settings of the device are raised now, not after the text has been read.
+    config = counting.count
+    if config.device_memory is not None:
+        parse_bytes(config.device_memory, "device_memory")
+    prepare_device(config.device)
 
     with scratch_folder(path) as scratch:
-        tokens, ids = number_tokens(texts, scratch, listed, configs, options)
-        job = CountJob(
-            path=path,
-            memory_bytes=options.memory_bytes,
-            threads=options.thread_count,
-            overwrite=options.overwrite,
-            inputs=inputs,
-            settings=configs,
-            device=choose_device(count_config.device, len(ids)),
-            device_memory=device_memory,
+        if "iterable" not in inputs:
+            _forecast_reading(texts, path, options.progress)
+        encoded = encode_corpus(
+            texts, counting.corpus, scratch=scratch, threads=options.thread_count, progress=options.progress
         )
-        return count_tokens(ids, tokens, count_config, job, progress=options.progress)
+
+        lowercase = counting.corpus.lowercase
+        vocabulary = choose_vocabulary(encoded.counts, counting.vocabulary, listed, lowercase=lowercase)
+        options.progress.message(
+            f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {counting.corpus.unit}s; "
+            f"vocabulary of {len(vocabulary):,}"
+        )
+        return count_encoded(encoded, vocabulary, counting, path, scratch, inputs, options)
+
+
+def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
+    """Print how much text there is and how much disk it takes while it is read."""
+    from swivel.corpus import list_files, text_size
+
+    files = list_files(texts)  # type: ignore[arg-type]
+    size = sum(text_size(file) for file in files)
+    needed = int(size * SCRATCH_PER_BYTE)
+    progress.message(
+        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
+    )
+    ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
+
+
+def count_encoded(
+    encoded: EncodedCorpus,
+    vocabulary: Vocabulary,
+    counting: TextCounting,
+    path: Path,
+    scratch: Path,
+    inputs: Mapping[str, str],
+    options: RunOptions,
+) -> Matrix:
+    """Count the words of a vocabulary in an encoded text, and return the matrix, which is written to `path`."""
+    from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
+
+    config = counting.count
+    threads = options.thread_count
+    ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=threads)
+    job = CountJob(
+        path=path,
+        memory_bytes=options.memory_bytes,
+        threads=threads,
+        overwrite=options.overwrite,
+        inputs=inputs,
+        settings=counting.to_dict(),
+        device=choose_device(config.device, len(ids)),
+        device_memory=None if config.device_memory is None else parse_bytes(config.device_memory),
+    )
+    return count_tokens(ids, vocabulary, config, job, progress=options.progress)

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
-from swivel.pipeline.result_folder import folder_or_temporary, is_done
 from swivel.pipeline.run import reported
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
+from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
-    from swivel.vectors import Neighbour, Vectors
+    from swivel.vectors import Neighbor, Vectors
 
 WORDS, CELLS, PAIRS = "sample-words.txt", "sample-cells.xz", "pairs.txt"
 STEPS_PER_OCTAVE = 4
@@ -56,18 +56,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def pack_cells(counts: NDArray[np.float64]) -> bytes:
-    """Pack a symmetric dense matrix of counts."""
-    triangle = counts[np.triu_indices(len(counts))]
-    seen = triangle > 0
-    codes = np.rint(STEPS_PER_OCTAVE * np.log2(triangle[seen])) - SMALLEST
-    data = np.packbits(seen).tobytes() + np.clip(codes, 0, 255).astype(np.uint8).tobytes()
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
-    return lzma.compress(data, filters=filters)
-
-
 def unpack_cells(data: bytes, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return rows, columns (row <= column) and counts of the cells in packed data."""
+    """Return rows, columns (row <= column) and counts of the cells that `tools/make_sample.py` packed."""
     cells = size * (size + 1) // 2
     raw = np.frombuffer(lzma.decompress(data), np.uint8)
 
@@ -138,7 +128,7 @@ class Demo:
     words: int
     cells: int
     seconds: float
-    neighbours: dict[str, list[Neighbour]]
+    neighbors: dict[str, list[Neighbor]]
     analogies: dict[str, str]
     sections: list[tuple[str, int, int]]  # name, questions answered right, questions
 
@@ -175,11 +165,14 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
 
 def _score_pairs(vectors: Vectors) -> list[tuple[str, int, int]]:
     """Return the score of each section, every pair of which is asked about every other pair."""
-    from swivel.evaluation import AnalogySet, Questions, score_analogies
+    from swivel.evaluation import AnalogySet, score_analogies
 
-    sections = [
-        Questions(name, tuple((*first, *second) for first, second in permutations(pairs, 2)))
-        for name, pairs in read_pairs().items()
-    ]
-    result = score_analogies(vectors, AnalogySet("pairs", tuple(sections)))
+    questions: list[tuple[str, str, str, str]] = []
+    sections: list[str] = []
+    for name, pairs in read_pairs().items():
+        for first, second in permutations(pairs, 2):
+            questions.append((*first, *second))
+            sections.append(name)
+
+    result = score_analogies(vectors, AnalogySet("pairs", tuple(questions), tuple(sections)))
     return [(section.name, section.correct, section.total) for section in result.sections]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,8 +12,6 @@ from swivel._version import __version__
 from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
-
-_LIBRARIES = ("numpy", "scipy", "numba", "torch", "triton", "safetensors")
 
 
 def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
@@ -26,13 +25,12 @@ def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
     folder: Folder = open_folder(path, manifest.stage)
     if verify:
         folder.verify()
-    facts = dict(manifest.facts)
     return {
         "folder": str(path),
         "holds": manifest.stage,
         "size": format_bytes(sum(part.bytes for part in manifest.parts.values())),
         "parts": {name: format_bytes(part.bytes) for name, part in manifest.parts.items()},
-        "facts": facts,
+        "facts": dict(manifest.facts),
         "settings": dict(manifest.config),
         "made by": f"swivel-embeddings {manifest.library}",
         **({"checksums": "all as written"} if verify else {}),
@@ -45,7 +43,6 @@ def describe_machine() -> dict[str, Any]:
     from swivel.training.backends import choose_backend, describe_accelerator
 
     backend, device = choose_backend(TrainConfig())
-    accelerator = describe_accelerator()
     return {
         "swivel-embeddings": __version__,
         "python": platform.python_version(),
@@ -54,13 +51,26 @@ def describe_machine() -> dict[str, Any]:
         "free memory": format_bytes(free_memory()),
         "backend": backend,
         "device": device,
-        "accelerator": accelerator,
-        "libraries": {name: _version_of(name) for name in _LIBRARIES},
+        "accelerator": describe_accelerator(),
+        "libraries": library_versions("numpy", "scipy", "numba", "torch", "triton", "safetensors"),
     }
 
 
-def _version_of(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"
+def library_versions(*names: str) -> dict[str, str]:
+    """Return the installed versions of libraries."""
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model name of the processor, or the best description that the system has."""
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown processor"

@@ -10,7 +10,6 @@ from typing import Any
 from swivel.config import stage_config
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -18,16 +17,12 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
 
     Raises ConfigError for a name that no stage has.
     """
-    names = {stage: {field.name for field in dataclasses.fields(stage)} for stage in stages}
-    known = set().union(*names.values())
+    known = {field.name for stage in stages for field in dataclasses.fields(stage)}
     for setting in settings:
         if setting not in known:
             raise ConfigError(_describe_unknown(setting, known))
 
-    return [
-        stage_config(stage, recipe, **{name: value for name, value in settings.items() if name in names[stage]})
-        for stage in stages
-    ]
+    return [stage_config(stage, recipe, **settings_of(settings, stage)) for stage in stages]
 
 
 def _describe_unknown(setting: str, known: set[str]) -> str:
@@ -53,16 +48,10 @@ def given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def make_options(
-    options: RunOptions | None,
-    *,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | None = None,
-) -> RunOptions:
-    """Return the run options, with those of the keyword arguments that are not None in place of their own.
+def make_options(options: RunOptions | None, **changes: Any) -> RunOptions:
+    """Return the run options, changed by the keyword arguments that are not None.
 
     >>> make_options(RunOptions(threads=2, overwrite=True), threads=1).threads
     1
     """
-    return dataclasses.replace(options or RunOptions(), **given(threads=threads, memory=memory, progress=progress))
+    return dataclasses.replace(options or RunOptions(), **given(**changes))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from swivel.config import TrainConfig, VectorsConfig
 from swivel.errors import ConfigError
-from swivel.pipeline.result_folder import folder_or_temporary, is_done
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, Stopwatch
+from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import find_rank
 from swivel.runtime.signals import defer_signals, stop_on_signals
+from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -72,7 +72,7 @@ def train(
         from swivel.counts import open_matrix
         from swivel.pipeline.train_job import extend_start, make_job, open_output, write_result
         from swivel.reports.run_report import write_run_report
-        from swivel.training.distributed.select import open_executor
+        from swivel.training.distributed import open_executor
         from swivel.training.loop import train_matrix
         from swivel.vectors.formats import open_vectors
 
@@ -99,7 +99,7 @@ def train(
                         job.config,
                         folder=output.path,
                         threads=options.thread_count,
-                        progress=watch,
+                        progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
                         start=start,
                         executor=executor,
                     )

@@ -73,7 +73,17 @@ def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> Warm
 
 def write_result(job: TrainJob, trained: TrainingResult, folder: FolderWriter) -> None:
     """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints."""
-    facts = {**vectors.write_vectors(folder, _combine(job, trained)), **_training_facts(job.matrix, trained)}
+    losses = [
+        {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
+        for loss in trained.history
+    ]
+    facts = {
+        **vectors.write_vectors(folder, _combine(job, trained)),
+        "counted_with": job.matrix.config,
+        "plan": asdict(trained.plan),
+        "losses": losses,
+        "training_seconds": round(trained.seconds, 3),
+    }
     folder.finish(**job.provenance(), facts=facts)
     remove_checkpoints(folder.path)
 
@@ -103,15 +113,3 @@ def _turn(result: Vectors, init: Vectors | None) -> Vectors:
         return result
     is_fixed = len(vectors.shared_words(result.vocabulary, init.vocabulary)) >= result.dim
     return result.align(init) if is_fixed else result
-
-
-def _training_facts(matrix: Matrix, trained: TrainingResult) -> dict[str, Any]:
-    return {
-        "counted_with": matrix.config,
-        "plan": asdict(trained.plan),
-        "losses": [
-            {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
-            for loss in trained.history
-        ],
-        "training_seconds": round(trained.seconds, 3),
-    }

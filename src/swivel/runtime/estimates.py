@@ -18,27 +18,13 @@ LIBRARY_BYTES = {"counting": 800 << 20, "importing": 800 << 20, "training": 1_40
 
 @dataclass(frozen=True, slots=True)
 class ResourceEstimate:
-    """Estimated disk and memory of a job.
+    """Estimated disk and memory of a job."""
 
-    Attributes
-    ----------
-    what
-        Name of the job for messages, such as "counting" or "training".
-    disk_bytes
-        Size of the files that the job writes.
-    memory_bytes
-        Peak memory.
-    mapped_bytes
-        Size of the memory-mapped files, which take address space but no memory.
-    advice
-        What to do if there is not enough, for error messages.
-    """
-
-    what: str
-    disk_bytes: int
-    memory_bytes: int
-    mapped_bytes: int = 0
-    advice: str = "free some"
+    what: str  # name of the job for messages, such as "counting" or "training"
+    disk_bytes: int  # size of the files that the job writes
+    memory_bytes: int  # peak memory
+    mapped_bytes: int = 0  # size of the memory-mapped files, which take address space but no memory
+    advice: str = "free some"  # what to do if there is not enough, for error messages
 
     def __str__(self) -> str:
         return f"about {format_bytes(self.memory_bytes)} of memory and {format_bytes(self.disk_bytes)} of disk"
@@ -75,12 +61,8 @@ class ResourceEstimate:
 def check_libraries(what: str) -> None:
     """Raise MemoryBudgetError if the address-space limit is too small to load the libraries of a job.
 
-    The libraries end the process without a message if they cannot allocate memory, so they must not be loaded.
-
-    Parameters
-    ----------
-    what
-        Name of the job: "counting", "importing" or "training".
+    `what` is a key of LIBRARY_BYTES. The libraries end the process without a message if they cannot allocate memory,
+    so they must not be loaded.
     """
     limit = address_limit()
     needed = LIBRARY_BYTES[what]

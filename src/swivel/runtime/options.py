@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from swivel.config import POSITIVE, POSITIVE_INT, check_fields, config_field
+from swivel.config import POSITIVE, POSITIVE_INT, Rule, check_fields, config_field
 from swivel.errors import ConfigError
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_bytes
+
+
+def _cluster_field(default: float | None, help: str, rule: Rule) -> Any:
+    return config_field(default, help, rule, changes_result=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """Workers, servers and time limits of training on a Ray cluster."""
 
-    workers: int | None = config_field(
+    workers: int | None = _cluster_field(
         None,
         "with --ray: number of asynchronous training workers; default: as many as the cluster has cores for",
         POSITIVE_INT,
-        optional=True,
-        changes_result=False,
     )
-    servers: int = config_field(1, "with --ray: number of parameter servers", POSITIVE_INT, changes_result=False)
-    worker_threads: int = config_field(1, "with --ray: cores per worker", POSITIVE_INT, changes_result=False)
-    worker_gpus: float = config_field(
-        1.0,
-        "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU",
-        POSITIVE,
-        changes_result=False,
+    servers: int = _cluster_field(1, "with --ray: number of parameter servers", POSITIVE_INT)
+    worker_threads: int = _cluster_field(1, "with --ray: cores per worker", POSITIVE_INT)
+    worker_gpus: float = _cluster_field(
+        1.0, "with --ray and --device cuda: GPUs per worker; 0.5 lets two workers share one GPU", POSITIVE
     )
-    lease_seconds: float = config_field(
-        60.0,
-        "with --ray: seconds without a response after which a worker or server is replaced",
-        POSITIVE,
-        changes_result=False,
+    lease_seconds: float = _cluster_field(
+        60.0, "with --ray: seconds without a response after which a worker or server is replaced", POSITIVE
     )
-    patience_seconds: float = config_field(
-        600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE, changes_result=False
+    patience_seconds: float = _cluster_field(
+        600.0, "with --ray: seconds without any progress after which the run fails", POSITIVE
     )
-    ahead: int = config_field(
-        2,
-        "with --ray: strips that a worker holds at the same time; 1: no prefetching",
-        POSITIVE_INT,
-        changes_result=False,
+    ahead: int = _cluster_field(
+        2, "with --ray: strips that a worker holds at the same time; 1: no prefetching", POSITIVE_INT
     )
 
     def __post_init__(self) -> None:

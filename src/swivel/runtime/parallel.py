@@ -16,10 +16,6 @@ def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[
 
     Pass a generator that submits its futures lazily, so that memory stays bounded. Futures that are still pending
     when the caller stops early, or when one of them raises, are cancelled.
-
-    >>> with ThreadPoolExecutor(2) as pool:
-    ...     list(take_in_order((pool.submit(abs, number) for number in [-1, 2, -3]), ahead=2))
-    [1, 2, 3]
     """
     pending: deque[Future[Result]] = deque()
 
@@ -41,19 +37,9 @@ def map_in_order(
 ) -> Iterator[Result]:
     """Yield function(item) for each item in order, computed by `threads` threads.
 
-    Parameters
-    ----------
-    function
-        Function of one item. It should release the GIL to benefit from threads.
-    items
-        Items, which are consumed lazily.
-    threads
-        Number of threads.
-    ahead
-        Maximum number of results that exist at the same time; default: threads + 1.
+    Items are consumed lazily: at most `ahead` results (default: threads + 1) exist at the same time. The function
+    should release the GIL to benefit from threads.
 
-    Examples
-    --------
     >>> list(map_in_order(abs, [-1, 2, -3], threads=2))
     [1, 2, 3]
     """

@@ -17,44 +17,38 @@ class Task(Protocol):
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Report that `amount` more units are done; `note` replaces the text beside the progress bar."""
+        return
 
 
 class Progress(Protocol):
-    """Receiver of progress events."""
+    """Receiver of progress events. Subclasses inherit methods that do nothing."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Start a task of `total` units; None if the total is unknown."""
 
     def end(self, task: Task) -> None:
         """End a task, whether it succeeded or not."""
+        return
 
     def message(self, text: str) -> None:
         """Report one line for the user, such as an estimate, an automatic choice or a warning."""
+        return
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Report values by name, measured at a training step; these are the points of curves."""
+        return
 
 
-class _SilentTask:
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        pass
+class _SilentTask(Task):
+    """Task that ignores its reports."""
 
 
-class SilentProgress:
+class SilentProgress(Progress):
     """Progress that ignores all events."""
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Return a task that ignores its reports."""
         return _SilentTask()
-
-    def end(self, task: Task) -> None:
-        """Do nothing."""
-
-    def message(self, text: str) -> None:
-        """Do nothing."""
-
-    def measure(self, step: int, values: Mapping[str, float]) -> None:
-        """Do nothing."""
 
 
 SILENT: Progress = SilentProgress()

@@ -11,11 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from swivel.errors import ClusterError, ConfigError, SwivelError, missing_extra
+from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, missing_extra
 
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 1.0
@@ -38,28 +37,14 @@ class Node:
     memory_bytes: int
 
 
-@contextmanager
+@contextlib.contextmanager
 def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
     """Yield the module `ray`, connected to a cluster, and disconnect when the block ends.
 
-    If this process is connected to a cluster already, that connection is used and kept.
-
-    Parameters
-    ----------
-    address
-        "local" to start a cluster on this machine, "auto" to use the cluster that runs on this machine, or HOST:PORT
-        of a cluster's head node.
-    cores
-        Number of cores of a local cluster; None for all.
-
-    Raises
-    ------
-    MissingExtra
-        Ray is not installed.
-    ConfigError
-        `address` is malformed.
-    ClusterError
-        The cluster does not respond.
+    `address` is "local" to start a cluster of `cores` cores on this machine (None: all), "auto" to use the cluster that
+    runs on this machine, or HOST:PORT of a cluster's head node. If this process is connected to a cluster already, that
+    connection is used and kept. Raises MissingExtra without Ray, ConfigError for a malformed address and ClusterError
+    if the cluster does not respond.
     """
     ray = load_ray()
     if ray.is_initialized():
@@ -117,44 +102,28 @@ def _check_address(address: str) -> None:
         raise ClusterError(f"Ray at {address}: the server at this address is not Ray; its default port is 6379")
 
 
-def list_nodes(ray: Any) -> list[Node]:
-    """Return the machines that are alive and have at least one core."""
-    nodes = []
-    for node in ray.nodes():
-        resources = node["Resources"]
-        if node["Alive"] and resources.get("CPU", 0) >= 1:
-            nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
-    return nodes
-
-
 def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
-    """Return the machines with cores; raise ClusterError if there is none after `seconds`."""
+    """Return the machines that have at least one core; raise ClusterError if there is none after `seconds`."""
     deadline = time.monotonic() + seconds
 
-    while not (nodes := list_nodes(ray)):
+    while True:
+        nodes = []
+        for node in ray.nodes():
+            resources = node["Resources"]
+            if node["Alive"] and resources.get("CPU", 0) >= 1:
+                nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
+
+        if nodes:
+            return nodes
         if time.monotonic() > deadline:
             raise ClusterError(f"no node of the cluster has had a core for {seconds:.0f} s; see: ray status")
         time.sleep(min(POLL_SECONDS, seconds))
-
-    return nodes
 
 
 def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = IDLE_SECONDS) -> Generator[int]:
     """Yield the indices of tasks in the order in which they end; cancel the other tasks when the generator is closed.
 
-    Parameters
-    ----------
-    ray
-        The connected module `ray`.
-    references
-        One object reference per task.
-    idle_seconds
-        Maximum time in which no task ends.
-
-    Raises
-    ------
-    ClusterError
-        No task ended for `idle_seconds`, or the cluster has no cores.
+    Raises ClusterError if no task ends for `idle_seconds`, or if the cluster has no cores.
     """
     pending = {reference: index for index, reference in enumerate(references)}
 
@@ -162,23 +131,22 @@ def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = I
         last_end = time.monotonic()
         while pending:
             done, _ = ray.wait(list(pending), num_returns=1, timeout=POLL_SECONDS, fetch_local=False)
-
             if done:
                 last_end = time.monotonic()
                 yield pending.pop(done[0])
-            elif time.monotonic() - last_end > min(idle_seconds, NO_CORES_SECONDS):
+                continue
+
+            if time.monotonic() - last_end > min(idle_seconds, NO_CORES_SECONDS):
                 await_nodes(ray)
-                _check_idle(time.monotonic() - last_end, idle_seconds)
+
+            idle = time.monotonic() - last_end
+            if idle > idle_seconds:
+                raise ClusterError(
+                    f"no task has ended for {idle:.0f} s: the cluster is busy with other work, or has stopped; "
+                    "see: ray status"
+                )
     finally:
         cancel(ray, pending)
-
-
-def _check_idle(waited_seconds: float, max_seconds: float) -> None:
-    if waited_seconds > max_seconds:
-        raise ClusterError(
-            f"no task has ended for {waited_seconds:.0f} s: the cluster is busy with other work, or has stopped; "
-            "see: ray status"
-        )
 
 
 def cancel(ray: Any, references: Iterable[Any]) -> None:
@@ -205,21 +173,13 @@ def fetch(ray: Any, reference: Any, *, seconds: float = IDLE_SECONDS) -> Any:
         raise ClusterError(f"no result after {seconds:.0f} s; see: ray status") from error
 
     except ray.exceptions.RayError as error:
-        cause = _find_cause(ray, error)
+        # A task that depends on a failed task raises an error that wraps the original one.
+        cause: BaseException = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, BaseException):
+            cause = cause.cause
+
         if isinstance(cause, SwivelError):
             raise cause from None
 
         outcome = "was lost" if isinstance(cause, ray.exceptions.RayError) else "failed"
         raise ClusterError(f"a task {outcome}: {type(cause).__name__}: {first_line(cause)}") from error
-
-
-def _find_cause(ray: Any, error: Any) -> BaseException:
-    """Return the original error: a task that depends on a failed task raises an error that wraps it."""
-    while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
-        error = error.cause
-    return error  # type: ignore[no-any-return]
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message; Ray's messages can be several pages long."""
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -40,16 +40,12 @@ def count_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows do not report CPU affinity.
         cores = os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, _read_cpu_quota(_CGROUP))))
 
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
+        quota, period = (int(word) for word in (_CGROUP / "cpu.max").read_text().split())
+        cores = min(cores, math.ceil(quota / period))
 
-def _read_cpu_quota(cgroup: Path) -> float:
-    """Return the CPU quota of a container, in cores; infinity if there is none."""
-    try:
-        quota, period = (int(word) for word in (cgroup / "cpu.max").read_text().split())
-        return quota / period
-    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
-        return math.inf
+    return max(cores, 1)
 
 
 def free_memory() -> int:
@@ -61,9 +57,9 @@ def free_memory() -> int:
     candidates = [_free_machine_memory()]
 
     for folder, limit_file, usage_file in _list_memory_groups():
-        limit = _read_number(folder / limit_file)
-        usage = _read_number(folder / usage_file)
-        if limit is not None and usage is not None:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            limit = int((folder / limit_file).read_text())
+            usage = int((folder / usage_file).read_text())
             unreclaimable = max(usage - _read_cache(folder / "memory.stat"), 0)
             candidates.append(max(limit - unreclaimable, 0))
 
@@ -92,8 +88,7 @@ def _list_memory_groups() -> list[tuple[Path, str, str]]:
     for controller, group_path in group_paths.items():
         root, limit_file, usage_file = _MEMORY_FILES[controller]
         own = Path(group_path)
-        for group in (own, *own.parents):
-            groups.append((_CGROUP / root / group, limit_file, usage_file))
+        groups += [(_CGROUP / root / group, limit_file, usage_file) for group in (own, *own.parents)]
     return groups
 
 
@@ -154,31 +149,24 @@ def _free_machine_memory() -> int:
         return 4 * 2**30
 
 
-def _read_number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return None
-
-
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, name: str = "memory") -> int:
     """Return the number of bytes in a string such as "1GiB", "500MB" or "123456".
 
-    Raises ConfigError if the string is malformed, or the number is not positive or too large.
+    Raises ConfigError, which names the setting, if the string is malformed, or the number is not positive or too large.
 
     >>> parse_bytes("1GiB"), parse_bytes("1.5 GB"), parse_bytes("4096")
     (1073741824, 1500000000, 4096)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f"memory must be a number of bytes such as 1GiB or 500MB, got {text!r}")
+        raise ConfigError(f"{name} must be a number of bytes such as 1GiB or 500MB, got {text!r}")
 
     exact = float(match[1]) * _UNITS[match[2].lower()]
     if exact > _MAX_BYTES:
-        raise ConfigError(f"memory must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}")
+        raise ConfigError(f"{name} must be less than {format_bytes(_MAX_BYTES)}, got {text[:40]!r}")
     size = int(exact)
     if size <= 0:
-        raise ConfigError(f"memory must be more than 0 bytes, got {text!r}")
+        raise ConfigError(f"{name} must be more than 0 bytes, got {text!r}")
     return size
 
 

@@ -6,6 +6,7 @@ ended after a few seconds (`leave_in_time`); its files are then in the state tha
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -32,22 +33,30 @@ class StopRequest:
     """A request to stop that a job polls: call it to get whether to stop."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self.acts_at_once = False
         self.signal: int | None = None
+        self.acts_at_once = False
         self.was_heeded = False  # whether an exception was raised because of the request
+        self.original_handlers: dict[int, Any] = {}  # from before the outermost `stop_on_signals` block
 
     def __call__(self) -> bool:
         """Return whether the job should stop."""
-        return self._event.is_set()
+        return self.signal is not None
 
     def set(self, number: int = signal.SIGINT, *, may_raise: bool = True) -> None:
         """Request a stop; raise at once inside an `acting_at_once` block, unless `may_raise` is False."""
         self.signal = number
-        self._event.set()
 
         if self.acts_at_once and may_raise:
             self.raise_if_set()
+
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
+        """Request a stop because of a signal; the next signal acts at once, because the original handlers get it."""
+        for handled, handler in self.original_handlers.items():
+            signal.signal(handled, handler)
+
+        # Python prints and discards exceptions in callbacks of the import system; the end of the block raises instead.
+        is_importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+        self.set(number, may_raise=not is_importing)
 
     def raise_if_set(self) -> None:
         """Raise the exception that the signal would have raised, if a stop was requested."""
@@ -87,56 +96,24 @@ def stop_on_signals() -> Iterator[StopRequest]:
         yield request
         return
 
-    handler = _SignalHandler(request)
-    if _received:  # The exception of an earlier signal was lost.
-        request.set(_received[0])
-    try:
-        yield request
-    finally:
-        handler.restore_previous()
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+    request.original_handlers = _active_requests[-1].original_handlers if _active_requests else previous
+
+    with _replace_handlers(request.handle_signal):
+        _active_requests.append(request)
+        try:
+            if _received:  # The exception of an earlier signal was lost.
+                request.set(_received[0])
+            yield request
+        finally:
+            _active_requests.remove(request)
 
     if request.signal is not None and not request.was_heeded:
-        handler.call_previous(request.signal)
-
-
-class _SignalHandler:
-    """Signal handler of one `stop_on_signals` block, with the handlers it replaced."""
-
-    def __init__(self, request: StopRequest) -> None:
-        self.request = request
-        _active_requests.append(request)
-
-        self.previous: dict[int, Any] = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-        for number in HANDLED_SIGNALS:
-            signal.signal(number, self)
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        # A second signal must act at once, so the original handlers receive it.
-        for handled, handler in self.outermost().items():
-            signal.signal(handled, handler)
-
-        # Python prints and discards exceptions in callbacks of the import system; the end of the block raises instead.
-        is_importing = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
-        self.request.set(number, may_raise=not is_importing)
-
-    def outermost(self) -> dict[int, Any]:
-        """Return the handlers from before the outermost `stop_on_signals` block."""
-        handlers = {}
-        for number, handler in self.previous.items():
-            handlers[number] = handler.outermost()[number] if isinstance(handler, _SignalHandler) else handler
-        return handlers
-
-    def restore_previous(self) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        _active_requests.remove(self.request)
-
-    def call_previous(self, number: int) -> None:
-        handler = self.previous.get(number)
+        handler = previous.get(request.signal)
         if callable(handler):
-            handler(number, None)
+            handler(request.signal, None)
         else:
-            self.request.raise_if_set()
+            request.raise_if_set()
 
 
 @contextmanager
@@ -147,18 +124,22 @@ def defer_signals() -> Iterator[None]:
         return
 
     deferred: list[int] = []
-    previous = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    for number in HANDLED_SIGNALS:
-        signal.signal(number, lambda received, frame: deferred.append(received))
-
-    try:
+    with _replace_handlers(lambda number, frame: deferred.append(number)):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
     if deferred:
         signal.raise_signal(deferred[0])
+
+
+@contextmanager
+def _replace_handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM by `handler` while the block runs."""
+    previous = {number: signal.signal(number, handler) for number in HANDLED_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, replaced in previous.items():
+            signal.signal(number, replaced)
 
 
 @contextmanager
@@ -166,15 +147,9 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
     """End the process `seconds` after a SIGINT or SIGTERM that did not end the block.
 
     Python runs signal handlers only between bytecodes, so a library call can delay them for minutes. A watcher thread
-    learns of the signal through the wakeup file descriptor at once. The time in which a job saves (`stop_on_signals`)
-    does not count. Inside the block, SIGTERM raises SystemExit.
-
-    Parameters
-    ----------
-    farewell
-        Function that is called with the signal number before the process ends.
-    seconds
-        Time from the signal to the end of the process.
+    learns of the signal through the wakeup file descriptor at once, and calls `farewell` with its number before the
+    process ends. The time in which a job saves (`stop_on_signals`) does not count. Inside the block, SIGTERM raises
+    SystemExit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -208,10 +183,14 @@ def _raise_system_exit(number: int, frame: FrameType | None) -> None:
 
 
 def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], None], seconds: float) -> None:
-    number = _wait_for_signal(watcher_end)
-    if number is None:
-        watcher_end.close()
-        return
+    """Wait in the watcher thread for a handled signal, then end the process; return if the block ends before."""
+    number = 0
+    while number not in HANDLED_SIGNALS:
+        data = watcher_end.recv(1)
+        if not data:  # The other end is closed.
+            watcher_end.close()
+            return
+        number = data[0]
 
     # From here on the socket stays open: Python prints a warning if it cannot write the next signal to it.
     _received.append(number)
@@ -219,7 +198,10 @@ def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], No
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        if _is_saving():
+
+        # The innermost job ends by itself after it has saved. The main thread may remove it at any time: hence a slice.
+        innermost = _active_requests[-1:]
+        if innermost and not innermost[0].acts_at_once:
             deadline = time.monotonic() + seconds
 
     try:
@@ -228,14 +210,13 @@ def _leave_after_signal(watcher_end: socket.socket, farewell: Callable[[int], No
         os._exit(128 + number)
 
 
-def _wait_for_signal(watcher_end: socket.socket) -> int | None:
-    """Return the first handled signal number that arrives, or None when the other end is closed."""
-    while data := watcher_end.recv(1):
-        if data[0] in HANDLED_SIGNALS:
-            return data[0]
-    return None
+def exit_with_parent() -> None:
+    """Let this child process exit as soon as its parent has ended, even if the parent was killed."""
+    parent = multiprocessing.parent_process()
 
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def _is_saving() -> bool:
-    """Return whether the innermost job ends by itself, after it has saved."""
-    return bool(_active_requests) and not _active_requests[-1].acts_at_once
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,7 +1,7 @@
 """Training curves for TensorBoard, written during the run.
 
-The extra `tensorboard` is required. These event files are the only files that are not written by `swivel.storage`,
-because only the TensorBoard library knows their format.
+These event files are the only files that are not written by `swivel.storage`, because only the TensorBoard library
+knows their format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swivel.runtime.progress import SILENT, ForwardingProgress, Progress, Task
 
 
 class TensorboardProgress(ForwardingProgress):
-    """Progress that writes measured values to a folder for `tensorboard --logdir`.
+    """Progress that writes measured values to a folder for `tensorboard --logdir`; needs the extra `tensorboard`.
 
     Parameters
     ----------
@@ -23,27 +23,18 @@ class TensorboardProgress(ForwardingProgress):
         Folder of the event files. A resumed run adds a file.
     progress
         Another receiver of all events, such as the progress bars of the command line.
-
-    Raises
-    ------
-    MissingExtra
-        The package tensorboard is not installed.
-
-    Examples
-    --------
-    >>> import swivel, tempfile
-    >>> matrix = swivel.count(["tea milk", "milk sugar"], min_count=1)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     options = swivel.RunOptions(progress=TensorboardProgress(folder))
-    ...     vectors = swivel.train(matrix, dim=2, epochs=2, options=options)
-    ...     len(list(Path(folder).glob("events.*")))
-    1
     """
 
     def __init__(self, folder: str | Path, progress: Progress = SILENT) -> None:
+        # Fail now if the library is missing, not after the text was counted.
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise missing_extra("curves for TensorBoard", "tensorboard", "tensorboard") from error
+
         super().__init__(progress)
         self.folder = Path(folder)
-        self._make_writer = _load_writer()  # Fail now if the library is missing, not after the text was counted.
+        self._make_writer = SummaryWriter
         self._writer: Any = None
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
@@ -65,11 +56,3 @@ class TensorboardProgress(ForwardingProgress):
             self._writer = None
 
         super().end(task)
-
-
-def _load_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise missing_extra("curves for TensorBoard", "tensorboard", "tensorboard") from error
-    return SummaryWriter

@@ -11,10 +11,9 @@ import contextlib
 import errno
 import hashlib
 import os
-import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,61 +21,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
-from swivel.storage.array_files import ArrayAppender, create_array, write_header
-from swivel.storage.files import remove_file, remove_tree
-from swivel.storage.lock import LOCK, SCRATCH, FolderLock, hold_folder, lock_folder, sweep_folder
-from swivel.storage.manifest import (
-    FORMAT_VERSION,
-    MANIFEST,
-    REMEDY,
-    Folder,
-    Manifest,
-    Part,
-    checksum,
-    fingerprint,
-    one_line,
-    open_array,
-    open_folder,
-    read_manifest,
-    seal,
-    unseal,
-)
-from swivel.storage.processes import process_is_alive
-
-__all__ = [
-    "FORMAT_VERSION",
-    "LOCK",
-    "MANIFEST",
-    "REMEDY",
-    "ArrayAppender",
-    "Folder",
-    "FolderLock",
-    "FolderWriter",
-    "Manifest",
-    "Part",
-    "build_folder",
-    "checksum",
-    "create_array",
-    "create_file",
-    "create_folder",
-    "fingerprint",
-    "flush",
-    "hold_folder",
-    "one_line",
-    "open_array",
-    "open_folder",
-    "place_folder",
-    "read_manifest",
-    "remove_file",
-    "remove_tree",
-    "scratch_folder",
-    "seal",
-    "sweep_folder",
-    "unseal",
-    "write_arrays",
-    "write_file",
-    "write_header",
-]
+from swivel.storage.lock import FolderLock as FolderLock
+from swivel.storage.lock import hold_folder as hold_folder
+from swivel.storage.lock import lock_folder
+from swivel.storage.lock import remove_file as remove_file
+from swivel.storage.lock import remove_tree as remove_tree
+from swivel.storage.lock import scratch_folder as scratch_folder
+from swivel.storage.lock import sweep_folder as sweep_folder
+from swivel.storage.manifest import MANIFEST as MANIFEST
+from swivel.storage.manifest import REMEDY as REMEDY
+from swivel.storage.manifest import Folder as Folder
+from swivel.storage.manifest import Manifest as Manifest
+from swivel.storage.manifest import Part, to_json
+from swivel.storage.manifest import checksum as checksum
+from swivel.storage.manifest import fingerprint as fingerprint
+from swivel.storage.manifest import one_line as one_line
+from swivel.storage.manifest import open_array as open_array
+from swivel.storage.manifest import open_folder as open_folder
+from swivel.storage.manifest import read_manifest as read_manifest
+from swivel.storage.manifest import seal as seal
+from swivel.storage.manifest import unseal as unseal
+from swivel.storage.npy import ArrayAppender as ArrayAppender
+from swivel.storage.npy import create_array as create_array
+from swivel.storage.npy import write_array
 
 _TEMPORARY = ".part"
 
@@ -84,16 +51,21 @@ _TEMPORARY = ".part"
 def flush(path: Path) -> None:
     """Wait until a file, or the entries of a folder, are stored on disk."""
     if path.is_dir():
-        _sync_folder(path)
+        _flush_folder(path)
         return
 
     try:
-        _sync(path, os.O_RDWR)  # Windows only flushes files that are open for writing.
+        handle = os.open(path, os.O_RDWR)  # Windows only flushes files that are open for writing.
     except PermissionError:
-        _sync(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
+
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def _sync_folder(path: Path) -> None:
+def _flush_folder(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -108,34 +80,28 @@ def _sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def _sync(path: Path, flags: int) -> None:
-    handle = os.open(path, flags)
+@contextlib.contextmanager
+def _renamed(temporary: Path, path: Path) -> Iterator[None]:
+    """Flush a temporary file or folder and rename it to `path` if the block succeeds; otherwise remove it."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        yield
+
+        flush(temporary)
+        temporary.replace(path)
+    except BaseException:
+        remove_tree(temporary)
+        raise
 
 
 @contextlib.contextmanager
 def create_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file to write, and rename it to `path` if the block succeeds.
-
-    The file is flushed to disk before it is renamed. If the block raises, the temporary file is removed and `path` is
-    unchanged.
-    """
+    """Yield a temporary file to write, and rename it to `path` if the block succeeds; otherwise `path` is unchanged."""
     temporary = path.with_name(path.name + _TEMPORARY)
 
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                yield file
-
-            flush(temporary)
-            temporary.replace(path)
-        except BaseException:
-            remove_file(temporary)
-            raise
+        with _renamed(temporary, path), temporary.open("wb") as file:
+            yield file
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -154,8 +120,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def build_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
-    This is for folders in other tools' formats, which have no manifest. If the block raises, the temporary folder is
-    removed. Raises FolderExists if `path` exists.
+    This is for folders in other tools' formats, which have no manifest. Raises FolderExists if `path` exists.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
 
@@ -165,14 +130,8 @@ def build_folder(path: Path) -> Iterator[Path]:
 
         remove_tree(temporary)
         temporary.mkdir(parents=True)
-        try:
+        with _renamed(temporary, path):
             yield temporary
-
-            flush(temporary)
-            temporary.replace(path)
-        except BaseException:
-            remove_tree(temporary)
-            raise
 
 
 @contextlib.contextmanager
@@ -198,30 +157,6 @@ def place_folder(path: Path) -> Iterator[Path]:
             remove_tree(temporary)
 
 
-@contextlib.contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new folder inside `parent` that is removed when the block ends.
-
-    Scratch folders that dead processes of this machine left in `parent` are removed first.
-    """
-    prefix = f"{SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
-
-    with clear_errors(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-
-        for leftover in parent.glob(f"{prefix}*"):
-            pid = leftover.name.removeprefix(prefix).partition("-")[0]
-            if pid.isdecimal() and not process_is_alive(int(pid)):
-                remove_tree(leftover)
-
-        path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
-
-    try:
-        yield path
-    finally:
-        remove_tree(path)
-
-
 @dataclass(slots=True)
 class FolderWriter:
     """Writer of a result folder: write the parts, then call `finish` to write the manifest.
@@ -238,7 +173,6 @@ class FolderWriter:
     path: Path
     stage: str
     _parts: dict[str, Part] = field(default_factory=dict)
-    _temporaries: set[Path] = field(default_factory=set)
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write bytes as the part `name`."""
@@ -252,28 +186,32 @@ class FolderWriter:
 
     def write_array(self, name: str, array: NDArray[Any]) -> None:
         """Write an array as the part `name`, in `.npy` format."""
-        file = self._temporary(name)
-
         # The file is not memory-mapped: a full disk then raises an OSError and does not kill the process.
-        with clear_errors(file), file.open("wb") as opened:
-            write_header(opened, array.dtype, array.shape)
-            opened.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-        self.adopt(name, file)
+        with self._create_part(name) as temporary, temporary.open("wb") as file:
+            write_array(file, array)
 
     def write_tensors(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays as the part `name`, in safetensors format."""
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        file = self._temporary(name)
-        with clear_errors(file):
+        with self._create_part(name) as temporary:
             try:
-                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, file)
+                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, temporary)
             except SafetensorError as error:
-                raise StorageError(f"{file}: {error}") from error
+                raise StorageError(f"{temporary}: {error}") from error
 
-        self.adopt(name, file)
+    @contextlib.contextmanager
+    def _create_part(self, name: str) -> Iterator[Path]:
+        """Yield the path of a temporary file to write, and adopt the file if the block succeeds."""
+        temporary = self.path / (name + _TEMPORARY)
+        with clear_errors(temporary):
+            try:
+                yield temporary
+                self.adopt(name, temporary)
+            except BaseException:
+                remove_file(temporary)
+                raise
 
     def adopt(self, name: str, file: Path) -> None:
         """Flush a complete file on the same disk and rename it to the part `name`.
@@ -302,30 +240,14 @@ class FolderWriter:
             for name in (MANIFEST, *parts):
                 (self.path / name).unlink(missing_ok=True)
 
-    def _temporary(self, name: str) -> Path:
-        file = self.path / (name + _TEMPORARY)
-        self._temporaries.add(file)
-        return file
-
-    def discard_temporaries(self) -> None:
-        """Remove temporary files that did not become parts."""
-        for file in self._temporaries:
-            remove_file(file)
-
     def finish(self, *, config: Any, inputs: Mapping[str, str], facts: Mapping[str, Any]) -> None:
         """Write the manifest, which makes the folder complete.
 
-        Parameters
-        ----------
-        config
-            Settings of the stage: a dataclass or a JSON object.
-        inputs
-            Fingerprints of the inputs, by name.
-        facts
-            JSON object with values that readers of the folder need.
+        `config` are the settings of the stage (a dataclass or a JSON object), `inputs` the fingerprints of the inputs
+        by name, and `facts` a JSON object with values that readers of the folder need.
         """
-        plain = asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
-        manifest = Manifest(self.stage, plain, dict(inputs), dict(facts), dict(sorted(self._parts.items())))
+        parts = dict(sorted(self._parts.items()))
+        manifest = Manifest(self.stage, to_json(config), dict(inputs), dict(facts), parts)
 
         self._remove_previous_result()
         with clear_errors(self.path):
@@ -341,35 +263,15 @@ class FolderWriter:
 
 @contextlib.contextmanager
 def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> Iterator[FolderWriter]:
-    """Open a folder for writing, locked against other processes.
+    """Yield the writer of a folder, which is locked against other processes while the block runs.
 
-    Temporary files are removed when the block ends, whether it succeeds or not.
-
-    Parameters
-    ----------
-    path
-        Folder to write. Files in it that are not parts are kept.
-    stage
-        Kind of folder, stored in the manifest.
-    overwrite
-        Whether to replace a complete folder. Its parts are removed when the first new part is complete.
-
-    Raises
-    ------
-    FolderExists
-        The folder is complete and `overwrite` is False.
-    FolderLocked
-        Another process is writing to the folder.
+    Files in the folder that are not parts are kept. Raises FolderExists if the folder is complete, unless `overwrite`
+    is True: its parts are then removed when the first new part is complete. Raises FolderLocked if another process is
+    writing to the folder.
     """
     path = Path(path)
-    writer = FolderWriter(path, stage)
 
     with lock_folder(path):
-        try:
-            if not overwrite and (path / MANIFEST).exists():
-                raise FolderExists(
-                    f"{path}: already complete; choose another folder or pass overwrite=True (--overwrite)"
-                )
-            yield writer
-        finally:
-            writer.discard_temporaries()
+        if not overwrite and (path / MANIFEST).exists():
+            raise FolderExists(f"{path}: finished already; choose another folder or pass overwrite=True")
+        yield FolderWriter(path, stage)

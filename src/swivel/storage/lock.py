@@ -1,85 +1,67 @@
-"""Folder locks, which allow one writer at a time in a result folder."""
+"""Folder locks, which allow one writer at a time in a result folder; scratch folders; removal of leftovers.
+
+The library filelock is not used: it does not say who holds a lock, leaves its file in the folder, and raises an error
+on file systems without locks (ENOLCK, ENOTSUP).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from swivel.errors import FolderLocked, StorageError, clear_errors
-from swivel.storage.files import remove_file, remove_tree
-from swivel.storage.processes import lock_file, unlock_file
+from swivel.storage.manifest import fingerprint
 
 LOCK = "lock"
-SCRATCH = "scratch-"  # prefix of temporary folders that only the lock holder uses
+_SCRATCH = "scratch-"  # prefix of temporary folders that only the lock holder uses
 _MAX_LOCK_ATTEMPTS = 100  # Each failed attempt means that another process released the lock at that moment.
+_LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 # Folders that are locked by a caller of the running code: nested calls may write to them.
 _HELD_FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
 
+if sys.platform == "win32":
+    import msvcrt
 
-@contextlib.contextmanager
-def hold_folder(path: str | Path) -> Iterator[None]:
-    """Lock a folder while the block runs; code called in the block may create the folder's content.
+    # On Windows no other process can read a locked byte, so the lock is on a byte after the content of the file.
+    _LOCKED_BYTE = 1 << 30
 
-    Use this in stages that read for a long time before they write. A second writer then fails at once and not after
-    it has read its input.
-    """
-    resolved = Path(path).resolve()
-
-    with _locked(Path(path)):
-        token = _HELD_FOLDERS.set((*_HELD_FOLDERS.get(), resolved))
+    def _set_lock(handle: int, is_held: bool) -> None:
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
         try:
-            yield
+            msvcrt.locking(handle, msvcrt.LK_NBLCK if is_held else msvcrt.LK_UNLCK, 1)
         finally:
-            _HELD_FOLDERS.reset(token)
+            os.lseek(handle, 0, os.SEEK_SET)
+else:
+    import fcntl
+
+    def _set_lock(handle: int, is_held: bool) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if is_held else fcntl.LOCK_UN)
 
 
-def sweep_folder(path: Path) -> None:
-    """Remove the lock file and the scratch folders that a killed process left in a complete folder."""
-    if (path / LOCK).exists() or any(path.glob(f"{SCRATCH}*")):
-        # Taking and releasing the lock removes both. Nothing changes if the folder is locked or read-only.
-        with contextlib.suppress(StorageError), lock_folder(path):
-            pass
+def lock_file(handle: int) -> bool:
+    """Lock an open file; return False if another process or another handle has locked it.
 
-
-def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that locks a folder, unless a caller holds it already."""
-    if path.resolve() in _HELD_FOLDERS.get():
-        return contextlib.nullcontext()
-    return _locked(path)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock a folder while the block runs; create it if needed and remove it if it is new and still empty."""
-    with clear_errors(path):
-        is_new = not path.exists()
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path)
-        lock.acquire()
-
+    Returns True without a lock on file systems that do not support locks.
+    """
     try:
-        with clear_errors(path):
-            is_exclusive = lock.keeps_out()
+        _set_lock(handle, True)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        if error.errno not in _LOCKS_UNSUPPORTED:
+            raise
 
-        # The lock proves that the processes which created these folders are dead, even if their id is in use again.
-        if is_exclusive:
-            for leftover in path.glob(f"{SCRATCH}*"):
-                remove_tree(leftover)
-
-        yield
-
-    finally:
-        lock.release()
-
-        if is_new:
-            with contextlib.suppress(OSError):  # not empty: it contains a result or a checkpoint
-                path.rmdir()
+    return True
 
 
 class FolderLock:
@@ -157,9 +139,125 @@ class FolderLock:
         if self._is_at_path(handle):
             remove_file(self.path)
 
-        unlock_file(handle)  # Closing alone keeps the lock if a forked child has the file open.
+        with contextlib.suppress(OSError):
+            _set_lock(handle, False)  # Closing alone keeps the lock if a forked child has the file open.
         os.close(handle)
 
         # Windows cannot remove an open file. This fails, as it should, if the next holder has opened it.
         if os.name == "nt":
             remove_file(self.path)
+
+
+@contextlib.contextmanager
+def hold_folder(path: str | Path) -> Iterator[None]:
+    """Lock a folder while the block runs; code called in the block may create the folder's content.
+
+    Use this in stages that read for a long time before they write. A second writer then fails at once and not after
+    it has read its input.
+    """
+    with _locked(Path(path)):
+        token = _HELD_FOLDERS.set((*_HELD_FOLDERS.get(), Path(path).resolve()))
+        try:
+            yield
+        finally:
+            _HELD_FOLDERS.reset(token)
+
+
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Return a context manager that locks a folder, unless a caller holds it already."""
+    if path.resolve() in _HELD_FOLDERS.get():
+        return contextlib.nullcontext()
+    return _locked(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a folder while the block runs; create it if needed and remove it if it is new and still empty."""
+    with clear_errors(path):
+        is_new = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(path)
+        lock.acquire()
+
+    try:
+        with clear_errors(path):
+            is_exclusive = lock.keeps_out()
+
+        # The lock proves that the processes which created these folders are dead, even if their id is in use again.
+        if is_exclusive:
+            for leftover in path.glob(f"{_SCRATCH}*"):
+                remove_tree(leftover)
+
+        yield
+
+    finally:
+        lock.release()
+
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty: it contains a result or a checkpoint
+                path.rmdir()
+
+
+def sweep_folder(path: Path) -> None:
+    """Remove the lock file and the scratch folders that a killed process left in a complete folder."""
+    if (path / LOCK).exists() or any(path.glob(f"{_SCRATCH}*")):
+        # Taking and releasing the lock removes both. Nothing changes if the folder is locked or read-only.
+        with contextlib.suppress(StorageError), lock_folder(path):
+            pass
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder inside `parent` that is removed when the block ends.
+
+    Scratch folders that dead processes of this machine left in `parent` are removed first.
+    """
+    prefix = f"{_SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
+
+    with clear_errors(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+
+        for leftover in parent.glob(f"{prefix}*"):
+            pid = leftover.name.removeprefix(prefix).partition("-")[0]
+            if pid.isdecimal() and not _is_alive(int(pid)):
+                remove_tree(leftover)
+
+        path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+
+    try:
+        yield path
+    finally:
+        remove_tree(path)
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process of this machine exists; True if that is unknown.
+
+    The operating system reuses process ids, so True may refer to an unrelated process. A scratch folder is then kept
+    too long, but never removed too early.
+    """
+    if os.name == "nt":
+        return True  # On Windows, os.kill(pid, 0) sends a Ctrl-C.
+
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # The process belongs to another user.
+
+    return True
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it exists; ignore errors."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with its content, or a file, if it exists; ignore errors."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove_file(path)

@@ -21,7 +21,7 @@ from swivel.storage.npy import map_array
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-REMEDY = "create the folder again with overwrite=True (--overwrite), or restore the file"
+REMEDY = "create the folder again with overwrite=True, or restore the file"
 _CHECKSUM_THREADS = 4  # Most bytes of a matrix are in two files, so more threads do not help.
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
@@ -36,33 +36,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a complete folder: its stage, settings, inputs and files.
+    """Description of a complete folder: its stage, settings, inputs and files."""
 
-    Attributes
-    ----------
-    stage
-        Kind of folder, such as "matrix" or "vectors".
-    config
-        Settings of the stage.
-    inputs
-        Fingerprints of the inputs, by name.
-    facts
-        Numbers and names that readers need, such as the shape of a matrix.
-    parts
-        Size and checksum of each file.
-    format
-        Version of the folder format.
-    library
-        Version of Swivel that wrote the folder.
-    """
-
-    stage: str
-    config: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    facts: Mapping[str, Any]
-    parts: Mapping[str, Part]
+    stage: str  # kind of folder, such as "matrix" or "vectors"
+    config: Mapping[str, Any]  # settings of the stage
+    inputs: Mapping[str, str]  # fingerprints of the inputs, by name
+    facts: Mapping[str, Any]  # numbers and names that readers need, such as the shape of a matrix
+    parts: Mapping[str, Part]  # size and checksum of each file
     format: int = FORMAT_VERSION
-    library: str = __version__
+    library: str = __version__  # version of Swivel that wrote the folder
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the contents of all files."""
+        return fingerprint({name: part.sha256 for name, part in sorted(self.parts.items())})
 
 
 def checksum(path: Path) -> str:
@@ -72,13 +59,13 @@ def checksum(path: Path) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a digest of 16 characters of a dataclass or a JSON value.
+    """Return a digest of 16 characters of a dataclass or a JSON value."""
+    return hashlib.sha256(json.dumps(to_json(value), sort_keys=True).encode()).hexdigest()[:16]
 
-    >>> fingerprint({"window": 10}) == fingerprint({"window": 10})
-    True
-    """
-    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+def to_json(value: Any) -> Any:
+    """Return a dataclass as a dictionary of its fields, and any other value unchanged."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def one_line(value: object) -> str:
@@ -92,11 +79,7 @@ def one_line(value: object) -> str:
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """Return a JSON object whose last field is the checksum of all bytes before it.
-
-    >>> unseal(seal({"epochs": 3}))
-    {'epochs': 3}
-    """
+    """Return a JSON object whose last field is the checksum of all bytes before it."""
     body = json.dumps(fields, indent=1).removesuffix("\n}")
     return f'{body}{_CHECKSUM_FIELD}{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'.encode()
 
@@ -130,14 +113,8 @@ def open_array(path: Path) -> NDArray[Any]:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a complete folder.
 
-    Raises
-    ------
-    StorageError
-        The folder does not exist, is the output of `swivel run`, or has another format version.
-    UnfinishedFolder
-        The folder has no manifest.
-    DamagedFolder
-        The manifest is malformed.
+    Raises StorageError for a folder that does not exist, is the output of `swivel run`, or has another format version;
+    UnfinishedFolder if there is no manifest; DamagedFolder if it is malformed.
     """
     file = path / MANIFEST
     if not file.exists():
@@ -151,10 +128,14 @@ def read_manifest(path: Path) -> Manifest:
         _check_format(file, json.loads(data.decode("utf-8")))
 
         fields = unseal(data)
-        parts = {name: _read_part(name, part) for name, part in fields.pop("parts").items()}
-        manifest = Manifest(parts=parts, **fields)
-        _check_fields(manifest)
-        return manifest
+        if not isinstance(fields["stage"], str):
+            raise ValueError(f"the stage is {fields['stage']!r}")
+        for name in ("config", "inputs", "facts"):
+            if not isinstance(fields[name], dict):
+                raise ValueError(f"{name!r} is not a JSON object")
+
+        fields["parts"] = {name: _read_part(name, part) for name, part in fields["parts"].items()}
+        return Manifest(**fields)
 
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedFolder(f"{file}: not a manifest ({one_line(error)}); {REMEDY}") from error
@@ -173,26 +154,6 @@ def _explain_missing_manifest(path: Path) -> StorageError:
     )
 
 
-def _read_part(name: str, part: Mapping[str, Any]) -> Part:
-    """Return a part from its JSON fields; raise ValueError if its file would be outside the folder."""
-    if Path(name).name != name or name in ("", "..") or "\0" in name:
-        raise ValueError(f"{name!r} is not a file name")
-
-    parsed = Part(int(part["bytes"]), str(part["sha256"]))
-    if parsed.bytes < 0:
-        raise ValueError(f"{name!r} has {parsed.bytes:,} bytes")
-
-    return parsed
-
-
-def _check_fields(manifest: Manifest) -> None:
-    if not isinstance(manifest.stage, str):
-        raise ValueError(f"the stage is {manifest.stage!r}")
-    for name in ("config", "inputs", "facts"):
-        if not isinstance(getattr(manifest, name), dict):
-            raise ValueError(f"{name!r} is not a JSON object")
-
-
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
     if fields["format"] != FORMAT_VERSION:
         writer = one_line(fields.get("library", "another version"))
@@ -200,6 +161,16 @@ def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
             f"{file}: format {one_line(fields['format'])} is not supported, this version of Swivel reads format "
             f"{FORMAT_VERSION}; use the Swivel version that wrote it ({writer}), or {REMEDY}"
         )
+
+
+def _read_part(name: str, part: Mapping[str, Any]) -> Part:
+    """Return a part from its JSON fields; raise ValueError if its file would be outside the folder."""
+    if Path(name).name != name or name in ("", "..") or "\0" in name:
+        raise ValueError(f"{name!r} is not a file name")
+    if int(part["bytes"]) < 0:
+        raise ValueError(f"{name!r} has {int(part['bytes']):,} bytes")
+
+    return Part(int(part["bytes"]), str(part["sha256"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +187,7 @@ class Folder:
         return self.mapped(name)
 
     def mapped(self, name: str) -> NDArray[Any]:
-        """Return an array part as a read-only memory map without reading it.
-
-        Call `check` before using the values.
-        """
+        """Return an array part as a read-only memory map without reading it; call `check` before using the values."""
         return open_array(self._part(name))
 
     def text(self, name: str) -> str:
@@ -241,7 +209,7 @@ class Folder:
             return
 
         with clear_errors(self.path):
-            if len(files) == 1:
+            if len(files) == 1:  # A thread would not stop at Ctrl-C.
                 digests = [checksum(file) for file in files.values()]
             else:
                 with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
@@ -262,10 +230,7 @@ class Folder:
 
     def _part(self, name: str) -> Path:
         if name not in self.manifest.parts:
-            raise DamagedFolder(
-                f"{self.path / MANIFEST}: lists no part {name}; create the folder again with overwrite=True "
-                "(--overwrite)"
-            )
+            raise DamagedFolder(f"{self.path / MANIFEST}: lists no part {name}; {REMEDY}")
         return self.path / name
 
 

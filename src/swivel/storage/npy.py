@@ -1,19 +1,23 @@
-"""A strict reader of `.npy` headers, and memory maps of `.npy` files.
+"""Reading and writing `.npy` files.
 
-NumPy evaluates the header as a Python literal and fails in many different ways if it is damaged. This reader accepts
-what NumPy writes for arrays of numbers and strings, and raises ValueError for everything else.
+NumPy evaluates the header as a Python literal and fails in many different ways if it is damaged. The reader here
+accepts what NumPy writes for arrays of numbers and strings, and raises ValueError for everything else.
 """
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from swivel.errors import clear_errors
 
 _MAX_HEADER_BYTES = 10_000
 _HEADER = re.compile(
@@ -27,7 +31,7 @@ class ArrayHeader:
     """Header of a `.npy` file: an array of at most three dimensions, of numbers or fixed-size strings."""
 
     shape: tuple[int, ...]
-    is_fortran: bool
+    order: Literal["C", "F"]
     dtype: np.dtype[Any]
 
     @property
@@ -40,23 +44,11 @@ class ArrayHeader:
         """Number of bytes of all elements."""
         return self.size * self.dtype.itemsize
 
-    @property
-    def order(self) -> Literal["C", "F"]:
-        """Memory order, with NumPy's letter."""
-        return "F" if self.is_fortran else "C"
-
 
 def read_array_header(file: IO[bytes]) -> ArrayHeader:
     """Return the header of a `.npy` file and leave the file position at the first element.
 
     Raises ValueError if the header is malformed or the array contains Python objects.
-
-    >>> import io
-    >>> file = io.BytesIO()
-    >>> np.save(file, np.zeros((2, 3), np.float32))
-    >>> _ = file.seek(0)
-    >>> read_array_header(file).shape
-    (2, 3)
     """
     # Six magic bytes and two of the version, which determines the width of the header's length.
     magic = file.read(8)
@@ -79,7 +71,7 @@ def read_array_header(file: IO[bytes]) -> ArrayHeader:
     if not dtype.itemsize:
         raise ValueError(f"the elements have no bytes: {dtype} of shape {shape}")
 
-    return ArrayHeader(shape, match["fortran"] == b"True", dtype)
+    return ArrayHeader(shape, "F" if match["fortran"] == b"True" else "C", dtype)
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -93,7 +85,89 @@ def map_array(path: Path) -> NDArray[Any]:
             raise ValueError(
                 f"the header says shape {header.shape} of {header.dtype}, but only {available:,} bytes follow"
             )
-        if not header.size:  # An empty array cannot be mapped.
+        if not header.nbytes:  # An empty array cannot be mapped.
             return np.empty(header.shape, header.dtype)
 
         return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
+
+
+def write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Write the header of a `.npy` file in C order; raise ValueError for a dtype with Python objects."""
+    if dtype.hasobject:
+        raise ValueError("dtype must not contain Python objects, because array files hold numbers only")
+
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+
+
+def write_array(file: IO[bytes], array: NDArray[Any]) -> None:
+    """Write a whole `.npy` file; unlike `np.save`, report the reason if the disk is full."""
+    write_header(file, array.dtype, array.shape)
+    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a new writable array that is memory-mapped to a `.npy` file whose disk space is allocated.
+
+    macOS and Windows cannot allocate the space in advance: if the disk is full, writing to the array ends the process.
+    Prefer `FolderWriter.write_array` for arrays that are written at once.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+
+    with clear_errors(path):
+        with path.open("wb") as file:
+            write_header(file, kind, shape)
+            try:
+                _allocate(file, file.tell() + size)
+            except OSError:
+                file.truncate(0)  # Free the space that was allocated before the disk was full.
+                raise
+
+        if size == 0:  # An empty array cannot be mapped.
+            return np.empty(shape, kind)
+        return np.lib.format.open_memmap(path, mode="r+")
+
+
+def _allocate(file: IO[bytes], size: int) -> None:
+    """Extend a file to `size` bytes, without holes if the system supports it.
+
+    If the disk is full, writing to a hole of a memory-mapped file kills the process with SIGBUS.
+    """
+    file.truncate(size)
+
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not supported by the file system
+                raise
+
+
+class ArrayAppender:
+    """Writer of a one-dimensional `.npy` file whose length is not known in advance."""
+
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.length = 0
+
+        with clear_errors(path):
+            self._file = path.open("wb")
+            write_header(self._file, self.dtype, (0,))
+
+    def append(self, array: NDArray[Any]) -> None:
+        """Append the values of an array, converted to the dtype of the file."""
+        with clear_errors(self.path):
+            self._file.write(np.ascontiguousarray(array, self.dtype).view(np.uint8).data)
+        self.length += array.size
+
+    def close(self) -> None:
+        """Write the header with the final length, and close the file. A second call does nothing."""
+        if self._file.closed:
+            return
+
+        # NumPy pads headers so that one with a larger first dimension has the same number of bytes.
+        with clear_errors(self.path), self._file:
+            self._file.seek(0)
+            write_header(self._file, self.dtype, (self.length,))

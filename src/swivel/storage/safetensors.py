@@ -21,20 +21,10 @@ _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Content of a safetensors file.
+    """Content of a safetensors file."""
 
-    Attributes
-    ----------
-    matrices
-        Float matrices by name, memory-mapped read-only.
-    others
-        Names of all other tensors.
-    metadata
-        Metadata of the header.
-    """
-
-    matrices: Mapping[str, NDArray[Any]]
-    others: tuple[str, ...]
+    matrices: Mapping[str, NDArray[Any]]  # float matrices by name, memory-mapped read-only
+    others: tuple[str, ...]  # names of all other tensors
     metadata: Mapping[str, str]
 
 

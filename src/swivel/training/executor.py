@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from swivel.config import TrainConfig
+from swivel.counts import Matrix
 from swivel.runtime.progress import Progress
 from swivel.training.backends import Backend, BackendConfig, ParameterBlock, Step, StepSettings, create_backend
-from swivel.training.backends.base import ObservedCells, PendingSteps, Starts
-from swivel.training.objective import Loss, Objective
-from swivel.training.plan import BlockedMatrix, TrainingPlan, describe_load, wants_sample
-from swivel.training.schedule import Block, block_starts
+from swivel.training.backends.base import PendingSteps, Starts
+from swivel.training.backends.base import Sides as Sides
+from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.plan import TrainingPlan, describe_load
+from swivel.training.schedule import Block, block_order, block_starts
 
 T = TypeVar("T")
-Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class PauseRequests:
 class TrainingJob:
     """The matrix, settings and plan that all steps of a run share."""
 
-    matrix: BlockedMatrix
+    matrix: Matrix
     config: TrainConfig
     plan: TrainingPlan
 
@@ -73,15 +78,38 @@ class TrainingJob:
         rows, columns = self.matrix.shape
         return block_starts(rows, self.plan.row_blocks), block_starts(columns, self.plan.column_blocks)
 
+    def span(self, side: int, block: int) -> slice:
+        """Return the positions of a block of rows (side 0) or columns (side 1) in block order."""
+        starts = self.starts[side]
+        return slice(int(starts[block]), int(starts[block + 1]))
+
+    @property
+    def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row numbers and column numbers in block order."""
+        rows, columns = self.matrix.shape
+        return block_order(rows, self.plan.row_blocks), block_order(columns, self.plan.column_blocks)
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions that are trained, including those of biases."""
+        return self.config.dim + Objective.from_config(self.config).extra_dims
+
+    def offsets(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the part of the targets that depends on the row, and on the column, in block order."""
+        matrix = self.matrix
+        objective = Objective.from_config(self.config)
+        row_order, column_order = self.orders
+        rows = row_offsets(matrix.row_sums, matrix.total, objective)[row_order]
+        columns = column_offsets(matrix.column_sums, objective)[column_order]
+        return rows.astype(np.float32), columns.astype(np.float32)
+
     def steps(self, round_: Round) -> list[Step]:
         """Return one step for each block of a round."""
-        return [self._step(round_, block) for block in round_.blocks]
-
-    def _step(self, round_: Round, block: Block) -> Step:
-        def load() -> ObservedCells:
-            return self.matrix.cells(*block)
-
-        return Step(block, load, round_.learning_rate, (self.config.seed, 2, round_.number, *block))
+        steps = []
+        for block in round_.blocks:
+            seed = (self.config.seed, 2, round_.number, *block)
+            steps.append(Step(block, partial(self.matrix.cells, *block), round_.learning_rate, seed))
+        return steps
 
     def create_backend(self, threads: int) -> Backend:
         """Return the backend that the plan names."""
@@ -95,16 +123,32 @@ class TrainingJob:
         )
         return create_backend(plan.backend, settings, backend_config)
 
-    def is_sampled(self) -> bool:
-        """Return whether unobserved cells are really sampled: the matrix must be sorted by frequency."""
-        return describe_load(self.matrix, self.config, self.blocks, self.plan.device).zeros.share < 1
+    def hold(self, backend: Backend, sides: Sides) -> None:
+        """Copy all parameters to a backend, and all cells if it builds its own layout."""
+        backend.hold(*sides, self.starts)
+        if backend.builds_layout:
+            backend.take(self.matrix.stored)
 
-    def wants_sample(self) -> bool:
-        """Return whether the settings ask for sampled unobserved cells."""
-        return wants_sample(self.config, self.plan.device, self.blocks)
+    def hold_later(self, backend: Backend) -> None:
+        """Prepare a backend whose blocks are set one by one; one that builds its own layout stores zeros for all."""
+        if backend.builds_layout:
+            rows, columns = (self.zeros(offsets) for offsets in self.offsets())
+            self.hold(backend, (rows, columns))
+        else:
+            empty = self.zeros(np.empty(0, np.float32))
+            row_blocks, column_blocks = self.blocks
+            backend.hold(empty, empty, ([0] * (row_blocks + 1), [0] * (column_blocks + 1)))
 
-    def laid_out(self, resources: LocalResources) -> TrainingJob:
-        """Return the job with its matrix stored in the blocks of the plan."""
+    def zeros(self, offsets: NDArray[np.float32]) -> ParameterBlock:
+        """Return a block of zeros with these offsets, which takes no memory."""
+        zeros = np.broadcast_to(np.float32(0), (len(offsets), self.dim))
+        return ParameterBlock(zeros, zeros, offsets)
+
+    def laid_out(self, backend: Backend, resources: LocalResources) -> TrainingJob:
+        """Return the job with its matrix stored in the blocks of the plan, unless the backend builds its own layout."""
+        if backend.builds_layout:
+            return self
+
         matrix = self.matrix
         if self.blocks != (matrix.row_blocks, matrix.column_blocks):
             resources.progress.message(
@@ -126,11 +170,11 @@ class LocalResources:
 
 
 class Executor(Protocol):
-    """Runs the steps of a training run and owns its parameters."""
+    """Runs the steps of a training run and owns its parameters; by default one process runs the training loop."""
 
-    is_leader: bool  # whether this process writes the result; exactly one of the ranks does
-    ranks: int  # number of processes that run the training loop
-    min_block_size: int  # lower bound on the default block size: small blocks are expensive to move
+    is_leader: bool = True  # whether this process writes the result; exactly one of the ranks does
+    ranks: int = 1  # number of processes that run the training loop
+    min_block_size: int = 1  # lower bound on the default block size: small blocks are expensive to move
 
     def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
         """Return the leader's value on every rank.
@@ -138,6 +182,12 @@ class Executor(Protocol):
         `decode` rebuilds the value from its JSON form, in which dataclasses are dicts and tuples are lists. An
         executor with one rank returns the value itself.
         """
+        assert value is not None
+        return value
+
+    def any_rank(self, is_so: bool) -> bool:
+        """Return whether `is_so` is true on any rank. All ranks must call it."""
+        return is_so
 
     def begin(self, job: TrainingJob, resources: LocalResources) -> None:
         """Create backends, processes and connections."""
@@ -157,9 +207,6 @@ class Executor(Protocol):
         are the blocks of the rounds that follow these.
         """
 
-    def any_rank(self, is_so: bool) -> bool:
-        """Return whether `is_so` is true on any rank. All ranks must call it."""
-
     def is_finite(self) -> bool:
         """Return whether all parameters are finite after the steps so far; all ranks get the same answer."""
 
@@ -170,33 +217,18 @@ class Executor(Protocol):
         """Release threads, memory and processes. `any_rank` still works afterwards."""
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Run all steps in this process, with one backend."""
-
-    is_leader = True
-    ranks = 1
-    min_block_size = 1
-
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the value itself: there is one rank."""
-        assert value is not None
-        return value
-
-    def any_rank(self, is_so: bool) -> bool:
-        """Return the argument: there is one rank."""
-        return is_so
 
     def begin(self, job: TrainingJob, resources: LocalResources) -> None:
         """Create the backend, and re-block the matrix unless the backend builds its own layout."""
         self._backend = job.create_backend(resources.threads)
-        self._job = job if self._backend.builds_layout else job.laid_out(resources)
+        self._job = job.laid_out(self._backend, resources)
 
     def hold(self, sides: Sides | None) -> None:
         """Copy the parameters to the backend, and all cells if it builds its own layout."""
         assert sides is not None
-        self._backend.hold(*sides, self._job.starts)
-        if self._backend.builds_layout:
-            self._backend.take(self._job.matrix.stored)
+        self._job.hold(self._backend, sides)
 
     def describe(self) -> str:
         """Return the description of the backend."""

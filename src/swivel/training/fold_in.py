@@ -17,7 +17,7 @@ column vector. A row without counts gets the zero vector.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ BATCH_BYTES = 1 << 28  # memory for the cells of a batch, or the size of the col
 BYTES_PER_CELL = 112  # at most: eight dense arrays in the line search, and six of observed cells
 
 
-def fold_rows(
+def fold_in(
     counts: Any,
     columns: ArrayLike,
     column_sums: ArrayLike,
@@ -88,7 +88,7 @@ def fold_rows(
     Two rows with opposite counts get different vectors:
 
     >>> columns = np.array([[2.0, 0.0], [0.0, 2.0]])
-    >>> vectors = fold_rows([[9, 1], [1, 9]], columns, [10, 10], 20, TrainConfig(dim=2))
+    >>> vectors = fold_in([[9, 1], [1, 9]], columns, [10, 10], 20, TrainConfig(dim=2))
     >>> np.round(vectors.astype(float), 2).tolist()
     [[0.29, -0.8], [-0.8, 0.29]]
     """
@@ -96,49 +96,40 @@ def fold_rows(
         raise ConfigError(
             f"objective must be swivel to fold rows in, got {config.objective!r}: its biases are not saved"
         )
-    fixed = _prepare_columns(columns, column_sums, total, config, device)
+    fixed = _Columns(columns, column_sums, total, config, device)
     rows = _check_counts(counts, fixed.sums)
 
     result = np.zeros((rows.shape[0], fixed.vectors.shape[1]), np.float32)
     for ids in _batches(rows, fixed):
-        vectors = _minimize(_make_batch(rows[ids], fixed))
+        vectors = _minimize(_RowBatch(rows[ids], fixed))
         result[ids] = vectors.to(torch.float32).cpu().numpy()
     return result
 
 
-@dataclass(frozen=True, slots=True)
 class _Columns:
-    """The fixed part of the problem: column vectors on the device, marginals and objective."""
+    """The fixed part of the problem: column vectors C and their offsets on the device, marginals and objective."""
 
-    vectors: Tensor  # (n, d): C
-    offsets: Tensor  # (n,)
-    sums: NDArray[np.float64]
-    total: float
-    objective: Objective
-    weight_decay: float  # n decay: the loss of a row is a sum over columns, not a mean
+    def __init__(
+        self, columns: ArrayLike, column_sums: ArrayLike, total: float, config: TrainConfig, device: str
+    ) -> None:
+        vectors = np.asarray(columns, np.float64)
+        sums = np.asarray(column_sums, np.float64)
+        if vectors.ndim != 2 or sums.shape != vectors.shape[:1]:
+            raise CountsError(f"columns must be (n, dim) and column_sums (n,), got {vectors.shape} and {sums.shape}")
+        if not np.isfinite(vectors).all() or not np.isfinite(sums).all():
+            raise CountsError("columns and column_sums must be finite")
+        if not 0 < total < np.inf:
+            raise CountsError(f"total must be positive and finite (the sum of all training counts), got {total}")
 
-
-def _prepare_columns(columns: ArrayLike, sums: ArrayLike, total: float, config: TrainConfig, device: str) -> _Columns:
-    vectors = np.asarray(columns, np.float64)
-    sums = np.asarray(sums, np.float64)
-    if vectors.ndim != 2 or sums.shape != vectors.shape[:1]:
-        raise CountsError(f"columns must be (n, dim) and column_sums (n,), got {vectors.shape} and {sums.shape}")
-    if not np.isfinite(vectors).all() or not np.isfinite(sums).all():
-        raise CountsError("columns and column_sums must be finite")
-    if not 0 < total < np.inf:
-        raise CountsError(f"total must be positive and finite (the sum of all training counts), got {total}")
-
-    _, device = choose_backend(replace(config, backend="torch", device=device))
-    dtype = _choose_dtype(device)
-    objective = Objective.from_config(config)
-    return _Columns(
-        vectors=torch.tensor(vectors, dtype=dtype, device=device),
-        offsets=torch.from_numpy(column_offsets(sums, objective)).to(device, dtype),
-        sums=sums,
-        total=float(total),
-        objective=objective,
-        weight_decay=max(config.weight_decay, MIN_WEIGHT_DECAY) * len(vectors),
-    )
+        _, device = choose_backend(replace(config, backend="torch", device=device))
+        dtype = _choose_dtype(device)
+        self.objective = Objective.from_config(config)
+        self.vectors = torch.tensor(vectors, dtype=dtype, device=device)
+        self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(device, dtype)
+        self.sums = sums
+        self.total = float(total)
+        # n decay: the loss of a row is a sum over columns, not a mean.
+        self.weight_decay = max(config.weight_decay, MIN_WEIGHT_DECAY) * len(vectors)
 
 
 def _choose_dtype(device: str) -> torch.dtype:
@@ -177,15 +168,25 @@ def _batches(rows: scipy.sparse.csr_array, fixed: _Columns) -> Iterator[NDArray[
         yield ids[start : start + size]
 
 
-@dataclass(frozen=True, slots=True)
 class _RowBatch:
     """The loss of some rows as a function of their vectors. Arrays over all cells have shape (rows, n)."""
 
-    fixed: _Columns
-    offsets: Tensor  # (rows,): the row's part of pmi*
-    seen: Tensor  # flat indices of the observed cells, row * n + column
-    targets: Tensor  # pmi of the observed cells
-    confidences: Tensor  # f of the observed cells
+    def __init__(self, rows: scipy.sparse.csr_array, fixed: _Columns) -> None:
+        objective = fixed.objective
+        device = fixed.vectors.device
+        dtype = fixed.vectors.dtype
+
+        row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        column = rows.indices.astype(np.int64)
+        offsets = row_offsets(np.asarray(rows.sum(axis=1)).ravel(), fixed.total, objective)
+        targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column], objective))
+
+        self.fixed = fixed
+        self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(device, dtype)  # the row's part of pmi*
+        # Of the observed cells: flat indices (row * n + column), pmi and f.
+        self.seen = torch.from_numpy(row * rows.shape[1] + column).to(device)
+        self.targets = torch.from_numpy(targets).to(device, dtype)
+        self.confidences = torch.from_numpy(objective.confidence(rows.data)).to(device, dtype)
 
     def losses(self, vectors: Tensor, products: Tensor) -> Tensor:
         """Return the loss of each row, shape (rows,)."""
@@ -215,25 +216,6 @@ class _RowBatch:
         return (products - self.offsets[:, None]).sub_(self.fixed.offsets)
 
 
-def _make_batch(rows: scipy.sparse.csr_array, fixed: _Columns) -> _RowBatch:
-    objective = fixed.objective
-    device = fixed.vectors.device
-    dtype = fixed.vectors.dtype
-
-    row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    column = rows.indices.astype(np.int64)
-    offsets = row_offsets(np.asarray(rows.sum(axis=1)).ravel(), fixed.total, objective)
-    targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column], objective))
-
-    return _RowBatch(
-        fixed,
-        offsets=torch.from_numpy(offsets + np.log(objective.unseen)).to(device, dtype),
-        seen=torch.from_numpy(row * rows.shape[1] + column).to(device),
-        targets=torch.from_numpy(targets).to(device, dtype),
-        confidences=torch.from_numpy(objective.confidence(rows.data)).to(device, dtype),
-    )
-
-
 def _minimize(batch: _RowBatch) -> Tensor:
     """Return the vectors that minimize the loss of each row, by Newton's method from zero vectors."""
     columns = batch.fixed.vectors
@@ -249,21 +231,15 @@ def _minimize(batch: _RowBatch) -> Tensor:
         if not (norm > goal).any():
             break
 
-        step = _newton_step(batch, gradient, curvatures, _cg_tolerance(norm, goal))
+        # Conjugate gradients may stop at a residual that shrinks as a row converges, so that early steps are cheap; it
+        # is infinite for a row that has converged.
+        relative = norm / (goal / TOLERANCE[columns.dtype])  # to the norm at the zero vector
+        tolerance = torch.maximum(relative.sqrt().clamp(max=0.1) * norm, 0.1 * goal)
+        step = _newton_step(batch, gradient, curvatures, torch.where(norm > goal, tolerance, torch.inf))
         del curvatures  # as large as all cells of the batch; free it before the line search
         vectors = vectors + _step_sizes(batch, vectors, products, step, gradient)[:, None] * step
         products = batch.products(vectors)
     return vectors
-
-
-def _cg_tolerance(norm: Tensor, goal: Tensor) -> Tensor:
-    """Return the residual at which conjugate gradients may stop, for each row.
-
-    It shrinks as a row converges, so that early steps are cheap; it is infinite for a row that has converged.
-    """
-    initial_norm = goal / TOLERANCE[norm.dtype]
-    tolerance = torch.maximum((norm / initial_norm).sqrt().clamp(max=0.1) * norm, 0.1 * goal)
-    return torch.where(norm > goal, tolerance, torch.inf)
 
 
 def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, tolerance: Tensor) -> Tensor:
@@ -301,9 +277,8 @@ def _step_sizes(batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tenso
     change = batch.products(step)
     slope = (gradient * step).sum(1)
     losses = batch.losses(vectors, products)
-    slack = (
-        8 * torch.finfo(losses.dtype).eps * losses
-    )  # Near the minimum, the decrease is smaller than rounding errors.
+    # Near the minimum, the decrease is smaller than rounding errors.
+    slack = 8 * torch.finfo(losses.dtype).eps * losses
     sizes = torch.ones_like(slope)
 
     for _ in range(MAX_HALVINGS):

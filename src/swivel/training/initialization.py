@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.training.objective import Objective, add_biases
 from swivel.vectors import Vectors, VectorTable
@@ -31,22 +31,6 @@ ROWS_PER_DRAW = 4096  # random vectors with one seed; changing it changes the in
 # and old words keep a cosine of .91. This value is in between (8,000 words, 30 % more text; benchmarks/more_data.py).
 WARM_ACCUMULATOR = 1e-4
 WARM_SPEEDUP = 3  # a warm start needs a third of the epochs
-
-
-class Labelled(Protocol):
-    """A matrix whose rows and columns have labels."""
-
-    @property
-    def rows(self) -> Vocabulary:
-        """Labels of the rows."""
-
-    @property
-    def columns(self) -> Vocabulary:
-        """Labels of the columns."""
-
-    @property
-    def columns_per_row(self) -> int:
-        """Number of columns for each row label; 0 if columns have labels of a different kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +50,20 @@ class WarmStart:
     fingerprint: str  # of all old vectors, including those that the matrix does not contain
 
 
-def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> WarmStart:
-    """Return the old vectors of the rows and columns of a matrix, matched by label.
-
-    Parameters
-    ----------
-    matrix : Labelled
-        The matrix to train.
-    vectors : Vectors
-        Result of an earlier training, with rows and columns.
-    config : TrainConfig
-        Settings of the new training.
-
-    Returns
-    -------
-    WarmStart
-        Vectors of the labels that both have.
+def find_start(matrix: Matrix, vectors: Vectors, config: TrainConfig) -> WarmStart:
+    """Return the vectors of an earlier training for the rows and columns of a matrix, matched by label.
 
     Raises
     ------
     ConfigError
         The vectors have no columns, other columns than the matrix, another `dim`, or no label in common with it.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> old, new = Vocabulary(["tea", "milk"]), Vocabulary(["milk", "sugar", "tea"])
-    >>> vectors = Vectors(*(VectorTable(old, np.ones((2, 4), np.float32)) for _ in range(2)), columns_per_row=1)
-    >>> matrix = SimpleNamespace(rows=new, columns=new, columns_per_row=1)
-    >>> find_start(matrix, vectors, TrainConfig(dim=4)).rows.places.tolist()
-    [2, 0]
     """
     rows = vectors.contents.rows
-    columns = _get_columns(vectors, config)
+    columns = vectors.contents.columns
+    if config.objective != "swivel":
+        raise ConfigError(f"objective must be swivel with init, got {config.objective!r}: its biases are not saved")
+    if columns is None:
+        raise ConfigError("init has no column vectors; pass a folder written by `swivel train` with objective swivel")
     if vectors.columns_per_row != matrix.columns_per_row:
         raise ConfigError(
             f"init has {_describe(vectors.columns_per_row)}, the matrix has {_describe(matrix.columns_per_row)}: "
@@ -116,15 +81,6 @@ def find_start(matrix: Labelled, vectors: Vectors, config: TrainConfig) -> WarmS
             f"matrix is {matrix.rows[0]!r}"
         )
     return start
-
-
-def _get_columns(vectors: Vectors, config: TrainConfig) -> VectorTable:
-    if config.objective != "swivel":
-        raise ConfigError(f"objective must be swivel with init, got {config.objective!r}: its biases are not saved")
-    columns = vectors.contents.columns
-    if columns is None:
-        raise ConfigError("init has no column vectors; pass a folder written by `swivel train` with objective swivel")
-    return columns
 
 
 def _describe(columns_per_row: int) -> str:
@@ -160,11 +116,7 @@ def fingerprint_vectors(vectors: Vectors) -> str:
 
 
 def fewer_epochs(epochs: int) -> int:
-    """Return the number of epochs of a warm start if training from scratch takes `epochs`.
-
-    >>> [fewer_epochs(epochs) for epochs in (20, 5, 2)]
-    [6, 1, 1]
-    """
+    """Return the number of epochs of a warm start if training from scratch takes `epochs`."""
     return max(1, epochs // WARM_SPEEDUP)
 
 
@@ -176,28 +128,11 @@ def make_arrays(
     start: WarmStart | None = None,
     threads: int = 1,
 ) -> dict[str, Array]:
-    """Return the initial vectors and accumulators of rows and columns, in block order.
+    """Return the arrays `rows`, `rows_accumulators`, `columns` and `columns_accumulators`, in block order.
 
-    Parameters
-    ----------
-    sums : sequence of two arrays
-        Row sums and column sums; the vector of a row or column without counts is zero.
-    orders : sequence of two arrays
-        Row numbers and column numbers in block order.
-    config : TrainConfig
-        Settings of the training.
-    start : WarmStart, optional
-        Old vectors; all others are random.
-    threads : int
-        Number of threads. The result does not depend on it.
+    `orders` has the row numbers and the column numbers in block order. Vectors that are not in `start` are random;
+    those of rows or columns without counts (a sum of zero) are zero. The result does not depend on `threads`.
 
-    Returns
-    -------
-    dict of str to ndarray
-        `rows`, `rows_accumulators`, `columns` and `columns_accumulators`.
-
-    Examples
-    --------
     >>> arrays = make_arrays([np.ones(3), np.ones(2)], [np.arange(3), np.arange(2)], TrainConfig(dim=4))
     >>> arrays["rows"].shape, arrays["columns_accumulators"].shape
     ((3, 4), (2, 4))

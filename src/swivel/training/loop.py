@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig, result_settings
+from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import parse_bytes
@@ -37,12 +38,18 @@ from swivel.training.executor import (
     TrainingJob,
 )
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
-from swivel.training.metrics import TrainingMetrics
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
-from swivel.training.plan import BlockedMatrix, TrainingPlan, check_plan, estimate_needs, make_plan, read_plan
+from swivel.training.plan import (
+    TrainingPlan,
+    check_plan,
+    choose_zeros,
+    estimate_needs,
+    make_plan,
+    read_plan,
+    wants_sample,
+)
 from swivel.training.schedule import (
     Block,
-    block_order,
     falling_rate,
     rounds_for_ranks,
     rounds_in_groups,
@@ -57,6 +64,7 @@ MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors:
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
 SAMPLE_BLOCKS = 32  # The sampled loss of small random vectors uses this many blocks,
 SAMPLE_CELLS = 1_000_000  # or fewer if they contain this many cells.
+POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class TrainingResult:
 
 
 def train_matrix(
-    matrix: BlockedMatrix,
+    matrix: Matrix,
     config: TrainConfig,
     *,
     folder: Path,
@@ -82,29 +90,10 @@ def train_matrix(
 ) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
-    Parameters
-    ----------
-    matrix : BlockedMatrix
-        Co-occurrence counts.
-    config : TrainConfig
-        Settings of the training.
-    folder : Path
-        Folder for the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function
-        is called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and
-        SIGTERM save a checkpoint first.
-    threads : int
-        Number of CPU threads.
-    progress : Progress
-        Gets messages and progress events.
-    start : WarmStart, optional
-        Vectors to start from.
-    executor : Executor, optional
-        Runs the steps; it is closed at the end. By default this process runs them.
-
-    Returns
-    -------
-    TrainingResult or None
-        None on ranks that are not the leader, if several processes run this loop together.
+    `folder` gets the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function is
+    called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
+    a checkpoint first. The executor, by default this process, is closed at the end. If several processes run this loop
+    together, the result is None on ranks that are not the leader.
 
     Raises
     ------
@@ -116,7 +105,7 @@ def train_matrix(
     if max(matrix.shape) == 0 or matrix.total <= 0:
         raise TrainingError("the matrix has no counts: there is nothing to train on")
     if config.device_memory is not None:
-        parse_bytes(config.device_memory)  # Validate even if this device does not use the value.
+        parse_bytes(config.device_memory, "device_memory")  # Validate even if this device does not use the value.
 
     provenance = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
     if start is not None:
@@ -128,9 +117,6 @@ def train_matrix(
         stop_on_signals() as should_stop,
         contextlib.closing(executor or LocalExecutor()) as executor,
     ):
-        if not executor.is_leader:
-            progress = SILENT  # The leader reports for all ranks.
-
         # Before the first step there is nothing to save, so a signal stops a single process at once. A rank must not
         # leave alone: the others would wait for it.
         with should_stop.acting_at_once() if executor.ranks == 1 else contextlib.nullcontext():
@@ -151,11 +137,7 @@ def train_matrix(
 
 
 def _find_or_make_plan(
-    matrix: BlockedMatrix,
-    config: TrainConfig,
-    checkpoints: CheckpointStore,
-    executor: Executor,
-    start: WarmStart | None,
+    matrix: Matrix, config: TrainConfig, checkpoints: CheckpointStore, executor: Executor, start: WarmStart | None
 ) -> TrainingPlan:
     """Return the saved plan of the run, or a new one."""
     saved = checkpoints.find_plan()
@@ -195,46 +177,46 @@ class _TrainingRun:
         self._clock = 0.0
         self._orders: dict[int, list[list[Block]]] = {}  # by number of the epoch
 
-        # Parameters are stored in block order: row_order[i] is the vocabulary index of row i.
-        self.row_order = block_order(self.matrix.shape[0], self.plan.row_blocks)
-        self.column_order = block_order(self.matrix.shape[1], self.plan.column_blocks)
-
     def prepare(self, resources: LocalResources, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
         self.executor.begin(self.job, resources)
-        arrays = None
-        if self.executor.is_leader:
-            arrays = self.restore()
-            if arrays is None:
-                sums = self.matrix.row_sums, self.matrix.column_sums
-                orders = self.row_order, self.column_order
-                arrays = make_arrays(sums, orders, self.config, start=start, threads=resources.threads)
+        sides = self.first_parameters(start, resources.threads) if self.executor.is_leader else None
 
         self.share_state()
         if self.steps_done:
             resources.progress.message(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
-        self.executor.hold(None if arrays is None else self.parameters(arrays))
+        self.executor.hold(sides)
 
         plan = self.plan
         rows, columns = self.matrix.shape
-        if self.job.wants_sample() and not self.job.is_sampled():
+        is_sampled = choose_zeros(self.matrix, self.config, plan.device, self.job.blocks).share < 1
+        if wants_sample(self.config, plan.device, self.job.blocks) and not is_sampled:
             resources.progress.message(
                 "computing all zeros: sampling needs rows and columns sorted by falling frequency"
             )
+        reason = ""  # why the CPU was chosen, if the settings leave the device open
+        if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
+            reason = "; no CUDA device"
         resources.progress.message(
             f"training {rows:,} x {columns:,}, {plan.epochs} epochs over {plan.row_blocks} x {plan.column_blocks} "
-            f"blocks: {self.executor.describe()}{self.explain_cpu()}"
+            f"blocks: {self.executor.describe()}{reason}"
         )
 
-    def restore(self) -> dict[str, Array] | None:
-        """Continue from the last checkpoint and return its parameters, or None if there is none."""
+    def first_parameters(self, start: WarmStart | None, threads: int) -> Sides:
+        """Return the parameters of the last checkpoint, and continue from its position, or initial ones."""
         saved = self.checkpoints.load(self.done.shape)
         if saved is None:
-            return None
+            sums = self.matrix.row_sums, self.matrix.column_sums
+            arrays = make_arrays(sums, self.job.orders, self.config, start=start, threads=threads)
+        else:
+            self.state = replace(saved.state, saved=saved.state.saved + 1)
+            self.done = saved.done
+            arrays = dict(saved.arrays)
 
-        self.state = replace(saved.state, saved=saved.state.saved + 1)
-        self.done = saved.done
-        return dict(saved.arrays)
+        offsets = self.job.offsets()
+        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], offsets[0])
+        columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], offsets[1])
+        return rows, columns
 
     def share_state(self) -> None:
         """Copy the leader's position in the schedule to all ranks."""
@@ -246,21 +228,6 @@ class _TrainingRun:
         leader = self.state, np.flatnonzero(self.done).tolist()
         self.state, done = self.executor.broadcast(leader, decode)
         self.done.flat[done] = True
-
-    def parameters(self, arrays: dict[str, Array]) -> Sides:
-        """Return the parameters of rows and columns in block order, with their share of every target."""
-        matrix = self.matrix
-        row_offset = row_offsets(matrix.row_sums, matrix.total, self.objective)[self.row_order]
-        column_offset = column_offsets(matrix.column_sums, self.objective)[self.column_order]
-
-        rows = ParameterBlock(arrays["rows"], arrays["rows_accumulators"], row_offset.astype(np.float32))
-        columns = ParameterBlock(arrays["columns"], arrays["columns_accumulators"], column_offset.astype(np.float32))
-        return rows, columns
-
-    def explain_cpu(self) -> str:
-        """Return why the CPU was chosen, if the settings leave the device open."""
-        is_open = self.config.device == "auto" and self.config.backend == "auto"
-        return "; no CUDA device" if is_open and self.plan.device == "cpu" else ""
 
     @property
     def total_steps(self) -> int:
@@ -289,8 +256,13 @@ class _TrainingRun:
             yield task
 
     def is_complete(self) -> bool:
-        """Return whether all epochs are done, or the loss has converged."""
-        return self.state.epochs >= self.plan.epochs or self.has_converged()
+        """Return whether all epochs are done, or the last one lowered the mean loss by less than the tolerance."""
+        history = self.state.history
+        if self.config.end == "converged" and len(history) >= 2:
+            before = history[-2].mean
+            if before - history[-1].mean < self.config.tolerance * before:
+                return True
+        return self.state.epochs >= self.plan.epochs
 
     def run_epoch(self, task: Task) -> None:
         """Train the remaining blocks of this epoch, saving a checkpoint whenever one is due."""
@@ -303,7 +275,10 @@ class _TrainingRun:
             # saving gathers the parameters of every rank.
             if self.executor.any_rank(self.requests.pause()):
                 self.save_checkpoint()
-                self.raise_if_stopped()
+                if self.executor.any_rank(self.should_stop()):
+                    if not self.should_stop():
+                        self.should_stop.set()  # The signal arrived on another rank.
+                    self.should_stop.raise_if_set()
 
         self.check_divergence()
         self.state = replace(self.state, epochs=number + 1, loss=Loss(), history=(*self.state.history, self.state.loss))
@@ -345,16 +320,6 @@ class _TrainingRun:
             return falling_rate(self.config.learning_rate, steps, self.total_steps)
         return self.config.learning_rate
 
-    def has_converged(self) -> bool:
-        """Return whether the last epoch lowered the mean loss by less than the tolerance."""
-        history = self.state.history
-        if self.config.end != "converged" or len(history) < 2:
-            return False
-
-        before = history[-2].mean
-        now = history[-1].mean
-        return before - now < self.config.tolerance * before
-
     def record(self, steps: CompletedSteps, task: Task) -> None:
         """Mark blocks as done, add their losses and report progress."""
         for block in steps.blocks:
@@ -373,58 +338,44 @@ class _TrainingRun:
         self._clock = now
 
         count = len(steps.blocks)
-        task.advance(count * self.cells_per_step, self.progress_note() + steps.note)
+        note = (
+            f"epoch {self.state.epochs + 1}/{self.plan.epochs}, loss {epoch_loss.mean:.4f} "
+            f"(observed {epoch_loss.mean_observed:.3f}, unobserved {epoch_loss.mean_unobserved:.5f}){steps.note}"
+        )
+        task.advance(count * self.cells_per_step, note)
         learning_rate = self.learning_rate_after(self.steps_done - count)  # the one that these steps used
         self._metrics.add(step_loss, count, self.cells_per_step, learning_rate, self.steps_done)
-
-    def progress_note(self) -> str:
-        """Return epoch and loss for the progress line."""
-        loss = self.state.loss
-        return (
-            f"epoch {self.state.epochs + 1}/{self.plan.epochs}, loss {loss.mean:.4f} "
-            f"(observed {loss.mean_observed:.3f}, unobserved {loss.mean_unobserved:.5f})"
-        )
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint, unless the run has diverged: the last good one must stay."""
         self.check_divergence()
-        arrays = self.fetch()
-        if arrays is not None:
+        sides = self.executor.fetch()
+        if sides is not None:
+            rows, columns = sides
+            arrays = {
+                "rows": rows.vectors,
+                "rows_accumulators": rows.accumulators,
+                "columns": columns.vectors,
+                "columns_accumulators": columns.accumulators,
+            }
             self.state = self.checkpoints.save(Checkpoint(self.state, self.done, arrays, asdict(self.plan)))
         self.checkpoints.last = time.monotonic()  # also on ranks that write nothing
 
-    def raise_if_stopped(self) -> None:
-        """Raise the exception of the signal that arrived on this rank or on another."""
-        if self.executor.any_rank(self.should_stop()):
-            if not self.should_stop():
-                self.should_stop.set()  # The signal arrived on another rank.
-            self.should_stop.raise_if_set()
-
     def check_divergence(self) -> None:
-        """Raise Diverged if the loss grew far above its initial value or a parameter is not finite."""
-        self.check_growth()
-        self.check_overflow()
-
-    def check_growth(self) -> None:
-        """Raise Diverged if the observed loss of this epoch is far above that of small random vectors."""
-        loss = self.state.loss
+        """Raise Diverged if the loss of this epoch is far above its initial value or a parameter is not finite."""
         # With small random vectors a cell loses at least f(x) / 2, and f(x) is at least b0. This bound is usually
-        # enough; computing the initial loss takes longer than an epoch on a GPU.
-        if loss.mean_observed <= MAX_GROWTH * self.objective.confidence_base / 2:
-            return
-        if loss.mean_observed <= MAX_GROWTH * self._sampled_initial_loss.mean_observed:
-            return
-
-        # A few huge counts may lie outside the sample: compare with all cells before giving up.
-        if loss.observed > MAX_GROWTH * self._full_initial_loss.observed:
+        # enough; computing the initial loss takes longer than an epoch on a GPU. A few huge counts may lie outside the
+        # sample, so that all cells are compared before giving up.
+        loss = self.state.loss
+        if (
+            loss.mean_observed > MAX_GROWTH * self.objective.confidence_base / 2
+            and loss.mean_observed > MAX_GROWTH * self._sampled_initial_loss.mean_observed
+            and loss.observed > MAX_GROWTH * self._full_initial_loss.observed
+        ):
             raise self.diverged(f"the observed loss is {loss.mean_observed:.3g}, far above its initial value")
 
-    def check_overflow(self) -> None:
-        """Raise Diverged if a parameter is not finite, checked on the device.
-
-        The loss alone does not show this: it was computed before the last update, and an accumulator that overflows
-        stops its vector from changing.
-        """
+        # The loss does not show overflow: it was computed before the last update, and an accumulator that overflows
+        # stops its vector from changing. Parameters are checked on the device.
         if not self.executor.is_finite():
             raise self.diverged("a vector is not finite")
 
@@ -448,39 +399,28 @@ class _TrainingRun:
             "The last checkpoint, if any, is unchanged"
         )
 
-    def fetch(self) -> dict[str, Array] | None:
-        """Return all parameters as host arrays on the leader, None on other ranks."""
+    def finish(self) -> TrainingResult | None:
+        """Return the vectors in vocabulary order, without biases; None on ranks that are not the leader."""
+        self.check_divergence()
         sides = self.executor.fetch()
         if sides is None:
             return None
 
-        rows, columns = sides
-        return {
-            "rows": rows.vectors,
-            "rows_accumulators": rows.accumulators,
-            "columns": columns.vectors,
-            "columns_accumulators": columns.accumulators,
-        }
+        vectors = []
+        sums = self.matrix.row_sums, self.matrix.column_sums
+        for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
+            values = np.empty((len(order), self.config.dim), np.float32)
+            values[order] = side.vectors[:, : self.config.dim]
+            # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
+            values[side_sums <= 0] = 0
+            vectors.append(values)
 
-    def finish(self) -> TrainingResult | None:
-        """Return the vectors in vocabulary order, without biases; None on ranks that are not the leader."""
-        self.check_overflow()
-        arrays = self.fetch()
-        if arrays is None:
-            return None
-
-        dim = self.config.dim
-        rows = _in_vocabulary_order(arrays["rows"][:, :dim], self.row_order)
-        columns = _in_vocabulary_order(arrays["columns"][:, :dim], self.column_order)
-
-        # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
-        rows[self.matrix.row_sums <= 0] = 0
-        columns[self.matrix.column_sums <= 0] = 0
+        rows, columns = vectors
         return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
 
 
 def starting_loss(
-    matrix: BlockedMatrix, objective: Objective, max_blocks: float = math.inf, max_cells: float = math.inf
+    matrix: Matrix, objective: Objective, max_blocks: float = math.inf, max_cells: float = math.inf
 ) -> Loss:
     """Return the loss of observed cells under small random vectors, over all blocks or a sample of them.
 
@@ -515,7 +455,45 @@ def starting_loss(
     return total if total.observed else Loss(math.inf, 1)
 
 
-def _in_vocabulary_order(blocked: Array, order: NDArray[np.int64]) -> Array:
-    vectors = np.empty(blocked.shape, np.float32)
-    vectors[order] = blocked
-    return vectors
+class TrainingMetrics:
+    """Averages losses over a twentieth of an epoch and reports the means through `Progress.measure`.
+
+    The interval is a share of an epoch, so that short and long runs get the same number of points per epoch.
+    """
+
+    def __init__(
+        self, progress: Progress, steps_per_epoch: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._progress = progress
+        self._clock = clock
+        self._interval = max(1, steps_per_epoch // POINTS_PER_EPOCH)
+
+        # Sums since the last point.
+        self._loss = Loss()
+        self._steps = 0
+        self._since = clock()
+
+    def add(self, loss: Loss, steps: int, cells: float, learning_rate: float, step: int) -> None:
+        """Add the loss of some steps of `cells` cells each, and report a point if the interval is complete.
+
+        `step` is the number of the last of these steps, counted from the start of training.
+        """
+        self._loss += loss
+        self._steps += steps
+        if self._steps < self._interval:
+            return
+
+        now = self._clock()
+        seconds = max(now - self._since, 1e-9)
+        values = {
+            "loss/all": self._loss.mean,
+            "loss/observed": self._loss.mean_observed,
+            "loss/unobserved": self._loss.mean_unobserved,
+            "learning rate": learning_rate,
+            "cells per second": self._steps * cells / seconds,
+        }
+        self._progress.measure(step, values)
+
+        self._loss = Loss()
+        self._steps = 0
+        self._since = now

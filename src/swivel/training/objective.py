@@ -125,7 +125,7 @@ def log_or_never(sums: Array) -> Array:
 def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
     """Return the row's part of a target: log D - log x_i* - shift, or 0 if biases are learned."""
     if objective.has_biases:
-        return _zero_or_never(row_sums)
+        return np.where(row_sums <= 0, NEVER, 0.0)
     constant = float(np.log(total)) - objective.shift
     return constant - log_or_never(row_sums)
 
@@ -133,12 +133,8 @@ def row_offsets(row_sums: Array, total: float, objective: Objective) -> Array:
 def column_offsets(column_sums: Array, objective: Objective) -> Array:
     """Return the column's part of a target: -log x_*j, or 0 if biases are learned."""
     if objective.has_biases:
-        return _zero_or_never(column_sums)
+        return np.where(column_sums <= 0, NEVER, 0.0)
     return -log_or_never(column_sums)
-
-
-def _zero_or_never(sums: Array) -> Array:
-    return np.where(sums <= 0, NEVER, 0.0)
 
 
 def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single, Single]:
@@ -178,16 +174,7 @@ def observed_losses(products: Array, x: Array, offsets: Array, objective: Object
 def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Objective) -> tuple[Loss, Array]:
     """Return the loss of a dense part of the matrix and its gradient with respect to the dot products.
 
-    Parameters
-    ----------
-    products : ndarray of shape (rows, columns)
-        Dot products w_i . c_j.
-    x : ndarray of shape (rows, columns)
-        Counts.
-    offsets : ndarray of shape (rows, columns)
-        Sum of the row and column offsets.
-    objective : Objective
-        Settings of the loss.
+    `products` are w_i . c_j, `x` the counts and `offsets` the sums of the row and column offsets, all of one shape.
     """
     seen = x > 0
     counts = np.where(seen, x, 1.0)

@@ -9,25 +9,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from swivel.config import TrainConfig
+from swivel.counts import Matrix
 from swivel.errors import DamagedFolder, TrainingError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
-from swivel.training.backends.base import DeviceLoad, ObservedCells, StoredCells
+from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.select import choose_groups
 from swivel.training.objective import Objective
 from swivel.training.schedule import (
+    MAX_BLOCK_SIZE,
+    MAX_BLOCK_SIZE_ON_GPU,
     block_starts,
     choose_block_count,
     default_block_size,
     default_epochs,
     is_sorted_enough,
-    largest_block,
 )
 
 MAX_EPOCHS = 100  # with end="converged"
@@ -41,48 +40,6 @@ MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them
 COPIES = 3
 LOADED_LATER = 256 << 20  # address space of kernels and BLAS buffers that are not loaded yet when a run is planned
 MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
-
-
-class BlockedMatrix(Protocol):
-    """The interface of a count matrix that training uses."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-
-    @property
-    def row_blocks(self) -> int:
-        """Number of row blocks."""
-
-    @property
-    def column_blocks(self) -> int:
-        """Number of column blocks."""
-
-    @property
-    def row_sums(self) -> NDArray[np.float64]:
-        """Sum of each row."""
-
-    @property
-    def column_sums(self) -> NDArray[np.float64]:
-        """Sum of each column."""
-
-    @property
-    def total(self) -> float:
-        """Sum of all counts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the counts and labels."""
-
-    @property
-    def stored(self) -> StoredCells:
-        """All observed cells."""
-
-    def cells(self, i: int, j: int) -> ObservedCells:
-        """Return the observed cells of block (i, j)."""
-
-    def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> BlockedMatrix:
-        """Return the same matrix with another number of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +56,13 @@ class TrainingPlan:
     ranks: int = 1  # processes that the order of blocks is made for
 
 
-def make_plan(matrix: BlockedMatrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
+def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
     """Return a plan, choosing what the configuration leaves open: block size, epochs, backend and dtype."""
     rows, columns = matrix.shape
     backend, device = choose_backend(config)
 
     if config.block_size is None:
-        largest = config.largest_block or largest_block(device)
+        largest = config.largest_block or MAX_BLOCK_SIZE.get(device, MAX_BLOCK_SIZE_ON_GPU)
         size = default_block_size(rows, columns, largest, min_block_size)
         row_blocks = choose_block_count(rows, size, matrix.row_blocks)
         column_blocks = choose_block_count(columns, size, matrix.column_blocks)
@@ -126,7 +83,7 @@ def make_plan(matrix: BlockedMatrix, config: TrainConfig, min_block_size: int = 
     return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)
 
 
-def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
+def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:
     """Return the sizes that determine how much device memory a run needs."""
     rows, columns = matrix.shape
     starts = block_starts(rows, blocks[0]), block_starts(columns, blocks[1])
@@ -142,7 +99,7 @@ def describe_load(matrix: BlockedMatrix, config: TrainConfig, blocks: tuple[int,
     return DeviceLoad(starts, dim, choose_zeros(matrix, config, device, blocks), cells, is_halved)
 
 
-def choose_zeros(matrix: BlockedMatrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
+def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple[int, int]) -> ZeroSampling:
     """Return which zeros are computed: all of them, or a sample if rows and columns are sorted by frequency."""
     if not wants_sample(config, device, blocks):
         return ZeroSampling()
@@ -163,7 +120,7 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
 
 
 def estimate_needs(
-    matrix: BlockedMatrix, config: TrainConfig, plan: TrainingPlan, threads: int, saved: int = 0
+    matrix: Matrix, config: TrainConfig, plan: TrainingPlan, threads: int, saved: int = 0
 ) -> ResourceEstimate:
     """Return the disk space and memory that a run needs.
 

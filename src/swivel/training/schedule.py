@@ -13,6 +13,7 @@ Block = tuple[int, int]
 # Measured (docs/experiments.md): quality depends on the number of updates per vector, not on the block size.
 UPDATES_PER_VECTOR = 480
 MIN_BLOCK_SIZE = 256
+# The block size with which a device is fastest, among those of about the same quality.
 MAX_BLOCK_SIZE = {"cpu": 1024}
 MAX_BLOCK_SIZE_ON_GPU = 4096
 MIN_EPOCHS = 3
@@ -139,8 +140,6 @@ def default_block_size(rows: int, columns: int, largest: int = MAX_BLOCK_SIZE["c
 
     >>> [default_block_size(n, n) for n in (500, 8_192, 32_768, 98_304, 400_000)]
     [256, 256, 512, 1024, 1024]
-    >>> [default_block_size(n, n, 2048) for n in (500, 8_192, 32_768, 98_304, 400_000)]
-    [256, 256, 1024, 2048, 2048]
     >>> [default_block_size(n, n, smallest=1024) for n in (500, 2_000, 8_192, 400_000)]
     [256, 500, 1024, 1024]
     """
@@ -148,11 +147,6 @@ def default_block_size(rows: int, columns: int, largest: int = MAX_BLOCK_SIZE["c
     block_size = max(min(MIN_BLOCK_SIZE, largest), math.ceil(size * largest / 65_536))
     block_size = min(largest, block_size)
     return max(block_size, min(smallest, math.ceil(size / 4)))
-
-
-def largest_block(device: str) -> int:
-    """Return the block size with which a device is fastest, among those of about the same quality."""
-    return MAX_BLOCK_SIZE.get(device, MAX_BLOCK_SIZE_ON_GPU)
 
 
 def choose_block_count(size: int, block_size: int, stored: int) -> int:
@@ -177,11 +171,7 @@ def default_epochs(row_blocks: int, column_blocks: int) -> int:
 
 
 def falling_rate(learning_rate: float, done: float, total: float) -> float:
-    """Return the learning rate after `done` of `total` steps, which falls linearly to zero.
-
-    >>> falling_rate(0.1, 5, 10)
-    0.05
-    """
+    """Return the learning rate after `done` of `total` steps, which falls linearly to zero."""
     return learning_rate * max(0.0, 1.0 - done / total)
 
 

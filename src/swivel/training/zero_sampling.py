@@ -60,20 +60,11 @@ class ZeroSampling:
     The gradient of the hinge is proportional to the product of the two frequencies. The sampling probability with the
     lowest variance decreases with it: share / (r s), where r and s are the relative ranks at the middle of the row
     tier and of the column tier.
-
-    Parameters
-    ----------
-    common : float
-        Fraction of the rows and of the columns that are common. With 1.0, no zero is sampled.
-    middle : float
-        Fraction of the rows and of the columns that are common or in the middle tier.
-    share : float
-        Sampling probability of a zero at the relative ranks r = s = 1.
     """
 
-    common: float = 1.0
+    common: float = 1.0  # With 1.0, no zero is sampled.
     middle: float = 1.0
-    share: float = 1.0
+    share: float = 1.0  # sampling probability of a zero at the relative ranks r = s = 1
 
     def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowBand]:
         """Yield the bands of one step; every row of the block is in exactly one band."""
@@ -90,11 +81,12 @@ class ZeroSampling:
         tiers = [SamplingTier(0, self.count_common(rows))]
 
         for start, stop, rank in self._sampled_tiers(rows):
-            starts, lengths, weights = self._strides(columns, rank)
+            starts, lengths = self._strides(columns, rank)
             if len(starts) == columns:
                 tiers.append(SamplingTier(start, stop))
             else:
-                tiers.append(SamplingTier(start, stop, starts, lengths, weights))
+                # The length of a stride is the inverse of the probability of its columns: the weight of their zeros.
+                tiers.append(SamplingTier(start, stop, starts, lengths, lengths.astype(np.float32)))
 
         return tuple(tiers)
 
@@ -103,7 +95,6 @@ class ZeroSampling:
         tiers = self._sampled_tiers(size)
         return tiers[0][0] if tiers else size
 
-    @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
     def _sampled_tiers(self, size: int) -> list[tuple[int, int, float]]:
         """Return start, stop and middle rank (relative, geometric mean) of the middle and the rare tier."""
         edges = [round(size * self.common), round(size * max(self.middle, self.common)), size]
@@ -113,15 +104,11 @@ class ZeroSampling:
             if stop > start
         ]
 
-    @lru_cache(maxsize=256)  # noqa: B019
-    def _strides(
-        self, columns: int, row_rank: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
-        """Return starts, lengths and weights of the strides over the columns for one tier of rows.
+    def _strides(self, columns: int, row_rank: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return starts and lengths of the strides over the columns for one tier of rows.
 
         The columns of a tier are taken at equal distances from a random start (systematic sampling). All of them have
-        the same probability, all frequencies are represented, and the length of a stride is the inverse of the
-        probability, that is, the weight of the zeros of its column.
+        the same probability, and all frequencies are represented.
         """
         # Each common column is a stride of length 1.
         common = self.count_common(columns)
@@ -134,8 +121,7 @@ class ZeroSampling:
             starts.append(np.asarray(start + np.arange(count) * (size / count), np.float64))
             lengths.append(np.full(count, size / count))
 
-        all_lengths = np.concatenate(lengths)
-        return np.concatenate(starts), all_lengths, all_lengths.astype(np.float32)
+        return np.concatenate(starts), np.concatenate(lengths)
 
 
 def step_fraction(seed: Sequence[int], number: int) -> float:

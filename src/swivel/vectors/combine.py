@@ -19,25 +19,12 @@ _MIN_EIGENVALUE_RATIO = 1e-10  # of the largest eigenvalue of a Gram matrix; sma
 def combine_vectors(
     rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig, *, axes: Floats | None = None
 ) -> Floats:
-    """Return one vector per row.
+    """Return one vector per row, of shape (m, dim) and float32.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (m, d)
-        Trained row vectors, most frequent row first.
-    columns : ndarray of shape (m * columns_per_row, d) or None
-        Trained column vectors; column `row * columns_per_row + part` belongs to the row.
-    columns_per_row
-        Number of columns of each row; 0 if rows and columns are different things.
-    config
-        Whether to return the rows, the sum of row and columns, or a projection of all parts side by side.
-    axes : ndarray of shape (width, dim), optional
-        Projection matrix from `recover_axes`, for rows that are added to an existing model. By default the principal
-        axes of these rows.
-
-    Returns
-    -------
-    ndarray of shape (m, dim), float32
+    `rows` has shape (m, d), most frequent row first. `columns` has shape (m * columns_per_row, d): column
+    `row * columns_per_row + part` belongs to the row; 0 columns per row mean that columns are different things.
+    `config` selects the rows, the sum of row and columns, or a projection of all parts side by side, by default onto
+    the principal axes of these rows. For rows that are added to a model, `axes` is the projection from `recover_axes`.
 
     >>> rows, columns = np.eye(2, dtype=np.float32), np.ones((4, 2), np.float32)
     >>> combine_vectors(rows, columns, 2, VectorsConfig(combine="sum")).tolist()
@@ -52,7 +39,8 @@ def combine_vectors(
         return np.asarray(rows + parts.sum(axis=1))
 
     if axes is None:
-        axes = _find_axes(rows, parts, config)
+        gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
+        axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
     return _project(rows, parts, axes, config)
 
 
@@ -103,12 +91,6 @@ def _gram(
         right += chunk.T @ vectors[piece]
 
     return gram, right
-
-
-def _find_axes(rows: Floats, parts: Floats, config: VectorsConfig) -> Floats:
-    """Return the principal axes of rows, parts and their sum side by side; as many as the rows have dimensions."""
-    gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
-    return find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
 
 
 def _project(rows: Floats, parts: Floats, axes: Floats, config: VectorsConfig) -> Floats:

@@ -2,7 +2,7 @@
 
 A low cosine after alignment is not enough to call a word changed. Rare words are noisy and have lower cosines in any
 comparison, so words are ranked by `rank_z`: how far the cosine is below the median of words of similar frequency, in
-units of their spread. Two trainings on the same text also differ. Given such a second training (`yardstick`),
+units of their spread. Two trainings on the same text also differ. Given such a second training (`noise_baseline`),
 `same_text` is the usual cosine between the two trainings for words of similar frequency, and `moved_z` is how far the
 word's cosine is below it.
 
@@ -43,7 +43,7 @@ class CompareConfig:
 
     top: int = config_field(20_000, "compare the N most frequent shared words", POSITIVE_INT)
     min_count: int = config_field(20, "skip words that occur fewer times in either text, if counts are known", NATURAL)
-    neighbours: int = config_field(10, "number of neighbors per word, among the words compared", POSITIVE_INT)
+    neighbors: int = config_field(10, "number of neighbors per word, among the words compared", POSITIVE_INT)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -51,34 +51,18 @@ class CompareConfig:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """The comparison of one word; `same_text` and `moved_z` are None without a yardstick.
-
-    Attributes
-    ----------
-    cosine
-        Cosine of its two vectors after alignment.
-    usual
-        Median cosine of words of similar frequency.
-    rank_z
-        How far the cosine is below `usual`, in units of spread; words are ranked by it.
-    same_text, moved_z
-        The same as `usual` and `rank_z`, relative to two trainings on one text.
-    overlap
-        Fraction of its nearest neighbors that both models have in common.
-    before, after
-        Its nearest neighbors in the first and in the second model.
-    """
+    """The comparison of one word; `same_text` and `moved_z` are None without a noise baseline."""
 
     word: str
     count_before: int
     count_after: int
-    cosine: float
-    usual: float
-    rank_z: float
-    same_text: float | None
+    cosine: float  # of its two vectors after alignment
+    usual: float  # median cosine of words of similar frequency
+    rank_z: float  # how far the cosine is below `usual`, in units of spread; words are ranked by it
+    same_text: float | None  # the same as `usual` and `rank_z`, relative to two trainings on one text
     moved_z: float | None
-    overlap: float
-    before: tuple[str, ...]
+    overlap: float  # fraction of its nearest neighbors that both models have in common
+    before: tuple[str, ...]  # its nearest neighbors in the first and in the second model
     after: tuple[str, ...]
 
 
@@ -96,7 +80,7 @@ class Drift:
 
     words: tuple[Word, ...]
     whole: Agreement
-    yardstick: Agreement | None
+    noise_baseline: Agreement | None
 
     def __iter__(self) -> Iterator[Word]:
         return iter(self.words)
@@ -107,24 +91,20 @@ class Drift:
     def to_dict(self, count: int | None = None) -> dict[str, Any]:
         """Return a dictionary for JSON, with the first `count` words (by default all)."""
         words = [asdict(word) for word in self.words[:count]]
-        yardstick = None if self.yardstick is None else asdict(self.yardstick)
-        return {"compared": len(self), "whole": asdict(self.whole), "yardstick": yardstick, "words": words}
+        noise_baseline = None if self.noise_baseline is None else asdict(self.noise_baseline)
+        return {"compared": len(self), "whole": asdict(self.whole), "noise_baseline": noise_baseline, "words": words}
 
     def write(self, file: str | Path) -> None:
         """Write all words to a `.tsv` table or, with the agreement, to a `.json` file."""
         path = Path(file)
         check_ending(path)
         if path.suffix == ".tsv":
-            text = "".join(self._table())
+            rows = [Word.__dataclass_fields__, *(map(_cell, asdict(word).values()) for word in self.words)]
+            text = "".join("\t".join(row) + "\n" for row in rows)
         else:
             text = json.dumps(self.to_dict(), ensure_ascii=False)
 
         write_file(path, text.encode())
-
-    def _table(self) -> Iterator[str]:
-        yield "\t".join(Word.__dataclass_fields__) + "\n"
-        for word in self.words:
-            yield "\t".join(_cell(value) for value in asdict(word).values()) + "\n"
 
 
 def check_ending(path: Path) -> None:
@@ -148,7 +128,7 @@ def compare(
     before: Vectors | str | Path,
     after: Vectors | str | Path,
     *,
-    yardstick: Vectors | str | Path | None = None,
+    noise_baseline: Vectors | str | Path | None = None,
     **settings: Any,
 ) -> Drift:
     """Return the words that two models share, those that changed most first.
@@ -157,11 +137,11 @@ def compare(
     ----------
     before, after
         Models of two texts with the same number of dimensions, or their paths.
-    yardstick
+    noise_baseline
         A second training on the text of `before` with another seed, or its path. It shows how much vectors differ
         between two trainings on the same text.
     settings
-        Fields of CompareConfig: top, min_count, neighbours.
+        Fields of CompareConfig: top, min_count, neighbors.
 
     Raises
     ------
@@ -179,22 +159,17 @@ def compare(
     'w7'
     """
     config = CompareConfig(**settings)
-    models = [_open(before), _open(after)]
-    if yardstick is not None:
-        models.append(_open(yardstick))
+    given = [before, after] if noise_baseline is None else [before, after, noise_baseline]
+    models = [model if isinstance(model, Vectors) else open_vectors(model) for model in given]
 
     # All models are restricted to the same words in the same order, so that row n is the same word in each.
     words = _choose_words(models, config)
     first, second, *third = [_restrict(model, words) for model in models]
 
-    pair = _Pair.of(first, second, config.neighbours)
-    same = _Pair.of(third[0], first, config.neighbours) if third else None
+    pair = _Pair.of(first, second, config.neighbors)
+    same = _Pair.of(third[0], first, config.neighbors) if third else None
     ranked = _rank_words(first.vocabulary, second.vocabulary, pair, same)
     return Drift(tuple(ranked), pair.agreement, None if same is None else same.agreement)
-
-
-def _open(model: Vectors | str | Path) -> Vectors:
-    return model if isinstance(model, Vectors) else open_vectors(model)
 
 
 def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair | None) -> Iterator[Word]:
@@ -260,16 +235,16 @@ class _Pair:
     second: list[tuple[str, ...]]
 
     @classmethod
-    def of(cls, first: Vectors, second: Vectors, neighbours: int) -> _Pair:
+    def of(cls, first: Vectors, second: Vectors, neighbors: int) -> _Pair:
         aligned = first.align(second).unit_vectors
         cosines = np.einsum("ij,ij->i", aligned, second.unit_vectors, dtype=np.float64)
 
-        first_neighbours = _list_neighbours(first, neighbours)
-        second_neighbours = _list_neighbours(second, neighbours)
+        first_neighbors = _list_neighbors(first, neighbors)
+        second_neighbors = _list_neighbors(second, neighbors)
         # A model of few words has fewer neighbors than requested.
-        max_shared = max(min(neighbours, len(first) - 1), 1)
-        overlaps = [len({*a} & {*b}) / max_shared for a, b in zip(first_neighbours, second_neighbours, strict=True)]
-        return cls(np.clip(cosines, -1, 1), np.array(overlaps), first_neighbours, second_neighbours)
+        max_shared = max(min(neighbors, len(first) - 1), 1)
+        overlaps = [len({*a} & {*b}) / max_shared for a, b in zip(first_neighbors, second_neighbors, strict=True)]
+        return cls(np.clip(cosines, -1, 1), np.array(overlaps), first_neighbors, second_neighbors)
 
     @property
     def angles(self) -> Doubles:
@@ -280,19 +255,15 @@ class _Pair:
         return Agreement(float(self.cosines.mean()), float(self.overlaps.mean()))
 
 
-def _list_neighbours(model: Vectors, count: int) -> list[tuple[str, ...]]:
-    neighbours_by_word = model.nearest_each(model.vocabulary.tokens, count=count)
-    return [tuple(neighbour.token for neighbour in neighbours) for neighbours in neighbours_by_word]
+def _list_neighbors(model: Vectors, count: int) -> list[tuple[str, ...]]:
+    neighbors_by_word = model.nearest_each(model.vocabulary.tokens, count=count)
+    return [tuple(neighbor.token for neighbor in neighbors) for neighbors in neighbors_by_word]
 
 
 def running_middle(values: Doubles) -> tuple[Doubles, Doubles]:
     """Return for each value the median and the spread of a window of values around it.
 
     Values are ordered by the frequency of their words, so a window holds words of similar frequency.
-
-    >>> middle, spread = running_middle(np.array([1.0, 2.0, 3.0, 9.0]))
-    >>> middle.tolist(), spread.round(4).tolist()
-    ([2.5, 2.5, 2.5, 2.5], [1.4826, 1.4826, 1.4826, 1.4826])
     """
     width = min(WINDOW_WORDS, len(values))
     starts = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)

@@ -1,19 +1,13 @@
-"""The folder format of trained vectors.
+"""The folder of trained vectors; `docs/file-formats.md` specifies the format.
 
-Files: `vectors.safetensors` with float32 tensors `rows` (m, d), `columns` (n, d) if there are any, and `vectors`
-(m, dim) if they differ from the rows; `rows.txt` and `columns.txt`, the vocabularies; `row_sums.npy` and
-`column_sums.npy`, float64, if known.
-
-Facts in the manifest: `rows` m, `columns` n (0 if none), `dim`, `shift`, `columns_per_row` (0 if rows and columns are
-different things) and `tensors`, the checksums of each tensor and of the safetensors header. Tensors are memory-mapped,
-and each is verified before its first use, so that unused tensors are never read.
+Tensors are memory-mapped, and each is verified before its first use, so that unused tensors are never read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,29 +92,27 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
     _write_labels(folder, "row", rows)
     folder.write_tensors(TENSORS, tensors)
 
+    digests = {name: _digest(values) for name, values in tensors.items()}
     return {
         "rows": len(rows.values),
         "columns": 0 if columns is None else len(columns.values),
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
-        "tensors": {HEADER: _digest_header(folder.path / TENSORS)} | {name: _digest(tensors[name]) for name in tensors},
+        "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | digests,
     }
 
 
-def _digest_header(file: Path) -> str:
-    """Return the checksum of the safetensors header."""
-    return hashlib.sha256(_read_header(file)).hexdigest()
-
-
-def _digest(values: Floats) -> str:
+def _digest(values: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 
 
-def _read_header(file: Path) -> bytes:
+def _read_header(file: Path) -> NDArray[np.uint8]:
+    """Return the bytes of the safetensors header, including its length."""
     with file.open("rb") as opened:
         length = opened.read(8)
-        return length + opened.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+        header = opened.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+    return np.frombuffer(length + header, np.uint8)
 
 
 def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
@@ -129,29 +121,20 @@ def _write_labels(folder: FolderWriter, name: str, table: VectorTable) -> None:
         folder.write_array(f"{name}_sums.npy", np.asarray(table.sums, np.float64))
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The memory-mapped contents of a folder, and for each tensor a function that verifies its checksum."""
-
-    contents: Contents
-    checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-
-
-def read_contents(path: str | Path) -> Opened:
-    """Return the contents of a finished folder of vectors, with tensors memory-mapped read-only."""
+def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], None]]]:
+    """Return the memory-mapped contents of a folder, and for each tensor a function that verifies its checksum."""
     folder = open_folder(path, STAGE)
+    facts = folder.manifest.facts
     if TENSORS not in folder.manifest.parts:
         raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
 
-    checker = _Checker(folder)
-    checker.check_header()
-
+    if HEADER in facts.get("tensors", {}):
+        _check_tensor(folder, HEADER, _read_header(folder.path / TENSORS))
     tensors = _map_tensors(folder.path / TENSORS)
 
     try:
         rows = _read_table(folder, "row", tensors["rows"])
         columns = _read_table(folder, "column", tensors["columns"]) if "columns" in tensors else None
-        facts = folder.manifest.facts
         vectors = tensors.get("vectors", rows.values)
         contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
     except KeyError as error:
@@ -159,34 +142,17 @@ def read_contents(path: str | Path) -> Opened:
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFolder(f"{folder.path}: its files do not match: {error}; {REMEDY}") from error
 
-    return Opened(contents, {name: partial(checker.check, name, values) for name, values in tensors.items()})
+    return contents, {name: partial(_check_tensor, folder, name, values) for name, values in tensors.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Checker:
-    """Compares tensors with their checksums; folders of older versions have one checksum for the whole file."""
-
-    folder: Folder
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        digests: Mapping[str, str] = self.folder.manifest.facts.get("tensors", {})
-        return digests
-
-    def check_header(self) -> None:
-        if HEADER in self.digests:
-            self._compare(HEADER, _digest_header(self.folder.path / TENSORS))
-
-    def check(self, name: str, values: Floats) -> None:
-        if name in self.digests:
-            self._compare(name, _digest(values))
-        else:
-            self.folder.check(TENSORS)
-
-    def _compare(self, name: str, digest: str) -> None:
-        if digest != self.digests[name]:
-            file = self.folder.path / TENSORS
-            raise DamagedFolder(f"{file}: the checksum of {name} differs from the manifest; {REMEDY}")
+def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
+    """Compare a tensor with its checksum; folders of older versions have one checksum for the whole file."""
+    digests = folder.manifest.facts.get("tensors", {})
+    if name not in digests:
+        folder.check(TENSORS)
+    elif digests[name] != _digest(values):
+        file = folder.path / TENSORS
+        raise DamagedFolder(f"{file}: the checksum of {name} differs from the manifest; {REMEDY}")
 
 
 def _read_table(folder: Folder, name: str, values: Floats) -> VectorTable:

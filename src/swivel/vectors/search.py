@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,7 @@ _SCORES_PER_BLOCK = 1 << 21  # for many queries: 8 MiB fit in the last-level cac
 
 
 def scale_to_unit(array: Floats) -> Floats:
-    """Return the rows scaled to length 1; rows of zeros stay zero.
-
-    >>> scale_to_unit(np.array([[3, 4], [0, 0]], np.float32)).tolist()
-    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
-    """
+    """Return the rows scaled to length 1; rows of zeros stay zero."""
     unit = np.zeros(array.shape, np.float32)
     for start in range(0, len(array), _CHUNK_ROWS):
         # float64: the squares of very large or very small float32 values would overflow or underflow in float32.
@@ -69,14 +65,6 @@ def _lower_bound(scores: Floats, count: int) -> np.float32:
     return np.float32(np.partition(peaks, groups - count)[groups - count])
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Pairs (query, row) in which the row is excluded from the answers of the query."""
-
-    queries: NDArray[np.intp]
-    rows: NDArray[np.intp]
-
-
 class _Best:
     """The best rows so far of several queries, best first, ties by id; a score of -inf marks an empty place."""
 
@@ -97,7 +85,10 @@ class _Best:
         # Strictly greater: of equal scores the earlier row stays.
         asked = np.flatnonzero(scores.max(axis=1) > floor)
         if len(asked):
-            self._merge(asked, *_list_better(scores[asked], floor[asked], first))
+            # np.nonzero on a matrix is five times as slow as np.flatnonzero.
+            better = np.flatnonzero(scores[asked] > floor[asked, None])
+            which, columns = np.divmod(better, scores.shape[1])
+            self._merge(asked, which, columns + first, scores[asked[which], columns])
 
     def _merge(self, asked: NDArray[np.intp], which: NDArray[np.intp], ids: NDArray[np.intp], scores: Floats) -> None:
         """Merge new candidates; `which` is the query of each candidate, as an index into `asked`."""
@@ -115,33 +106,21 @@ class _Best:
         self.scores[asked] = scores[kept]
 
 
-def _list_better(scores: Floats, floor: Floats, first: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """Return query, row id and score of every score above the query's floor."""
-    # np.nonzero on a matrix is five times as slow as np.flatnonzero.
-    positions = np.flatnonzero(scores > floor[:, None])
-    which, columns = np.divmod(positions, scores.shape[1])
-    return which, columns + first, scores.reshape(-1)[positions]
-
-
-def best_rows(unit: Floats, queries: Floats, count: int, *, excluded: Pairs, is_zero: NDArray[np.bool_]) -> _Best:
+def best_rows(
+    unit: Floats, queries: Floats, count: int, *, excluded: Sequence[Sequence[int]], is_zero: NDArray[np.bool_]
+) -> _Best:
     """Return ids and scores of the rows with the highest dot product with each query, highest first, ties by id.
 
-    Rows marked by `is_zero` and pairs in `excluded` get the score -inf. Scores are computed for one block of rows at a
-    time, so memory does not grow with rows x queries.
-
-    >>> unit = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
-    >>> none = Pairs(np.empty(0, np.intp), np.empty(0, np.intp))
-    >>> best_rows(unit, unit[:1], 2, excluded=none, is_zero=np.zeros(3, bool)).ids.tolist()
-    [[0, 2]]
+    Rows marked by `is_zero`, and for each query the rows in `excluded`, get the score -inf. Scores are computed for one
+    block of rows at a time, so memory does not grow with rows x queries.
     """
     best = _Best(len(queries), min(count, len(unit)))
     width = max(_SCORES_PER_BLOCK // max(len(queries), 1), 1)
     buffers = np.empty((2, len(queries) * min(width, len(unit))), np.float32)
 
-    # Sorted by row, so that the excluded pairs of a block are a slice.
-    order = np.argsort(excluded.rows, kind="stable")
-    excluded_queries = excluded.queries[order]
-    excluded_rows = excluded.rows[order]
+    # Pairs (row, query), sorted by row, so that the excluded pairs of a block are a slice.
+    pairs = sorted((row, query) for query, rows in enumerate(excluded) for row in rows)
+    excluded_rows, excluded_queries = np.array(pairs, np.intp).reshape(-1, 2).T
 
     def score(number: int) -> Floats:
         first = number * width

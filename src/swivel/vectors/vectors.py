@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,18 +16,25 @@ from swivel.errors import ConfigError
 from swivel.storage import FolderWriter, create_folder
 from swivel.vectors.align import choose_anchors, find_rotation
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
-from swivel.vectors.search import Floats, Pairs, best_ids, best_rows, scale_to_unit, score_3cosmul
+from swivel.vectors.search import Floats, best_ids, best_rows, scale_to_unit, score_3cosmul
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
 Query = str | Sequence[str] | NDArray[Any]
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """A token and its similarity to the query: a cosine, unless the method says otherwise."""
 
     token: str
     similarity: float
+
+
+class Expression(NamedTuple):
+    """Word arithmetic: the tokens to add and the tokens to subtract."""
+
+    plus: tuple[str, ...]
+    minus: tuple[str, ...]
 
 
 class Vectors:
@@ -156,7 +164,7 @@ class Vectors:
         return np.logical_not(self._need_columns().values.any(axis=1))
 
     def vector(self, query: Query, *, minus: str | Sequence[str] = ()) -> Floats:
-        """Return the vector of word arithmetic: a sum of unit vectors.
+        """Return the vector of word arithmetic, a sum of unit vectors, of shape (dim,).
 
         Parameters
         ----------
@@ -164,10 +172,6 @@ class Vectors:
             A token, several tokens to add, or a vector, which is used without scaling.
         minus
             Tokens to subtract.
-
-        Returns
-        -------
-        ndarray of shape (dim,), float32
         """
         plus = _as_tokens(query)
         if plus is None:
@@ -179,7 +183,7 @@ class Vectors:
 
     def nearest(
         self, query: Query, *, minus: str | Sequence[str] = (), count: int = 10, among: str = "rows"
-    ) -> list[Neighbour]:
+    ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
         Parameters
@@ -194,10 +198,6 @@ class Vectors:
         among : {"rows", "columns"}
             With "columns", `query` must be one row token; the results are the columns with the highest `score`,
             which is returned as their `similarity`.
-
-        Returns
-        -------
-        list of Neighbour
 
         >>> words = Vocabulary(["king", "man", "woman", "queen"])
         >>> table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
@@ -216,7 +216,7 @@ class Vectors:
             return []
         return self._best_rows(self.unit_vectors @ direction, own, count)
 
-    def nearest_each(self, queries: Iterable[Query], *, count: int = 10) -> list[list[Neighbour]]:
+    def nearest_each(self, queries: Iterable[Query], *, count: int = 10) -> list[list[Neighbor]]:
         """Return the result of `nearest` for each of many queries, much faster than one call per query.
 
         Each query is a token, several tokens to add, or a vector; an array of shape (n, dim) is n queries.
@@ -227,11 +227,13 @@ class Vectors:
         ['queen', 'queen']
         """
         _check_count(count)
-        answers: list[list[Neighbour]] = []
+        answers: list[list[Neighbor]] = []
+        asked = list(queries)
 
-        for asked in _split(list(queries), QUERIES_PER_BATCH):
-            directions = scale_to_unit(np.stack([self._direction(query) for query in asked]))
-            excluded = self._own_rows(asked)
+        for start in range(0, len(asked), QUERIES_PER_BATCH):
+            batch = asked[start : start + QUERIES_PER_BATCH]
+            directions = scale_to_unit(np.stack([self._direction(query) for query in batch]))
+            excluded = [self._ids(_as_tokens(query) or ()) for query in batch]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
 
             for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
@@ -239,17 +241,7 @@ class Vectors:
 
         return answers
 
-    def _own_rows(self, queries: list[Query]) -> Pairs:
-        """Return the tokens of each query, which must not be among its answers."""
-        numbers: list[int] = []
-        rows: list[int] = []
-        for number, query in enumerate(queries):
-            ids = self._ids(_as_tokens(query) or ())
-            numbers += [number] * len(ids)
-            rows += ids
-        return Pairs(np.array(numbers, np.intp), np.array(rows, np.intp))
-
-    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbour]:
+    def analogy(self, a: str, b: str, c: str, *, method: str = "3cosadd", count: int = 10) -> list[Neighbor]:
         """Return the answers to "a is to b as c is to ?", best first; a, b and c are never returned.
 
         Method `3cosadd` ranks by the cosine with b - a + c. Method `3cosmul` ranks by cos(b) cos(c) / (cos(a) + 0.001)
@@ -316,12 +308,10 @@ class Vectors:
         source = self.unit_vectors[self._ids(anchors)]
         target = other.unit_vectors[other._ids(anchors)]
         rotated = (self.vectors @ find_rotation(source, target)).astype(np.float32)
-        return self._with_vectors(rotated)
 
-    def _with_vectors(self, vectors: Floats) -> Vectors:
-        contents = self.contents
+        model = self.contents
         return Vectors(
-            contents.rows, contents.columns, vectors=vectors, shift=self.shift, columns_per_row=self.columns_per_row
+            model.rows, model.columns, vectors=rotated, shift=model.shift, columns_per_row=model.columns_per_row
         )
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
@@ -332,8 +322,7 @@ class Vectors:
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
-        opened = read_contents(path)
-        stored = opened.contents
+        stored, checks = read_contents(path)
         vectors = None if stored.vectors is stored.rows.values else stored.vectors
 
         loaded = cls(
@@ -341,7 +330,7 @@ class Vectors:
         )
 
         loaded.path = Path(path)
-        loaded._checks = dict(opened.checks)
+        loaded._checks = checks
         return loaded
 
     def _check_vector(self, query: Query) -> Floats:
@@ -364,19 +353,19 @@ class Vectors:
     def _ids(self, tokens: Sequence[str]) -> list[int]:
         return [self.vocabulary.id(token) for token in tokens]
 
-    def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbour]:
+    def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
         if self._has_zeros:
             scores[self.is_zero] = -np.inf
         scores[own] = -np.inf
         ids = best_ids(scores, count)
         return self._name_rows(ids, scores[ids])
 
-    def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbour]:
+    def _name_rows(self, ids: NDArray[np.intp], scores: Floats) -> list[Neighbor]:
         tokens = self.vocabulary.tokens
         pairs = zip(ids.tolist(), scores.tolist(), strict=True)
-        return [Neighbour(tokens[row], score) for row, score in pairs if score > -np.inf]
+        return [Neighbor(tokens[row], score) for row, score in pairs if score > -np.inf]
 
-    def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbour]:
+    def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
         tokens = _as_tokens(query)
         if tokens is None or len(tokens) != 1 or len(minus) > 0:
@@ -388,7 +377,7 @@ class Vectors:
 
         scores = self._score_columns(row_id, slice(None))
         scores[self._zero_columns] = -np.inf
-        return [Neighbour(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
+        return [Neighbor(columns.vocabulary[i], float(scores[i])) for i in best_ids(scores, count).tolist()]
 
     def _score_columns(self, row_id: int, which: slice) -> Floats:
         return np.asarray(self._need_columns().values[which] @ self.rows[row_id] + np.float32(self.shift))
@@ -403,9 +392,7 @@ class Vectors:
         return self._contents.columns
 
 
-def load(path: str | Path) -> Vectors:
-    """Open a folder of vectors; arrays are memory-mapped."""
-    return Vectors.load(path)
+load = Vectors.load
 
 
 def write_vectors(folder: FolderWriter, vectors: Vectors) -> dict[str, Any]:
@@ -434,11 +421,6 @@ def _as_tokens(query: Query) -> tuple[str, ...] | None:
     return None
 
 
-def _split(queries: list[Query], size: int) -> Iterator[list[Query]]:
-    for start in range(0, len(queries), size):
-        yield queries[start : start + size]
-
-
 def _need_tokens(words: str | Sequence[str]) -> tuple[str, ...]:
     tokens = _as_tokens(words)
     if tokens is None:
@@ -461,3 +443,30 @@ def _pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
 def _check_count(count: int) -> None:
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ConfigError(f"count must be a positive integer, got {count!r}")
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse text such as `king - man + woman`.
+
+    A sign needs spaces around it, so that tokens may contain hyphens and spaces.
+
+    >>> parse_expression("vice-president - man + woman")
+    Expression(plus=('vice-president', 'woman'), minus=('man',))
+    """
+    # The lookarounds keep this linear in the length of the text, even for long runs of spaces.
+    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())
+    signs = pieces[::2]
+    tokens = [token.strip() for token in pieces[1::2]]
+
+    # An expression may begin with a sign; otherwise its first token is added.
+    if first or not signs:
+        signs.insert(0, "+")
+        tokens.insert(0, first.strip())
+    if "" in tokens:
+        raise ConfigError(
+            f"{text!r} is not an expression: write tokens with + or - between spaces, such as king - man + woman"
+        )
+
+    plus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "+")
+    minus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "-")
+    return Expression(plus, minus)

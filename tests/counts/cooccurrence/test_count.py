@@ -23,21 +23,13 @@ from numpy.typing import ArrayLike
 from count_strategies import configs, corpora
 from swivel import storage
 from swivel.config import CountConfig
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.counts import layout as matrix_layout
-from swivel.counts.cooccurrence import (
-    BREAK,
-    GAP,
-    CountJob,
-    column_vocabulary,
-    count_tokens,
-    forecast,
-    part_names,
-    window_weights,
-)
+from swivel.counts.cooccurrence import CountJob, column_vocabulary, count_tokens
 from swivel.counts.cooccurrence import count as counting
 from swivel.counts.cooccurrence import plan as planning
+from swivel.counts.cooccurrence.windows import part_names, window_weights
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.runtime.progress import SILENT, SilentProgress, Task
 
@@ -119,12 +111,16 @@ def count(
     words: int = WORDS,
 ) -> Matrix:
     """Count in chunks of `chunk` places, with a small initial capacity for cells."""
+    from swivel.counts.cooccurrence.rows import ChunkCounter
+
     ids = np.array(ids, np.uint32)
     spec = counting.make_spec(make_vocabulary(words), config)
-    prepared = counting._prepare(ids, spec.layout(), config, threads=threads, memory_bytes=1 << 26)
-    plan = dataclasses.replace(prepared.plan, chunk_places=chunk, block_cells=block_cells)
+    survey = planning.survey_corpus(ids, words, threads=threads)
+    plan = planning.make_plan(spec.layout(), config, survey, 1, threads=threads, memory=1 << 26)
+    plan = dataclasses.replace(plan, chunk_places=chunk, block_cells=block_cells)
+    counter = ChunkCounter(ids, spec.layout(), config, plan)
     job = CountJob(path=path, threads=threads, memory_bytes=1 << 20)
-    return counting.count_with_plan(ids, spec, config, job, plan=plan, task=SILENT.begin("", None, ""))
+    return counting.build_matrix(counter, spec, config, job, SILENT.begin("", None, ""))
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +244,11 @@ def test_the_forecast_is_close() -> None:
     rng = np.random.default_rng(3)
     ids = np.minimum(rng.zipf(1.3, 300_000) - 1, 2_999).astype(np.uint32)
     config = CountConfig(window=3, columns="directional")
-    expected = forecast(ids, make_vocabulary(3_000), config, memory_bytes=1 << 30)
+    layout = counting.make_spec(make_vocabulary(3_000), config).layout()
+    survey = planning.survey_corpus(ids, 3_000, threads=2)
+    sampled = planning.sample_cells(ids, 3_000, config, survey)
+    plan = planning.make_plan(layout, config, survey, sampled, threads=1, memory=1 << 30)
+    expected = planning.forecast_count(layout, survey, sampled, plan)
     cells = set()
     for distance in (1, 2, 3):
         cells.update((ids[:-distance].astype(np.int64) * 3_000 + ids[distance:]).tolist())

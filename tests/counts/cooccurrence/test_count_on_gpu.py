@@ -44,6 +44,6 @@ def test_files_of_a_gpu_equal_those_of_the_cpu_within_the_budget(tmp_path: Path,
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         path = tmp_path / f"{memory}"
-        options = {"device": "cuda", "memory_bytes": memory, "writer": writer, "threads": 2, "piece_cells": 1 << 20}
+        options = {"device": "cuda", "device_memory": memory, "writer": writer, "threads": 2, "memory_bytes": 64 << 20}
         assert digest(count_on_device(path, ids, config, words=20_000, **options).path) == expected
         assert torch.cuda.max_memory_allocated() - before <= memory

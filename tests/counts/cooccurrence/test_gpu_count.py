@@ -16,12 +16,15 @@ from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
 from swivel import storage
 from swivel.config import CountConfig
+from swivel.corpus import BREAK, GAP
 from swivel.counts import layout as matrix_layout
-from swivel.counts.cooccurrence import BREAK, GAP, CountJob, count, count_tokens, wake_device, window_weights
+from swivel.counts.cooccurrence import CountJob, choose_device, count, count_tokens, prepare_device
+from swivel.counts.cooccurrence.gpu import cells
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu import plan as device_plan
 from swivel.counts.cooccurrence.gpu.plan import estimate_pairs, make_rules, share_memory, split_shards
+from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.layout import Layout
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra
 from swivel.runtime.progress import SilentProgress, Task
@@ -48,7 +51,7 @@ def test_files_equal_those_of_the_cpu(
     piece_cells: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("counts")
-    options = {"memory_bytes": memory, "piece_cells": piece_cells}
+    options = {"device_memory": memory, "memory_bytes": 64 * piece_cells}
 
     try:
         expected = count_on_cores(folder / "cores", ids, config)
@@ -70,9 +73,9 @@ def test_files_do_not_depend_on_the_memory_of_the_device(tmp_path: Path, small_b
     runs = []
 
     for memory in (12_000, 40_000, 1 << 28):
-        runs.append(len(make_counter(ids, config, words=9, memory_bytes=memory).chunks()))
+        runs.append(len(make_counter(ids, config, words=9, device_memory=memory).chunks()))
         path = tmp_path / f"{memory}"
-        assert digest(count_on_device(path, ids, config, words=9, memory_bytes=memory).path) == expected
+        assert digest(count_on_device(path, ids, config, words=9, device_memory=memory).path) == expected
 
     assert runs[0] == 2 and runs[-1] == 1
 
@@ -88,11 +91,11 @@ def test_groups_with_more_pairs_than_estimated_are_split(
     monkeypatch.setattr(device, "choose_capacity", lambda *args: 50)
     sizes: list[int] = []
 
-    def sort_pairs(keys: torch.Tensor) -> object:
-        sizes.append(keys.numel())
-        return torch.unique(keys, return_counts=True)
+    def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: device_plan.PairRules) -> object:
+        sizes.append(int(counts.sum()))
+        return cells.sum_pairs(keys, counts, rules)
 
-    monkeypatch.setattr(device, "sort_pairs", sort_pairs)
+    monkeypatch.setattr(device, "sum_pairs", sum_pairs)
     assert digest(count_on_device(tmp_path / "device", ids, config, words=20).path) == expected
     assert len(sizes) > 100 and max(sizes) <= 50
 
@@ -101,7 +104,7 @@ def test_groups_with_more_pairs_than_estimated_are_split(
 def test_counts_past_32_bits_are_exact(tmp_path: Path, small_blocks: None, memory: int) -> None:
     config = CountConfig(window=20)
     length = 2_000
-    matrix = count_on_device(tmp_path / "m", [0] * length, config, words=2, memory_bytes=memory)
+    matrix = count_on_device(tmp_path / "m", [0] * length, config, words=2, device_memory=memory)
     weights = window_weights(config).left
     expected = 2 * sum(int(weight) * (length - distance) for distance, weight in enumerate(weights, 1))
     assert expected > 1 << 32
@@ -185,6 +188,11 @@ def test_too_little_memory_of_the_device_is_refused_with_the_bytes_needed() -> N
     assert share.keys >= 2 * rules.reach and share.chunk_places >= 1
 
 
+def test_a_corpus_of_billions_of_places_fits_on_a_large_gpu_at_once() -> None:
+    rules = make_rules(Layout(397_312, 397_312, 388, 388, True), CountConfig(), longest=256)
+    assert share_memory(127 * 10**9, 3_300_000_000, rules).chunk_places == 3_300_000_000
+
+
 def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = CountConfig(left=5_000, right=0, weight="linear")
     rules = make_rules(Layout(1 << 26, 1 << 26, 1 << 10, 1 << 10, False), config, longest=1 << 20)
@@ -199,7 +207,7 @@ def test_a_group_has_no_more_shards_than_fit_in_a_key(tmp_path: Path, monkeypatc
 
 
 def test_free_memory_is_the_default_budget() -> None:
-    counter = make_counter([0, 1], CountConfig(), memory_bytes=None)
+    counter = make_counter([0, 1], CountConfig(), device_memory=None)
     assert 1 << 20 < counter.memory_bytes < 1 << 50
 
 
@@ -210,6 +218,8 @@ def test_ranges_of_shards_cover_all_shards_in_order() -> None:
         ranges = list(split_shards(estimates, max_pairs=int(rng.integers(1, 9)), max_shards=int(rng.integers(1, 9))))
         assert [shard for shards in ranges for shard in shards] == list(range(estimates.size))
 
+    assert list(split_shards(np.array([5.0, 1, 1, 5]), max_pairs=8, max_shards=9)) == [range(2), range(2, 4)]
+
 
 def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     ids = make_corpus(6, 20_000, words=30)
@@ -219,7 +229,7 @@ def test_the_estimate_of_pairs_is_close(small_blocks: None) -> None:
     writer = device_pairs.make_writer("torch", slots, rules, tile=1 << 14)
     tallies = device._tally_blocks(slots, rules)
     keys = torch.empty(10**6, dtype=torch.int64)
-    truth = [writer.write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(rules.shards)]
+    truth = [writer.write(keys, range(shard, shard + 1), range(ids.size)) for shard in range(counter.layout.shards)]
     estimates = estimate_pairs(rules, tallies, places=ids.size)
     assert estimates.sum() == pytest.approx(sum(truth), rel=0.2)
     assert estimates == pytest.approx(np.array(truth), rel=0.5)
@@ -232,20 +242,27 @@ def test_a_missing_triton_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         device_pairs.choose_writer("triton", torch.device("cpu"))
 
 
+def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None:
+    assert choose_device("auto", 100) == "cpu"
+    assert choose_device("cuda:1", 100) == "cuda:1"
+
+
 def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
-    wake_device("auto")
+    prepare_device("auto")
     assert started == []
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
-    wake_device("cpu")
+    prepare_device("cpu")
     assert started == []
-    wake_device("auto")
+    prepare_device("auto")
     assert started == ["swivel-wake"]
 
 
-def test_initializing_a_missing_device_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
-    wake_device("nonsense")
+    prepare_device("auto")
+    with pytest.raises(ConfigError, match="device 'nonsense' cannot be used for counting"):
+        prepare_device("nonsense")

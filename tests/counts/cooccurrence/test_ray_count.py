@@ -20,10 +20,9 @@ from ray_cluster import TwoNodes
 from swivel import RunOptions
 from swivel.cli import cli
 from swivel.config import CorpusConfig
-from swivel.corpus import FileRange
+from swivel.corpus.file_ranges import FileRange
 from swivel.counts import layout as matrix_layout
 from swivel.counts.cooccurrence import ray as counting
-from swivel.counts.cooccurrence import ray_tasks as tasks
 from swivel.counts.cooccurrence.ray import cut_groups
 from swivel.counts.layout import Layout
 from swivel.errors import ClusterError, ConfigError, CorpusError, CountsError, MemoryBudgetError, VocabularyError
@@ -303,22 +302,23 @@ def test_unsupported_counts_on_a_cluster_are_refused(text: Path, tmp_path: Path,
 
 def test_a_node_that_cannot_run_tasks_raises_an_error(tmp_path: Path, address: str) -> None:
     with pytest.raises(ClusterError, match=r"node [\d.]+ does not see .*; the output folder must be on storage"):
-        tasks.TextReading(config=CorpusConfig(), shared=tmp_path / "nowhere").check()
+        counting.TextReading(config=CorpusConfig(), shared=tmp_path / "nowhere").check()
 
     with pytest.raises(ClusterError, match=r"node [\d.]+ has Swivel .*, the driver 0.0; install the same"):
-        tasks.TextReading(config=CorpusConfig(), shared=tmp_path, version="0.0").check()
+        counting.TextReading(config=CorpusConfig(), shared=tmp_path, version="0.0").check()
 
-    reading = tasks.TextReading(config=CorpusConfig(), shared=tmp_path)
+    reading = counting.TextReading(config=CorpusConfig(), shared=tmp_path)
     with pytest.raises(
         CorpusError, match=r"nowhere.txt: No such file .* \(node [\d.]+; every node must see the corpus"
     ):
-        tasks.read_ranges((FileRange(tmp_path / "nowhere.txt", 0, None, 1),), reading)
+        counting.read_ranges((FileRange(tmp_path / "nowhere.txt", 0, None, 1),), reading)
 
 
 @pytest.mark.parametrize("max_groups", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_groups_are_all_row_blocks_in_order(max_groups: int, symmetric: bool) -> None:
+def test_groups_are_all_shards_in_order_and_whole_row_blocks(max_groups: int, symmetric: bool) -> None:
     groups = cut_groups(Layout(100, 100, 13, 13, symmetric), max_groups)
-    assert [block for group in groups for block in group] == list(range(13))
+    assert [shard for group in groups for shard in group] == list(range(13 * 13))
+    assert all(group.start % 13 == 0 for group in groups)
     assert all(groups)
     assert len(groups) <= max_groups

@@ -35,7 +35,7 @@ from import_sources import (
     write_text,
 )
 from swivel.cli import cli
-from swivel.counts.importers.units import UnitFinder
+from swivel.counts.importers.spill import UnitFinder
 from swivel.errors import ConfigError, CountsError, FolderExists
 
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -318,7 +318,7 @@ def test_finished_folder_is_opened_again_and_others_are_refused(tmp_path: Path) 
     manifest = (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns
     assert swivel.import_counts(file, tmp_path / "matrix").fingerprint == first.fingerprint
     assert (tmp_path / "matrix" / "manifest.json").stat().st_mtime_ns == manifest
-    with pytest.raises(FolderExists, match="from other counts or settings"):
+    with pytest.raises(FolderExists, match=r"with other settings \(import.sides\)"):
         swivel.import_counts(file, tmp_path / "matrix", sides="same")
 
     with pytest.raises(FolderExists):
@@ -381,5 +381,5 @@ def test_another_glove_vocabulary_is_another_source(tmp_path: Path) -> None:
     write_text(tmp_path / "vocab.txt", "the 3\nof 2\n")
     swivel.import_counts(file, tmp_path / "matrix")
     write_text(tmp_path / "vocab.txt", "the 3\nand 2\n")
-    with pytest.raises(FolderExists, match="from other counts"):
+    with pytest.raises(FolderExists, match="from other inputs"):
         swivel.import_counts(file, tmp_path / "matrix")

@@ -161,7 +161,7 @@ def test_damaged_shards_are_read_or_refused(tmp_path_factory: pytest.TempPathFac
         (b"\x0b", "wire type 3"),
         (b"\x80" * 10, "a number of more than 64 bits"),
         (b"\x80", "a number without an end"),
-        (b"\x10\x01", "field 2 of type 0, expected a message in field 1"),
+        (b"\x10\x01", "field 2 of type 0 in an example"),
         (message(1, message(1, message(2, b""))), "a feature without a name"),
         (message(1, message(1, message(1, b"\xff"))), "the name of a feature is not UTF-8"),
         (message(1, message(1, message(3, b""))), "field 3 of type 2 in the entry of a feature"),
@@ -234,7 +234,7 @@ def test_incomplete_tensorflow_folders_are_refused(tmp_path: Path) -> None:
 
     folder = write_tensorflow(tmp_path / "swivel", {"000-000": SHARD})
     write_text(folder / "row_vocab.txt", b"a\n\xff\nc\n")
-    with pytest.raises(swivel.SwivelError, match=r"row_vocab.txt, line 2: a word is not valid UTF-8"):
+    with pytest.raises(swivel.SwivelError, match=r"row_vocab.txt, line 2: not valid UTF-8"):
         swivel.import_counts(folder)
 
 

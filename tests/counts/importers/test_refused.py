@@ -14,7 +14,8 @@ import scipy.sparse
 
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
-from swivel.counts.importers.spill import CellSpill, ImportChunk
+from swivel.counts.importers.context import ImportChunk
+from swivel.counts.importers.spill import CellSpill
 from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra, StorageError
 
 REFUSED_TEXT = {
@@ -183,7 +184,7 @@ def save_npz(path: Path, **arrays: Any) -> Path:
 
 BAD_NPZ: dict[str, dict[str, Any]] = {
     "unsupported matrix format 'dia'; save it as csr": {"format": np.array(b"dia")},
-    "array 'format' is not a short text": {"format": np.array(3)},
+    "array 'format' is int64 with 0 dimensions": {"format": np.array(3, np.int64)},
     "contains Python objects": {"data": np.array([None, {}], object)},
     "array 'data' is <U1 with 1 dimensions": {"data": ["a", "b"]},
     "no array 'indptr'": {"indptr": None},
@@ -234,8 +235,8 @@ BAD_MARKET = {
     "%%MatrixMarket matrix coordinate complex general\n": "got complex general",
     HEAD: "ends before the first entry",
     HEAD + "%\n2 two 1\n": "line 3: expected rows, columns and entries",
-    HEAD + "2 2 1\n1 1\n": "line 3: 2 numbers, expected 3",
-    HEAD + "2 2 1\n1 x 1\n": "line 3: 'x' is not a number",
+    HEAD + "2 2 1\n1 1\n": "line 3: 2 fields, but real matrices have 3",
+    HEAD + "2 2 1\n1 x 1\n": "line 3: the index 'x' is not a number",
     HEAD + "2 2 1\n1 3 1\n": "line 3: index 3 is not in 1 to 2",
     HEAD + "2 2 1\n0 1 1\n": "line 3: index 0 is not in 1 to 2",
     HEAD + "2 2 1\n1.5 1 1\n": "line 3: index 1.5",
@@ -258,7 +259,7 @@ def test_bad_matrix_market_files_are_refused_with_their_line(text: str, tmp_path
         (glove_records((0, 1, 1.0)), "a 1\nb 2\n", "record 1: word 0 in a vocabulary of 2"),
         (glove_records((1, 1, -1.0)), "a 1\n", "record 1: the count -1 is negative"),
         (glove_records((1, 1, 1.0))[:-1], "a 1\n", "15 bytes are not a multiple of 16"),
-        (glove_records((1, 1, 1.0)), b"\xff 1\n", "vocab.txt, line 1: a label is not valid UTF-8"),
+        (glove_records((1, 1, 1.0)), b"\xff 1\n", "vocab.txt, line 1: not valid UTF-8 .byte 0xff at column 1"),
         (glove_records((1, 1, 1.0)), None, "vocab.txt does not exist"),
     ],
 )
@@ -295,7 +296,7 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         ({"fields": "a,,b"}, "fields must be two or three names"),
         ({"fields": "user,page"}, "no field 'user'; it has 3 fields without names"),
         ({"memory": "1GiB"}, "memory does not change the result; pass options=RunOptions"),
-        ({"colour": 1}, "'colour' is not a setting of import_counts"),
+        ({"color": 1}, "'color' is not a setting of import_counts"),
     ]:
         with pytest.raises(ConfigError, match=message):
             swivel.import_counts(file, **settings)  # type: ignore[arg-type]
@@ -374,7 +375,7 @@ def test_ids_beyond_32_bits_are_refused(tmp_path: Path) -> None:
     spill = CellSpill(tmp_path)
     with pytest.raises(CountsError, match="cell 1: more than 4,294,967,296 rows or columns"):
         spill.add(ImportChunk(rows, columns, None, lambda index: f"cell {index}"))
-    spill.close_files()
+    spill.close()
 
 
 def test_errors_of_the_system_are_one_line_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def compile_kernel(source, kernel, types, constants, capability, **options):
 
 
 def compile_hopper(weighted, **rules):
-    flags = hopper.choose_flags(torch.bfloat16, 320, hopper.Tuning()) | {"WEIGHTED": weighted, **SWIVEL, **rules}
+    flags = hopper.choose_flags(torch.bfloat16, 320) | {"WEIGHTED": weighted, **SWIVEL, **rules}
     options = {name: flags.pop(name) for name in ("num_warps", "maxnreg")}
     types = TYPES | {"G": "*bf16", "rows": f"tensordesc<bf16[128, 64],{hopper.ROWS!r}>"}
     types["columns"] = f"tensordesc<bf16{list(hopper.COLUMNS_SHAPE)!r},{hopper.COLUMNS!r}>"

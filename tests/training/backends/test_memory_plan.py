@@ -93,7 +93,7 @@ def test_fewer_blocks_move_with_the_smaller_number_of_groups_outside() -> None:
 
 def min_bytes(kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, banks: tuple[int, int] = (1, 1)) -> int:
     needs = make_needs(kind, zeros)
-    return needs.min_bytes(needs.banks(groups, banks), needs.max_blocks(groups))
+    return needs.min_bytes(groups, banks)
 
 
 @each_kind
@@ -112,15 +112,16 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
 def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
     needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)
-    memory = int(share * needs.min_bytes(needs.banks(None, (1, 1)), needs.max_blocks(None)))
-    smallest = needs.min_bytes(needs.banks((1, 1), (1, 1)), 1)
+    memory = int(share * needs.min_bytes(None, (1, 1)))
+    smallest = needs.min_bytes((1, 1), (1, 1))
     if memory < smallest:
         with pytest.raises(TrainingError, match=r"one row block and one column block need .*; raise device_memory"):
             choose_order(needs, memory)
     else:
         groups = choose_order(needs, memory)
         assert (groups is None) == (share >= 1)
-        assert needs.min_bytes(arrange(needs, groups, memory), needs.max_blocks(groups)) <= memory
+        chosen = arrange(needs, groups, memory)
+        assert needs.min_bytes(groups, (chosen[0].banks, chosen[1].banks)) <= memory
 
 
 def test_more_memory_never_makes_groups_that_move_more() -> None:
@@ -128,7 +129,7 @@ def test_more_memory_never_makes_groups_that_move_more() -> None:
     needs = DeviceMemoryEstimate(
         DeviceLoad((starts, starts), 300, ZeroSampling(), 10**9, is_halved=True), KernelTile(), 2
     )
-    whole = needs.min_bytes(needs.banks(None, (1, 1)), needs.max_blocks(None))
+    whole = needs.min_bytes(None, (1, 1))
     chosen = [choose_order(needs, int(share * whole)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)]
     assert chosen[-1] is None
     loads = [-(-97 // g[0]) * -(-97 // g[1]) for g in chosen if g is not None]
@@ -210,7 +211,7 @@ def bits_of(trained: TrainingResult) -> tuple[bytes, bytes, Any, Any]:
 def memory_of(matrix: Matrix, groups: tuple[int, int]) -> int:
     load = planning.describe_load(matrix, CONFIG, (3, 3), "cpu")
     needs = estimate_device_memory(load, torch.device("cpu"), torch.float32)
-    return needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups))
+    return needs.min_bytes(groups, (1, 1))
 
 
 @pytest.mark.usefixtures("on_cpu")

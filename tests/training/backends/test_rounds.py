@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
+from swivel.counts import BlockCells
 from swivel.errors import ConfigError, TrainingError
 from swivel.training.backends import (
     Backend,
@@ -33,18 +34,11 @@ SAMPLED = StepSettings(Objective(), ZeroSampling(common=0.1, middle=0.4, share=0
 BLOCKS, SIZE, DIM = 7, 60, 16
 
 
-@dataclass(frozen=True)
-class Cells:
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    mirrored: bool
-
-
-def make_cells(number: int) -> Cells:
+def make_cells(number: int) -> BlockCells:
     rng = np.random.default_rng((9, number))
     places = np.flatnonzero(rng.random(SIZE * SIZE) < 0.3)
     positions = (places // SIZE << 16 | places % SIZE).astype(np.uint32)
-    return Cells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), number % 2 == 1)
+    return BlockCells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), number % 2 == 1)
 
 
 def make_round(backend: Backend) -> list[Step]:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from swivel.errors import TrainingError
@@ -37,10 +36,9 @@ from streaming_runs import (
     with_plain_steps,
 )
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import cell_stream, cuda_streams, parameter_swap
-from swivel.training.backends.triton.backend import DeviceOptions
-from swivel.training.backends.triton.cell_stream import plan_copies
-from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells
+from swivel.training.backends.triton import cells as cells_module
+from swivel.training.backends.triton import cuda_streams, parameter_swap
+from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells, plan_copies
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import ENTRY_BYTES
 
@@ -56,7 +54,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
     """Return the bytes of the entries of a matrix on the device."""
-    backend = make_backend(kind, zeros)
+    backend = make_backend(zeros)
     hand_over(backend, kind, zeros)
     assert backend._cells is not None
     return len(backend._cells.counts) * ENTRY_BYTES
@@ -70,7 +68,7 @@ def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> No
     max_blocks = needs.max_blocks(None)
     slots = sum(side.slots for side in needs.banks(None, (1, 1)))
     resident = needs.parameters(slots, max_blocks) + needs.work(max_blocks) + needs.index
-    backend = make_backend(kind, zeros, DeviceOptions(resident + cells_bytes(kind, zeros) - 1))
+    backend = make_backend(zeros, resident + cells_bytes(kind, zeros) - 1)
     hand_over(backend, kind, zeros)
 
     assert backend.is_streaming
@@ -91,8 +89,8 @@ def test_swapped_parameters_give_the_same_bits(
     count = make_matrix(kind)[1]
     groups = min(groups[0], count[0]), min(groups[1], count[1])
     needs = make_needs(kind, zeros)
-    memory = needs.min_bytes(needs.banks(groups, (banks, banks)), needs.max_blocks(groups))
-    backend = make_backend(kind, zeros, DeviceOptions(memory + UNEVEN, groups))
+    memory = needs.min_bytes(groups, (banks, banks))
+    backend = make_backend(zeros, memory + UNEVEN, groups)
     hand_over(backend, kind, zeros)
 
     assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
@@ -105,8 +103,8 @@ def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling)
     kind, groups = "tiny", (1, 1)
     needs = make_needs(kind, zeros)
     runs = []
-    for memory in (None, needs.min_bytes(needs.banks(groups, (1, 1)), 1)):
-        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
+    for memory in (None, needs.min_bytes(groups, (1, 1))):
+        backend = make_backend(zeros, memory, groups)
         hand_over(backend, kind, zeros)
         assert backend.is_swapping is (memory is not None)
         runs.append(run_epochs(backend, kind, groups, epochs=1))
@@ -119,8 +117,8 @@ def test_kernels_give_the_same_bits_with_swapped_parameters(zeros: ZeroSampling)
 def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(kind: str, array: str) -> None:
     groups, zeros = (1, 1), ZeroSampling()
     needs = make_needs(kind, zeros)
-    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups))
-    backend = make_backend(kind, zeros, DeviceOptions(memory + UNEVEN, groups))
+    memory = needs.min_bytes(groups, (1, 1))
+    backend = make_backend(zeros, memory + UNEVEN, groups)
     rows, columns = make_sides(kind)
     getattr(rows, array)[0, 0] = np.inf
 
@@ -136,7 +134,7 @@ def test_a_value_that_is_not_finite_is_detected_after_its_block_was_swapped_out(
 @each_kind
 @each_zeros
 def test_nothing_is_swapped_if_all_groups_fit(kind: str, zeros: ZeroSampling) -> None:
-    backend = make_backend(kind, zeros, DeviceOptions(groups=(2, 2)))
+    backend = make_backend(zeros, groups=(2, 2))
     hand_over(backend, kind, zeros)
     assert not backend.is_swapping
     assert run_epochs(backend, kind, (2, 2)) == run_resident(kind, zeros, (2, 2))
@@ -148,10 +146,10 @@ def test_rounds_that_were_not_announced_give_the_same_bits() -> None:
     kind, zeros, groups = "symmetric", ZeroSampling(), (2, 2)
     count = make_matrix(kind)[1]
     needs = make_needs(kind, zeros)
-    small = make_backend(kind, zeros, DeviceOptions(needs.min_bytes(needs.banks(groups, (1, 1)), 2) + UNEVEN, groups))
+    small = make_backend(zeros, needs.min_bytes(groups, (1, 1)) + UNEVEN, groups)
 
     results = []
-    for backend in (small, make_backend(kind, zeros, DeviceOptions(groups=groups))):
+    for backend in (small, make_backend(zeros, groups=groups)):
         hand_over(backend, kind, zeros)
         for round in rounds_without_conflict(*count, (2,)):
             backend.run([Step(block, lambda: None, 0.1, block) for block in round], lambda: False)  # type: ignore[arg-type, return-value]
@@ -190,7 +188,7 @@ class LateQueue(cuda_streams.CopyQueue):
 def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
     expected = run_resident(kind, zeros, groups)
-    for module in (parameter_swap, cell_stream):
+    for module in (parameter_swap, cells_module):
         monkeypatch.setattr(module, "CopyQueue", LateQueue)
         monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
         monkeypatch.setattr(module, "record_mark", lambda device: None)
@@ -198,8 +196,8 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
 
     needs = make_needs(kind, zeros)
     for banks in ((1, 1), (2, 2)):
-        memory = needs.min_bytes(needs.banks(groups, banks), needs.max_blocks(groups)) + UNEVEN
-        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
+        memory = needs.min_bytes(groups, banks) + UNEVEN
+        backend = make_backend(zeros, memory, groups)
         hand_over(backend, kind, zeros)
         assert backend.is_swapping
         assert run_epochs(backend, kind, groups) == expected
@@ -209,11 +207,8 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
 def test_with_two_banks_the_next_group_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "symmetric", (1, 1)
     needs = make_needs(kind, ZeroSampling())
-    backend = make_backend(
-        kind,
-        ZeroSampling(),
-        DeviceOptions(needs.min_bytes(needs.banks(groups, (2, 2)), needs.max_blocks(groups)) + UNEVEN, groups),
-    )
+    memory = needs.min_bytes(groups, (2, 2)) + UNEVEN
+    backend = make_backend(ZeroSampling(), memory, groups)
     hand_over(backend, kind, ZeroSampling())
     late: list[tuple[int, int]] = []
     load = parameter_swap.ParameterStore._load
@@ -278,11 +273,11 @@ def test_training_stays_within_the_memory_limit(
     zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs("tiny", zeros)
-    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups)) + UNEVEN
+    memory = needs.min_bytes(groups, (1, 1)) + UNEVEN
     with Watch() as watch:
         empty = cuda_streams.HostMemory.empty
         monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend("tiny", zeros, DeviceOptions(memory, groups))
+        backend = make_backend(zeros, memory, groups)
         hand_over(backend, "tiny", zeros)
         assert backend.is_swapping is (groups is not None)
         backend.run([Step((n, n), lambda: None, 0.1, (n,)) for n in (0, 1)], lambda: False)  # type: ignore[arg-type, return-value]
@@ -299,11 +294,11 @@ def test_laying_out_cells_stays_within_the_memory_limit(
     kind: str, zeros: ZeroSampling, groups: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = make_needs(kind, zeros)
-    memory = needs.min_bytes(needs.banks(groups, (1, 1)), needs.max_blocks(groups)) + UNEVEN
+    memory = needs.min_bytes(groups, (1, 1)) + UNEVEN
     with Watch() as watch:
         empty = cuda_streams.HostMemory.empty
         monkeypatch.setattr(cuda_streams.HostMemory, "empty", lambda self, *a: watch.ignore(empty(self, *a)))
-        backend = make_backend(kind, zeros, DeviceOptions(memory, groups))
+        backend = make_backend(zeros, memory, groups)
         hand_over(backend, kind, zeros)
     assert 0.3 * memory < watch.peak <= memory
     backend.close()
@@ -334,29 +329,34 @@ def test_blocks_too_large_for_the_device_are_refused(limits: CellMemoryLimits) -
         cells.take(make_matrix("symmetric")[0])
 
 
+class Runtime:
+    """Replaces CUDA: remembers the addresses of locked memory."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error = error
+        self.locked: list[int] = []
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802  (CUDA's name)
+        self.locked.append(address)
+        return self.error
+
+    def cudaHostUnregister(self, address: int) -> None:  # noqa: N802  (CUDA's name)
+        self.locked.remove(address)
+
+
 def test_host_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_streams, "_lock", lambda array: 2)
+    monkeypatch.setattr(cuda_streams, "_runtime", lambda: Runtime(error=2))
     with pytest.raises(TrainingError, match=r"64.0 KiB of host memory cannot be locked .*ulimit"):
         cuda_streams.HostMemory(torch.device("cuda")).empty((1 << 14,), np.float32)
 
 
 def test_host_memory_is_unlocked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    locked: list[int] = []
-
-    class Runtime:
-        def cudaHostUnregister(self, place: int) -> None:  # noqa: N802  (CUDA's name)
-            locked.remove(place)
-
-    def lock(array: NDArray[Any]) -> int:
-        locked.append(array.ctypes.data)
-        return 0
-
-    monkeypatch.setattr(cuda_streams, "_lock", lock)
-    monkeypatch.setattr(cuda_streams, "_runtime", Runtime)
+    runtime = Runtime()
+    monkeypatch.setattr(cuda_streams, "_runtime", lambda: runtime)
     memory = cuda_streams.HostMemory(torch.device("cuda"))
     tensors = [memory.empty((size,), np.float32) for size in (0, 3, 5)]
     assert [len(tensor) for tensor in tensors] == [0, 3, 5]
-    assert len(locked) == 2
+    assert len(runtime.locked) == 2
     memory.close()
     memory.close()
-    assert not locked
+    assert not runtime.locked

@@ -20,7 +20,6 @@ from step_contract import (
     OBJECTIVES,
     SAMPLED,
     ZEROS,
-    Cells,
     Maker,
     check_contract,
     check_loss,
@@ -30,6 +29,7 @@ from step_contract import (
     parameters_of,
     run_step,
 )
+from swivel.counts import BlockCells
 from swivel.errors import TrainingError
 from swivel.training.backends import (
     Backend,
@@ -147,11 +147,11 @@ def make_sides(dim: int, shape: tuple[int, int] = (ROWS, COLUMNS)) -> tuple[Para
     return rows, columns
 
 
-def make_cells(height: int, width: int, key: tuple[int, int]) -> Cells:
+def make_cells(height: int, width: int, key: tuple[int, int]) -> BlockCells:
     rng = np.random.default_rng((9, *key))
     places = np.flatnonzero(rng.random(height * width) < 0.4)
     positions = (places // width << 16 | places % width).astype(np.uint32)
-    return Cells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32))
+    return BlockCells(positions, rng.lognormal(0, 1, len(positions)).astype(np.float32), mirrored=False)
 
 
 def make_step(i: int, j: int, starts: tuple[Any, Any] = STARTS) -> Step:
@@ -408,15 +408,14 @@ def test_backend_can_be_closed_twice_and_describes_itself(make: Maker, kind: str
 
 def test_device_memory_is_given_with_units() -> None:
     settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
-    sizes: list[Any] = [create_backend("triton", settings, BackendConfig(memory=text)) for text in ("2MiB", "4096")]
-    assert [backend.options.memory for backend in sizes] == [2 << 20, 4096]
-    unset: Any = create_backend("triton", settings, BackendConfig())
-    assert unset.options.memory is None
+    for given, expected in (("2MiB", 2 << 20), ("4096", 4096), (4096, 4096), (None, None)):
+        backend: Any = create_backend("triton", settings, BackendConfig(memory=given))
+        assert backend.config.memory_bytes == expected
 
 
 def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = triton_backend.TritonBackend(
-        StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), device="cpu", dtype="float32"
+        StepSettings(Objective(), ZeroSampling(), weight_decay=0.0), BackendConfig("cpu", "float32")
     )
 
     def run_out(*_: object) -> None:

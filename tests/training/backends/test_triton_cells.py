@@ -9,13 +9,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from step_contract import HAS_GPU, Cells
+from step_contract import HAS_GPU
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
+from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import layout as matrix_layout
 from swivel.training.backends import ZeroSampling
-from swivel.training.backends.base import ObservedCells
 from swivel.training.schedule import block_starts
 
 pytest.importorskip("triton")
@@ -106,7 +105,7 @@ def read_rare(cells: DeviceCells, shard: ShardCells, shape: BlockShape, side: in
     return x
 
 
-def check_block(cells: DeviceCells, block: tuple[int, int], expected: ObservedCells) -> None:
+def check_block(cells: DeviceCells, block: tuple[int, int], expected: BlockCells) -> None:
     shard = cells.find(block)
     assert shard.mirrored == expected.mirrored
     shape = cells.shape_of(block, mirrored=shard.mirrored)
@@ -172,7 +171,7 @@ def test_single_blocks_are_laid_out_in_their_orientation(matrices: dict[bool, Ma
     matrix = matrices[True]
     starts = block_starts(23, 4)
     cells = DeviceCells(SlotLayout((starts, starts), 8), Shapes(zeros, TILE), DEVICE)
-    wanted: dict[tuple[int, int], ObservedCells] = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
+    wanted: dict[tuple[int, int], BlockCells] = {block: matrix.cells(*block) for block in [(0, 1), (2, 3), (3, 0)]}
     cells.take_blocks(wanted)
     for block, expected in wanted.items():
         check_block(cells, block, expected)
@@ -186,6 +185,6 @@ def test_positions_of_a_block_may_use_16_bits(zeros: ZeroSampling) -> None:
     cells = DeviceCells(SlotLayout(starts, 1), Shapes(zeros, TILE), DEVICE)
     columns = np.array([0, 32_767, 32_768, 65_535])
     positions = (np.arange(3)[:, None] << 16 | columns).ravel().astype(np.uint32)
-    expected = Cells(positions, np.arange(1, 13, dtype=np.float32))
+    expected = BlockCells(positions, np.arange(1, 13, dtype=np.float32), mirrored=False)
     cells.take_blocks({(0, 0): expected})
     check_block(cells, (0, 0), expected)

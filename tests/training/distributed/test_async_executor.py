@@ -26,9 +26,9 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ClusterError, ConfigError, StorageError
 from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import connect
+from swivel.training.distributed import make_executor
 from swivel.training.distributed.async_executor import AsyncExecutor, RunStatistics
 from swivel.training.distributed.leases import Leases
-from swivel.training.distributed.select import make_executor
 from swivel.training.distributed.worker_pool import WorkerMessage
 from swivel.training.executor import LocalExecutor
 from swivel.training.loop import train_matrix
@@ -135,14 +135,13 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
     """No strip is finished: a new worker that joins does not count as progress."""
     clock = iter(range(1, 100_000))
     monkeypatch.setattr("swivel.training.distributed.async_executor.now", lambda: float(next(clock)))
-    news = cycle([[WorkerMessage(0)], [WorkerMessage(0, is_lost=True, reason="ActorDiedError: out of memory")]])
+    news = cycle([[WorkerMessage(0)], [WorkerMessage(0, loss_reason="ActorDiedError: out of memory")]])
     executor = AsyncExecutor.__new__(AsyncExecutor)
     executor.config = ClusterConfig(workers=1, patience_seconds=50.0)
     executor.statistics = RunStatistics()
     executor._failure = ""
     executor._last_progress = 0.0
-    executor._ray = SimpleNamespace(wait=lambda references, **_: (references, []))
-    pool = MagicMock(references=lambda: ["r"], collect=lambda *_: next(news), unresponsive=lambda: [0])
+    pool = MagicMock(wait=lambda seconds: next(news), unresponsive=1)
     pool.__len__.return_value = 1
     executor._workers = pool
     executor._servers = SimpleNamespace(unresponsive=lambda _: [])  # type: ignore[assignment]
@@ -151,13 +150,6 @@ def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pyte
         for _ in range(10_000):
             for message in executor._wait_for_messages():
                 executor._handle(message, Leases([]), [])
-
-
-def test_matrix_without_a_folder_is_rejected(address: str, tmp_path: Path) -> None:
-    executor = AsyncExecutor(address, ClusterConfig(workers=1))
-    with pytest.raises(ClusterError, match="the matrix must be in a folder"):
-        executor.begin(SimpleNamespace(matrix=SimpleNamespace()), None)  # type: ignore[arg-type]
-    executor.close()
 
 
 def test_executor_is_chosen_by_the_run_options(address: str) -> None:

@@ -19,10 +19,18 @@ from swivel.errors import ClusterError
 from swivel.training.backends import ParameterBlock
 from swivel.training.backends.base import StepSettings
 from swivel.training.backends.cpu_kernels import recover_gradient
-from swivel.training.backends.reference import block_gradients
+from swivel.training.backends.reference import ReferenceBackend
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Push, Server, server_of
-from swivel.training.distributed.worker import Stepper, Unanswered, Worker, WorkerSetup, open_stepper, payload_bytes
+from swivel.training.distributed.worker import (
+    Links,
+    Stepper,
+    Unanswered,
+    Worker,
+    WorkerSetup,
+    open_stepper,
+    payload_bytes,
+)
 from swivel.training.objective import Objective, adagrad, add_biases, column_offsets, row_offsets
 from swivel.training.plan import choose_zeros, make_plan
 
@@ -49,26 +57,27 @@ def start_server(rng: np.random.Generator, part: Part = (0, 0), size: int = 5) -
     return server, vectors.copy(), accumulators.copy()
 
 
-class LocalLinks:
+class LocalLinks(Links):
     """Connections to servers in this process; requests of the kinds in `silent` get no response."""
 
     def __init__(self, servers: list[Server]) -> None:
-        self.servers, self.count = servers, len(servers)
+        super().__init__(servers, seconds=0)
+        self.servers = servers
         self.asked: list[tuple[str, Part]] = []
         self.silent: set[str] = set()
 
-    def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
+    def fetch(self, part: Part, with_accumulators: bool) -> Any:
         self.asked.append(("fetch", part))
-        fetched = self.servers[server].fetch(part, with_accumulators)
+        fetched = self._server(part).fetch(part, with_accumulators)
         accumulators = None if fetched.accumulators is None else fetched.accumulators.copy()
         return "fetch", fetched._replace(vectors=fetched.vectors.copy(), accumulators=accumulators)
 
-    def push(self, server: int, push: Push) -> Any:
+    def push(self, push: Push) -> Any:
         self.asked.append(("push", push.part))
-        return "push", self.servers[server].push(push)
+        return "push", self._server(push.part).push(push)
 
-    def take(self, asked: Any) -> Any:
-        kind, answer = asked
+    def take(self, request: Any) -> Any:
+        kind, answer = request
         if kind in self.silent:
             raise Unanswered("server lost")
         return answer
@@ -197,7 +206,8 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
         settings = StepSettings(objective, choose_zeros(planted, config, "cpu", (3, 3)), 0.0)
         cells = laid_out._job.matrix.cells(*block)
         order = (1, 0) if cells.mirrored else (0, 1)
-        loss, *exact = block_gradients(cells, sides[order[0]], sides[order[1]], settings, (config.seed, 2, 4, *block))
+        reference = ReferenceBackend(settings)
+        loss, *exact = reference.compute(cells, (sides[order[0]], sides[order[1]]), (config.seed, 2, 4, *block))
 
     assert found.loss.mean == pytest.approx(loss.mean, rel=1e-5)
 

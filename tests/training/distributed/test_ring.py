@@ -18,8 +18,7 @@ from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
 from swivel.runtime.resources import find_rank
-from swivel.training.distributed import ring
-from swivel.training.distributed.select import make_executor
+from swivel.training.distributed import make_executor, ring
 from swivel.training.loop import train_matrix
 from tolerances import assert_equal_but_for_rounding
 

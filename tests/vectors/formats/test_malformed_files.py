@@ -188,8 +188,18 @@ ONE = npy("(1, 1)", "<f4", np.float32(1).tobytes())
         (npz(vectors=ONE, words=npy("(1,)", "<i8", b"12345678")), "expected 'words' to be a 1-D array of"),
         (npz(vectors=ONE, words=npy("(1,)", "<U1", b"\x00\xd8\x00\x00")), "word 1: .* contains half a surrogate pair"),
         (npz(vectors=ONE, words=npy("(1,)", "<U1", b"\xff\xff\xff\x7f")), "'words' contains an invalid code point"),
-        (npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<f4", b"1234")), "expected 'counts' to have one integer"),
-        (npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<i1", b"\xff")), "expected 'counts' to have one integer"),
+        (
+            npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<f4", b"1234")),
+            "expected the counts to be one integer per word",
+        ),
+        (
+            npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<i1", b"\xff")),
+            "expected the counts to be one integer per word",
+        ),
+        (
+            npz(vectors=ONE, words=WORDS_A, counts=npy("(1,)", "<u8", b"\xff" * 8)),
+            "expected the counts to be one integer",
+        ),
         (npz(vectors=ONE[:-2], words=WORDS_A), r"'vectors\.npy' should have 4 bytes|ends after 2 of 4 bytes"),
         (npz(vectors=npy("(1,)", "<f4", b"1234"), words=WORDS_A), "expected a matrix of floats"),
         (npz(vectors=ONE, words=WORDS_A)[:-30], "not an npz file"),
@@ -231,7 +241,7 @@ def entry(shape: list[int], stop: int, dtype: str = "F32") -> dict[str, Any]:
         ),
         (
             tensors({"__metadata__": {"words": '["\\ud800"]'}, "vectors": entry([1, 1], 4)}, b"1234"),
-            "not a JSON list of w",
+            "word 1: .* contains half a surrogate pair",
         ),
         (tensors({"__metadata__": {"words": "[]"}, "vectors": entry([1, 1], 4)}, b"1234"), "0 words, but 1 vectors"),
         (
@@ -240,7 +250,7 @@ def entry(shape: list[int], stop: int, dtype: str = "F32") -> dict[str, Any]:
         ),
         (
             tensors({"__metadata__": {"words": '["a"]', "counts": "[-1]"}, "vectors": entry([1, 1], 4)}, b"1234"),
-            "'counts' in the metadata must have one integer per word",
+            "expected the counts to be one integer per word, 0 or more",
         ),
     ],
 )
@@ -271,7 +281,7 @@ def test_malformed_tables_raise_errors(tmp_path: Path) -> None:
         (good | {"vector": [[1.0], [float("inf")]]}, r"word 2 \('b'\): the vector has a value that is not a f"),
         (good | {"vector": [[1.0], [1e300]]}, r"word 2 \('b'\): the vector has a value that is not a f"),
         (good | {"count": [1, None]}, "the column 'count' must contain one integer per word"),
-        (good | {"count": [1, -1]}, "the column 'count' contains a negative number"),
+        (good | {"count": [1, -1]}, "expected the counts to be one"),
         (good | {"count": pa.array([1, 2**64 - 1], pa.uint64())}, "not a readable Arrow file .Integer value"),
         (
             {"word": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32()))},
@@ -313,7 +323,7 @@ def test_truncated_tables_and_labels_that_are_not_utf8_raise_errors(tmp_path: Pa
         ("vectors.tsv", b"1\t2\n1\t1e39\n", r"word 2 \('queen'\): the vector has a value that is not a f"),
         ("vectors.tsv", b"", r"vectors\.tsv: the file has no vectors"),
         ("metadata.tsv", b"king\n", r"metadata\.tsv: 1 lines, but 2 vectors"),
-        ("metadata.tsv", b"king\nk\xff\n", r"metadata\.tsv, line 2: not valid UTF-8 after 'k'"),
+        ("metadata.tsv", b"king\nk\xff\n", r"metadata\.tsv, line 2: not valid UTF-8 \(byte 0xff\)"),
         (
             "metadata.tsv",
             b"word\tcount\nking\t1\nqueen\tx\n",
@@ -345,7 +355,7 @@ def test_any_header_of_projector_metadata_is_skipped(tmp_path: Path) -> None:
     [
         (b"{", r"tokenizer\.json: not JSON"),
         (b"[" * 100_000, r"tokenizer\.json: not JSON"),
-        (b"[]", r"tokenizer\.json: expected a JSON object, got list"),
+        (b"[]", r"tokenizer\.json: not a tokenizer with a vocabulary \(list indices"),
         (b"{}", r"tokenizer\.json: not a tokenizer with a vocabulary"),
         (
             b'{"model": {"vocab": {"a": 1000000000000}}}',

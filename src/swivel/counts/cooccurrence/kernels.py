@@ -16,7 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-from swivel.corpus.sentinels import BREAK, GAP
+from swivel.corpus.vocabulary import BREAK, GAP
 
 GROUP = 16  # accumulators per byte of `touched`: one cache line of uint32
 LINE = 128  # accumulators per eight bytes of `touched`, which are tested together
@@ -25,12 +25,14 @@ SATURATED = 0xFFFFFFFF
 AHEAD = 12
 
 _POINTER = ir.IntType(8).as_pointer()
+_intrinsic: Any = intrinsic  # its type annotations do not know that callers leave out the typing context
 
 # Indexes are uint64 in the inner loops: for signed ones numba adds a test for negative values.
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
-def _make_prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+@_intrinsic
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """Prefetch the cache line of array[index]. An index out of range is harmless."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -47,10 +49,8 @@ def _make_prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), codegen
 
 
-_prefetch: Any = intrinsic(_make_prefetch)
-
-
-def _make_lowest_bit(typing_context: Any, mask: Any) -> Any:
+@_intrinsic
+def _lowest_bit(typing_context: Any, mask: Any) -> Any:
     """Return the index of the lowest set bit."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -59,10 +59,8 @@ def _make_lowest_bit(typing_context: Any, mask: Any) -> Any:
     return types.uint64(types.uint64), codegen
 
 
-_lowest_bit: Any = intrinsic(_make_lowest_bit)
-
-
-def _make_nonzero_lanes(typing_context: Any, array: Any, first: Any) -> Any:
+@_intrinsic
+def _nonzero_lanes(typing_context: Any, array: Any, first: Any) -> Any:
     """Return a bit mask of the nonzero values among the GROUP values from `first` on, in one vector comparison."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -74,9 +72,6 @@ def _make_nonzero_lanes(typing_context: Any, array: Any, first: Any) -> Any:
         return builder.zext(builder.bitcast(differs, ir.IntType(GROUP)), ir.IntType(64))
 
     return types.uint64(array, types.uint64), codegen
-
-
-_nonzero_lanes: Any = intrinsic(_make_nonzero_lanes)
 
 
 @_jit

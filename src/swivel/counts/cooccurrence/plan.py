@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts import STORED_BYTES
-from swivel.counts.cooccurrence.windows import is_symmetric, part_names, place_parts
+from swivel.counts.builder import STORED_BYTES
+from swivel.counts.cooccurrence.windows import part_names, place_parts
 from swivel.counts.layout import Layout
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
@@ -35,15 +36,15 @@ _SECONDS_PER_CELL = 6e-8
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Sizes of a corpus of ids; `longest` is the length of the longest unit in places. The sample is sorted by word."""
+    """Sizes of a corpus of ids, and the places of a sample of its words."""
 
     places: int
     tokens: int
     breaks: int
-    longest: int
-    sampled_words: NDArray[np.int64]
+    longest: int  # length of the longest unit in places
+    sampled_words: NDArray[np.int64]  # ascending; the word at each sampled place
     sampled_places: NDArray[np.int64]
-    sampled_share: float
+    sampled_share: float  # of the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +57,26 @@ class Forecast:
     seconds: float
 
     def __str__(self) -> str:
+        cells = str(self.cells)
+        for size, letter in ((10**3, "k"), (10**6, "M"), (10**9, "G")):
+            if self.cells >= size:
+                cells = f"{self.cells / size:.3g} {letter}"
+
         return (
-            f"about {_round_count(self.cells)} cells: {format_bytes(self.disk_bytes)} on disk, "
+            f"about {cells} cells: {format_bytes(self.disk_bytes)} on disk, "
             f"{format_bytes(self.memory_bytes)} of memory, {max(self.seconds, 1):.0f} s"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CountPlan:
-    """How the corpus is divided into chunks.
+    """How the corpus is divided into chunks."""
 
-    Attributes
-    ----------
-    chunk_places
-        Places per chunk; each chunk becomes a run.
-    threads
-        Number of CPU threads.
-    block_cells
-        Initial capacity for the cells of a row block.
-    left, right
-        Reach of the window; smaller than the configured window if no unit is that long.
-    """
-
-    chunk_places: int
+    chunk_places: int  # places per chunk; each chunk becomes a run
     threads: int
-    block_cells: int
-    left: int
+    block_cells: int  # initial capacity for the cells of a row block
+    left: int  # reach of the window; smaller than the configured window if no unit is that long
     right: int
-
-
-def _round_count(count: int) -> str:
-    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return str(count)
 
 
 def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Survey:
@@ -112,36 +99,32 @@ def survey_corpus(ids: NDArray[np.uint32], words: int, *, threads: int) -> Surve
     with ThreadPoolExecutor(threads) as pool:
         surveys = list(pool.map(survey, range(threads)))
 
-    for part, row in enumerate(surveys):
-        if row[6] >= 0:
-            place = int(edges[part] + row[6])
+    tokens = breaks = longest = 0
+    run = 0  # length so far of a unit that continues from one range into the next
+    samples = []
+
+    for start, buffer, row in zip(edges.tolist(), buffers, surveys, strict=False):
+        part_tokens, part_breaks, head, inside, tail, sampled, wrong = row.tolist()
+        if wrong >= 0:
+            place = start + wrong
             raise CountsError(f"id {ids[place]} at place {place:,} of the corpus: the vocabulary has {words:,} words")
 
-    places = np.concatenate(
-        [buffer[: row[5]] + edge for buffer, row, edge in zip(buffers, surveys, edges, strict=False)]
-    )
-    return _join_survey(np.array(surveys), ids, is_sampled, places)
-
-
-def _join_survey(
-    surveys: NDArray[np.int64], ids: NDArray[np.uint32], is_sampled: NDArray[np.bool_], places: NDArray[np.int64]
-) -> Survey:
-    # A unit may continue from one range into the next: `run` is its length so far.
-    longest = run = 0
-    for _, breaks, head, inside, tail, _, _ in surveys.tolist():
+        tokens += part_tokens
+        breaks += part_breaks
         longest = max(longest, run + head, inside)
-        run = tail if breaks else run + tail
+        run = tail if part_breaks else run + tail
+        samples.append(buffer[:sampled] + start)
 
-    order = np.argsort(ids[places], kind="stable")
-    share = float(is_sampled.sum() / is_sampled.size)
+    places = np.concatenate(samples)
+    places = places[np.argsort(ids[places], kind="stable")]
     return Survey(
         places=int(ids.size),
-        tokens=int(surveys[:, 0].sum()),
-        breaks=int(surveys[:, 1].sum()),
+        tokens=tokens,
+        breaks=breaks,
         longest=max(longest, run),
-        sampled_words=ids[places[order]].astype(np.int64),
-        sampled_places=places[order],
-        sampled_share=share,
+        sampled_words=ids[places].astype(np.int64),
+        sampled_places=places,
+        sampled_share=float(is_sampled.sum() / is_sampled.size),
     )
 
 
@@ -161,15 +144,8 @@ def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, surve
     return int(distinct / survey.sampled_share)
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Bytes of memory of a chunk: a fixed part, and a part proportional to its places."""
-
-    fixed: int
-    per_place: float
-
-
-def _estimate_costs(layout: Layout, survey: Survey, plan: CountPlan) -> _Costs:
+def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int, float]:
+    """Return the bytes of memory that a chunk needs: a fixed part, and a part per place."""
     from swivel.counts.cooccurrence.rows import accumulator_shape
 
     shape = accumulator_shape(layout, plan.left + plan.right)
@@ -180,7 +156,7 @@ def _estimate_costs(layout: Layout, survey: Survey, plan: CountPlan) -> _Costs:
     in_flight = (plan.threads + 1) * 8 * plan.block_cells
     padding = survey.breaks * max(plan.left, plan.right, 1) / max(survey.places, 1)
 
-    return _Costs(plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding))
+    return plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding)
 
 
 def make_plan(
@@ -198,36 +174,62 @@ def make_plan(
         left=min(config.window_left, max(survey.longest - 1, 1)),
         right=min(config.window_right, max(survey.longest - 1, 1)),
     )
-    costs = _estimate_costs(layout, survey, plan)
+    fixed, per_place = _chunk_memory(layout, survey, plan)
     max_places = _MAX_PADDED // max(plan.left, plan.right, 1)
     min_places = min(max(_MIN_PLACES, -(-survey.places // _MAX_RUNS)), survey.places, max_places)
-    chunk = int((memory - costs.fixed) / costs.per_place)
+    chunk = int((memory - fixed) / per_place)
     if chunk >= max(min_places, 1):
         return replace(plan, chunk_places=min(chunk, max_places))
     if threads > 1:
         return make_plan(layout, config, survey, cells, threads=threads // 2, memory=memory)
 
-    needed = costs.fixed + math.ceil(costs.per_place * max(min_places, 1))
+    needed = fixed + math.ceil(per_place * max(min_places, 1))
     raise MemoryBudgetError(
         f"counting {layout.rows:,} x {layout.columns:,} features needs at least {needed / 2**20:,.1f} MiB of memory, "
         f"got {memory / 2**20:,.1f} MiB"
     )
 
 
-def forecast_count(layout: Layout, config: CountConfig, survey: Survey, cells: int, plan: CountPlan) -> Forecast:
-    """Return the estimated cost of counting with this plan."""
-    costs = _estimate_costs(layout, survey, plan)
-    chunks = -(-survey.places // plan.chunk_places)
-    stored = cells * (1 + 1 / layout.row_blocks) / 2 if is_symmetric(config) else cells
+def split_places(places: int, max_places: int) -> list[tuple[int, int]]:
+    """Return the chunks of a corpus: as few ranges of about equal length as `max_places` allows.
 
+    >>> split_places(10, 4)
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    count = -(-places // max_places)
+    return list(pairwise(places * number // max(count, 1) for number in range(count + 1)))
+
+
+def split_evenly(weights: NDArray[Any], parts: int) -> list[tuple[int, int]]:
+    """Return at most `parts` ranges of indices that cover all weights, with about the same sum of weights.
+
+    >>> split_evenly(np.array([3, 2, 1]), 2)
+    [(0, 1), (1, 3)]
+    """
+    ends = np.cumsum(weights)
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts, side="left") + 1
+    return list(pairwise(np.unique([0, *edges.tolist(), weights.size]).tolist()))
+
+
+def estimate_disk(cells: int, layout: Layout, chunks: int) -> tuple[float, int]:
+    """Return the number of stored cells, and the bytes of disk that a count in several chunks needs."""
+    stored = cells * (1 + 1 / layout.row_blocks) / 2 if layout.symmetric else cells
     # Several runs are on disk next to the matrix. Together they rarely have more than three times its cells.
-    disk = STORED_BYTES * stored * (1 if chunks == 1 else 1 + min(chunks, 3))
+    copies = 1 if chunks <= 1 else 1 + min(chunks, 3)
+    return stored, int(STORED_BYTES * stored * copies)
+
+
+def forecast_count(layout: Layout, survey: Survey, cells: int, plan: CountPlan) -> Forecast:
+    """Return the estimated cost of counting with this plan."""
+    chunks = len(split_places(survey.places, plan.chunk_places))
+    stored, disk = estimate_disk(cells, layout, chunks)
 
     neighbors = survey.tokens * (plan.left + plan.right + 1)
     seconds = (neighbors * _SECONDS_PER_NEIGHBOR + stored * _SECONDS_PER_CELL) / plan.threads
-    memory = costs.fixed + costs.per_place * min(plan.chunk_places, survey.places)
+    fixed, per_place = _chunk_memory(layout, survey, plan)
+    memory = fixed + per_place * min(plan.chunk_places, survey.places)
 
-    return Forecast(cells, int(disk), int(memory), seconds * (1 if chunks == 1 else 1.6))
+    return Forecast(cells, disk, int(memory), seconds * (1 if chunks == 1 else 1.6))
 
 
 def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:

@@ -1,35 +1,42 @@
 """Count a corpus on a Ray cluster. The matrix is identical, bit for bit, to that of one machine.
 
 There are three rounds of tasks: read every range of the corpus, to choose the vocabulary; count every range and put its
-cells into the object store, split by groups of row blocks; merge every group into a folder. `MatrixBuilder` joins the
-groups. Ray repeats the tasks of a lost node. The corpus and the folder of the matrix must be on storage that all nodes
-share.
+cells into the object store, split by groups of shards; merge every group into a folder. `MatrixBuilder` joins the
+groups. The corpus and the folder of the matrix must be on storage that all nodes share.
+
+Each task returns its result through the object store and leaves no files on its node. Ray repeats the tasks of a lost
+node on any other node, with the same result.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus import FileRange, TextFile, cut_files, group_ranges, list_files, text_size
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.encode import EncodedCorpus, PackedTypes, TypeTable
+from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.sources import TextFile, list_files, text_size
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.counts.cooccurrence import make_spec
-from swivel.counts.cooccurrence import ray_tasks as tasks
+from swivel.counts.cooccurrence.count import count_part, make_spec
+from swivel.counts.cooccurrence.plan import split_evenly
 from swivel.counts.layout import Layout
-from swivel.errors import ConfigError, MemoryBudgetError
+from swivel.counts.shards import FILES, CellArrays, RunFiles, ShardPiece, merge_runs
+from swivel.errors import ClusterError, ConfigError, CorpusError, MemoryBudgetError
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
-from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, take_results
+from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
-from swivel.storage import remove_tree, scratch_folder
+from swivel.storage import open_array, place_folder, remove_tree, scratch_folder
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20
@@ -41,42 +48,19 @@ TABLES_PER_MERGE = 16  # tables of types that one task merges
 MIN_BYTES_PER_SECOND = 200_000  # slowest reading speed at which a task is not considered stuck
 MIN_TASK_MEMORY = 256 << 20
 RETRIES = 20  # per task, if its node or process is lost
+MAX_RUNS = 64  # per merge: merging visits every run for every row of every shard
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCount:
-    """Texts, settings and output folder of a count on a cluster.
+    """Texts, settings and output folder of a count on a cluster."""
 
-    Attributes
-    ----------
-    texts
-        Paths, folders, globs or URLs that every node can read.
-    path
-        Folder of the matrix, on storage that all nodes share.
-    configs
-        Settings of every stage, as in the manifest.
-    inputs
-        Fingerprints of the texts, for the manifest.
-    listed
-        Tokens of a vocabulary file; None to choose the vocabulary from the corpus.
-    """
-
-    texts: Any
-    path: Path
-    configs: Mapping[str, Mapping[str, Any]]
+    texts: Any  # paths, folders, globs or URLs that every node can read
+    path: Path  # folder of the matrix, on storage that all nodes share
+    configs: Mapping[str, Mapping[str, Any]]  # settings of every stage, as in the manifest
     count: CountConfig
-    inputs: Mapping[str, str]
-    listed: tuple[str, ...] | None = None
-
-    @property
-    def corpus(self) -> CorpusConfig:
-        """Settings of reading and tokenizing the text."""
-        return CorpusConfig(**self.configs["corpus"])
-
-    @property
-    def vocabulary(self) -> VocabularyConfig:
-        """Settings of the vocabulary."""
-        return VocabularyConfig(**self.configs["vocabulary"])
+    inputs: Mapping[str, str]  # fingerprints of the texts, for the manifest
+    listed: tuple[str, ...] | None = None  # tokens of a vocabulary file; None to choose them from the corpus
 
 
 def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
@@ -84,20 +68,17 @@ def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
 
     Raises ConfigError if the text is not in files, and ClusterError if the cluster cannot be reached or fails.
     """
-    files = _list_texts(job)
-    if job.count.device not in ("auto", "cpu"):
-        raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")
-    with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(job.path.absolute()) as shared:
-        return _Counter(ray, job, options, shared).run(files)
-
-
-def _list_texts(job: ClusterCount) -> list[TextFile]:
     if {"iterable", "-"} & set(job.inputs):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
-    return [file.absolute() if isinstance(file, Path) else file for file in list_files(job.texts)]
+    if job.count.device not in ("auto", "cpu"):
+        raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")
+
+    files = [file.absolute() if isinstance(file, Path) else file for file in list_files(job.texts)]
+    with connect(str(options.ray), cores=options.threads) as ray, scratch_folder(job.path.absolute()) as shared:
+        return _RayCounter(ray, job, options, shared).run(files)
 
 
-class _Counter:
+class _RayCounter:
     """Submits the tasks of one count and collects their results."""
 
     def __init__(self, ray: Any, job: ClusterCount, options: RunOptions, shared: Path) -> None:
@@ -106,7 +87,8 @@ class _Counter:
         self.options = options
         self.progress = options.progress
         self.shared = shared
-        self.reading = tasks.TextReading(config=job.corpus, shared=shared)
+        self.corpus = CorpusConfig(**job.configs["corpus"])
+        self.reading = TextReading(config=self.corpus, shared=shared)
 
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
@@ -120,16 +102,15 @@ class _Counter:
     def run(self, files: Sequence[TextFile]) -> Matrix:
         """Count the files and return the matrix."""
         pieces = self._cut(files)
-        vocabulary = self._choose_vocabulary(pieces)
-        spec = make_spec(vocabulary, self.job.count)
+        spec = make_spec(self._choose_vocabulary(pieces), self.job.count)
         groups = cut_groups(spec.layout(), min(GROUPS_PER_CORE * self.cores, MAX_GROUPS))
-        cells = self._count(pieces, vocabulary, spec.layout(), groups)
+        cells = self._count(pieces, spec, groups)
         return self._build(spec, groups, cells)
 
     def _cut(self, files: Sequence[TextFile]) -> list[tuple[FileRange, ...]]:
         size = sum(map(text_size, files))
         piece_bytes = min(max(size // (PIECES_PER_CORE * self.cores), MIN_PIECE_BYTES), MAX_PIECE_BYTES)
-        pieces = group_ranges(cut_files(files, self.job.corpus, piece_bytes), piece_bytes)
+        pieces = group_ranges(cut_files(files, self.corpus, piece_bytes), piece_bytes)
 
         # A compressed file is one piece of any size, so its task may take longer.
         self.idle_seconds += max(map(_cost_of, pieces)) / MIN_BYTES_PER_SECOND
@@ -141,106 +122,91 @@ class _Counter:
         settings = {"num_cpus": 1, "memory": self.memory_bytes, "max_retries": RETRIES, **options}
         return self.ray.remote(**settings)(function)
 
-    def _await(self, references: Sequence[Any], record: Callable[[int, Any], None]) -> None:
-        """Wait for tasks and call `record(number, result)` for each as it finishes."""
-        with contextlib.closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended:
+    def _results(self, references: Sequence[Any]) -> Generator[tuple[int, Any]]:
+        """Yield the number and the result of each task as it ends; closing the generator cancels the other"""
+        with closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended:
             for number in ended:
-                record(number, fetch(self.ray, references[number], seconds=self.idle_seconds))
+                yield number, fetch(self.ray, references[number], seconds=self.idle_seconds)
 
     def _choose_vocabulary(self, pieces: Sequence[tuple[FileRange, ...]]) -> Vocabulary:
-        read = self._remote(tasks.read_ranges, num_returns=2)
+        read = self._remote(read_ranges, num_returns=2)
         results = [read.remote(piece, self.reading) for piece in pieces]  # references to (sizes, types)
-        sizes = tasks.Sizes()
+        ended = self._results([sizes for sizes, _ in results])
+        tokens = units = 0
 
-        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task:
-
-            def record(number: int, piece_sizes: tasks.Sizes) -> None:
-                nonlocal sizes
-                sizes = sizes.plus(piece_sizes)
-                task.advance(_cost_of(pieces[number]), f"{sizes.pieces:,} of {len(pieces):,} pieces")
-
-            self._await([size for size, _ in results], record)
+        with track(self.progress, "reading", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
+            for done, (number, (piece_tokens, piece_units)) in enumerate(ended, 1):
+                tokens += piece_tokens
+                units += piece_units
+                task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces")
 
         vocabulary = self._choose_words([types for _, types in results])
-        unit = self.job.corpus.unit
-        self.progress.message(f"{sizes.tokens:,} tokens in {sizes.units:,} {unit}s; vocabulary of {len(vocabulary):,}")
+        self.progress.message(f"{tokens:,} tokens in {units:,} {self.corpus.unit}s; vocabulary of {len(vocabulary):,}")
         return vocabulary
 
     def _choose_words(self, tables: list[Any]) -> Vocabulary:
         """Merge tables of types in tasks, a few at a time, and choose the vocabulary in the last task."""
-        merge = self._remote(tasks.merge_types)
-        choose = self._remote(tasks.choose_words)
+        merge = self._remote(merge_types)
+        choose = self._remote(choose_words)
 
         while len(tables) > TABLES_PER_MERGE:
             starts = range(0, len(tables), TABLES_PER_MERGE)
             tables = [merge.remote(*tables[start : start + TABLES_PER_MERGE]) for start in starts]
 
-        chosen: list[Vocabulary] = []
-        reference = choose.remote(self.job.vocabulary, self.job.listed, self.job.corpus.lowercase, *tables)
-        self._await([reference], lambda _, vocabulary: chosen.append(vocabulary))
-
-        return chosen[0]
+        config = VocabularyConfig(**self.job.configs["vocabulary"])
+        reference = choose.remote(config, self.job.listed, self.corpus.lowercase, *tables)
+        [(_, vocabulary)] = self._results([reference])
+        return vocabulary  # type: ignore[no-any-return]
 
     def _count(
-        self,
-        pieces: Sequence[tuple[FileRange, ...]],
-        vocabulary: Vocabulary,
-        layout: Layout,
-        groups: tuple[range, ...],
+        self, pieces: Sequence[tuple[FileRange, ...]], spec: MatrixSpec, groups: tuple[range, ...]
     ) -> list[list[Any]]:
         """Count every piece and return references to the cells, one list per group."""
-        counting = tasks.RangeCounting(
+        counting = RangeCounting(
             reading=self.reading,
             config=self.job.count,
-            vocabulary=vocabulary,
-            layout=layout,
+            vocabulary=spec.rows,
+            layout=spec.layout(),
             groups=groups,
             memory_bytes=self.memory_bytes,
         )
         shared = self.ray.put(counting)  # sent once per node, not once per task
-        count = self._remote(tasks.count_ranges, num_returns=1 + len(groups))
+        count = self._remote(count_ranges, num_returns=1 + len(groups))
         results = [count.remote(piece, shared) for piece in pieces]  # references to (cells, group 0, group 1, ...)
-        done = cells = 0
+        ended = self._results([result[0] for result in results])
+        cells = 0
 
-        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task:
-
-            def record(number: int, piece_cells: int) -> None:
-                nonlocal done, cells
-                done += 1
+        with track(self.progress, "counting", sum(map(_cost_of, pieces)), "bytes") as task, closing(ended):
+            for done, (number, piece_cells) in enumerate(ended, 1):
                 cells += piece_cells
                 task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces, {cells:,} cells")
-
-            self._await([result[0] for result in results], record)
 
         return [[result[1 + group] for result in results] for group in range(len(groups))]
 
     def _build(self, spec: MatrixSpec, groups: tuple[range, ...], cells: list[list[Any]]) -> Matrix:
-        """Merge each group of row blocks in a task, into its own folder, and join the groups."""
+        """Merge each group of shards in a task, into its own folder, and join the groups."""
         layout = spec.layout()
         # Merge tasks reserve no memory: a waiting task keeps its reservation, so the count tasks it waits for, which
         # Ray repeats after a node is lost, could not be scheduled.
-        merge = self._remote(tasks.merge_group, memory=0)
+        merge = self._remote(merge_group, memory=0)
         folders = [self.shared / f"group-{number}" for number in range(len(groups))]
         references = [
-            merge.remote(parts, tasks.Merging(layout, group, folder, self.merge_bytes, self.idle_seconds))
+            merge.remote(parts, layout, group, folder, self.merge_bytes, self.idle_seconds)
             for parts, group, folder in zip(cells, groups, folders, strict=True)
         ]
-        sums = tasks.Merged.zeros(layout)
+        ended = self._results(references)
+        merged_cells = 0
+        row_sums = np.zeros(layout.rows, np.int64)
+        column_sums = np.zeros(layout.columns, np.int64)
 
-        with track(self.progress, "merging", layout.row_blocks, "blocks") as task:
-
-            def record(number: int, merged: tasks.Merged) -> None:
-                nonlocal sums
-                sums = sums.plus(merged)
+        with track(self.progress, "merging", layout.row_blocks, "blocks") as task, closing(ended):
+            for number, merged in ended:
                 cells[number].clear()  # the cells are on disk: release them from the object store
-                task.advance(len(groups[number]), f"{sums.cells:,} cells")
+                merged_cells += merged.cells
+                row_sums += merged.row_sums
+                column_sums += merged.column_sums
+                task.advance(len(groups[number]) // layout.column_blocks, f"{merged_cells:,} cells")
 
-            self._await(references, record)
-
-        return self._write(spec, folders, sums)
-
-    def _write(self, spec: MatrixSpec, folders: Sequence[Path], sums: tasks.Merged) -> Matrix:
-        """Append the groups as one run of the builder and return the matrix."""
         builder = MatrixBuilder(
             self.job.path,
             spec,
@@ -252,9 +218,9 @@ class _Counter:
         with builder:
             with builder.begin_run() as run:
                 for folder in folders:
-                    run.append(tasks.open_merged(folder), with_sums=False)
+                    run.append(open_merged(folder), with_sums=False)
                     remove_tree(folder)
-                run.add_sums(sums.row_sums, sums.column_sums)
+                run.add_sums(row_sums, column_sums)
             return builder.finish(config=self.job.configs, inputs=self.job.inputs)
 
 
@@ -282,18 +248,184 @@ def _core_share(nodes: Sequence[Node]) -> int:
 
 
 def cut_groups(layout: Layout, max_groups: int) -> tuple[range, ...]:
-    """Return at most `max_groups` ranges of row blocks with about the same number of stored shards.
-
-    >>> cut_groups(Layout(9, 9, 3, 3, symmetric=True), 2)
-    (range(0, 1), range(1, 3))
-    """
+    """Return at most `max_groups` ranges of shards, of whole row blocks, with about as many stored shards in each."""
     stored = np.full(layout.row_blocks, layout.column_blocks)  # shards of each row block
     if layout.symmetric:
         stored -= np.arange(layout.row_blocks)
 
-    total = np.cumsum(stored)
-    count = min(max_groups, layout.row_blocks)
-    ends = np.searchsorted(total, total[-1] * np.arange(1, count + 1) / count, side="left") + 1
-    edges = np.unique([0, *ends.tolist(), layout.row_blocks])
+    columns = layout.column_blocks
+    return tuple(range(first * columns, last * columns) for first, last in split_evenly(stored, max_groups))
 
-    return tuple(range(first, last) for first, last in pairwise(edges.tolist()))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReading:
+    """Settings of reading, equal on all nodes."""
+
+    config: CorpusConfig
+    shared: Path  # a folder that all nodes share
+    version: str = __version__
+
+    def check(self) -> None:
+        """Raise ClusterError if this node has another version of Swivel or does not see the shared folder."""
+        if self.version != __version__:
+            raise ClusterError(f"{_name_node()} has Swivel {__version__}, the driver {self.version}; install the same")
+        if not self.shared.is_dir():
+            raise ClusterError(
+                f"{_name_node()} does not see {self.shared.parent}; the output folder must be on storage that all "
+                "nodes share"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeCounting:
+    """Settings of counting, sent once per node. `groups` are ranges of shards."""
+
+    reading: TextReading
+    config: CountConfig
+    vocabulary: Vocabulary
+    layout: Layout
+    groups: tuple[range, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedGroup:
+    """Number of cells of a group of shards, and their row and column sums; the cells are in the folder of the group."""
+
+    cells: int
+    row_sums: NDArray[np.int64]
+    column_sums: NDArray[np.int64]  # equal to row_sums in a symmetric matrix
+
+
+def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[tuple[int, int], PackedTypes]:
+    """Return the numbers of tokens and units, and the distinct tokens, of some ranges of the corpus."""
+    reading.check()
+    with _scratch() as scratch:
+        encoded = _encode(ranges, reading, scratch)
+        return (encoded.token_count, encoded.unit_count), encoded.types.pack()
+
+
+def merge_types(*parts: PackedTypes) -> PackedTypes:
+    """Return the merged table of types of several parts of a corpus."""
+    return _merge_tables(parts).pack()
+
+
+def _merge_tables(parts: Sequence[PackedTypes]) -> TypeTable:
+    table = TypeTable()
+    for part in parts:
+        table.merge(part)
+    return table
+
+
+def choose_words(
+    config: VocabularyConfig, listed: tuple[str, ...] | None, lowercase: bool, *parts: PackedTypes
+) -> Vocabulary:
+    """Return the vocabulary of a corpus from the types of its parts."""
+    return choose_vocabulary(_merge_tables(parts).counts, config, listed, lowercase=lowercase)
+
+
+def count_ranges(ranges: tuple[FileRange, ...], counting: RangeCounting) -> Iterator[int | ShardPiece]:
+    """Count some ranges; yield the number of cells, then the cells of each group of shards."""
+    counting.reading.check()
+    layout = counting.layout
+
+    with _scratch() as scratch, _gather(scratch, layout) as runs, _gather(scratch, layout) as merged:
+        encoded = _encode(ranges, counting.reading, scratch)
+        keep_gaps = counting.config.oov == "gap"
+        ids = encoded.write_ids(counting.vocabulary, keep_gaps=keep_gaps, path=scratch / "ids.npy", threads=1)
+        count_part(ids, layout, counting.config, runs, memory_bytes=counting.memory_bytes)
+        runs.close()
+
+        if runs.runs > 1:
+            merge_runs(runs.open(), merged, memory_bytes=counting.memory_bytes, threads=1)
+            merged.close()
+            cells = merged.open()
+        else:
+            cells = runs.open()
+
+        yield len(cells.counts)
+        for group in counting.groups:
+            yield _take_shards(cells, group)
+
+
+def _take_shards(cells: CellArrays, shards: range) -> ShardPiece:
+    """Return the cells of some shards as views; Ray copies them when it stores them."""
+    ends = cells.offsets[0, shards.start : shards.stop + 1]
+    start = int(ends[0])
+    stop = int(ends[-1])
+    begin, end = np.searchsorted(cells.large_cells, (start, stop))
+
+    return ShardPiece(
+        np.diff(ends),
+        np.asarray(cells.positions[start:stop]),
+        np.asarray(cells.counts[start:stop]),
+        np.asarray(cells.large_cells[begin:end]) - start,
+        np.asarray(cells.large_counts[begin:end]),
+    )
+
+
+def merge_group(
+    pieces: Sequence[Any], layout: Layout, shards: range, folder: Path, memory_bytes: int, wait_seconds: float
+) -> MergedGroup:
+    """Merge the cells of a group of shards from all ranges into the folder of the group; return their sums.
+
+    `pieces` are references. They are fetched one at a time, so that a node never holds all of them in memory.
+    """
+    ray = load_ray()
+
+    with place_folder(folder) as placed, _scratch() as scratch, _gather(scratch, layout, shards) as merged:
+        target = RunFiles(placed, layout, shards)
+
+        for first in range(0, len(pieces), MAX_RUNS):
+            with _gather(scratch, layout, shards) as runs:
+                for reference in pieces[first : first + MAX_RUNS]:
+                    with runs.run():
+                        runs.append(fetch(ray, reference, seconds=wait_seconds))
+                runs.close()
+                target.add_sums(runs.row_sums, runs.column_sums)
+
+                # With more than MAX_RUNS pieces, merge each batch to one run first.
+                is_only_batch = len(pieces) <= MAX_RUNS
+                merge_runs(runs.open(), target if is_only_batch else merged, memory_bytes=memory_bytes, threads=1)
+
+        if merged.runs:
+            merged.close()
+            merge_runs(merged.open(), target, memory_bytes=memory_bytes, threads=1)
+        target.close()
+
+    return MergedGroup(target.cells, target.row_sums, target.column_sums)
+
+
+def open_merged(folder: Path) -> ShardPiece:
+    """Return the cells of a group from its folder, memory-mapped."""
+    arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in FILES}
+    return ShardPiece(np.diff(arrays.pop("offsets")), **arrays)
+
+
+@contextmanager
+def _gather(parent: Path, layout: Layout, shards: range | None = None) -> Iterator[RunFiles]:
+    """Yield temporary files for runs, deleted when the block ends."""
+    with scratch_folder(parent) as folder:
+        runs = RunFiles(folder, layout, shards)
+        try:
+            yield runs
+        finally:
+            runs.close()
+
+
+def _scratch() -> AbstractContextManager[Path]:
+    """Return a temporary folder on the local disk of this node."""
+    return scratch_folder(Path(tempfile.gettempdir()))
+
+
+def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus:
+    try:
+        return encode_ranges(ranges, reading.config, scratch=scratch)
+    except CorpusError as error:
+        if isinstance(error.__cause__, OSError):
+            raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
+        raise
+
+
+def _name_node() -> str:
+    return f"node {load_ray().util.get_node_ip_address()}"

@@ -7,18 +7,21 @@ added to one dense accumulator; its nonzero entries are then written in storage 
 from __future__ import annotations
 
 import queue
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.corpus.sentinels import BREAK, GAP
+from swivel.corpus.vocabulary import BREAK, GAP
 from swivel.counts.cooccurrence import kernels
-from swivel.counts.cooccurrence.plan import CountPlan
+from swivel.counts.cooccurrence.plan import CountPlan, split_places
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
 from swivel.counts.layout import Layout, block_length
 from swivel.counts.shards import ShardPiece
+from swivel.runtime.parallel import map_in_order
 
 _SLACK = 64  # places after the last one that are prefetched but never used
 
@@ -47,6 +50,7 @@ class ChunkCounter:
         self.ids = ids
         self.layout = layout
         self.plan = plan
+        self.threads = plan.threads
         self.reach = max(plan.left, plan.right, 1)
         self.shape = accumulator_shape(layout, plan.left + plan.right)
         self.window = make_window(config, plan, self.shape)
@@ -60,12 +64,28 @@ class ChunkCounter:
         for _ in range(plan.threads):
             self._spaces.put(_Workspace(self.shape, layout, plan.block_cells))
 
+    def chunks(self) -> list[tuple[int, int]]:
+        """Return the ranges of places to count."""
+        return split_places(self.ids.size, self.plan.chunk_places)
+
+    def count_chunk(self, first: int, last: int) -> Iterator[tuple[ShardPiece, int]]:
+        """Yield the cells of each row block of a chunk, and its number of tokens, in the order of the shards."""
+        index = self.make_index(first, last)
+        tokens = np.diff(index.starts[:: self.shape.stride])  # of each row block
+        blocks = range(self.layout.row_blocks)
+        pieces = map_in_order(partial(self.count_block, index), blocks, threads=self.threads)
+        yield from zip(pieces, tokens.tolist(), strict=True)
+
+    def release(self) -> None:
+        """Free the buffers."""
+        self._spaces = queue.SimpleQueue()
+
     def make_index(self, first: int, last: int) -> kernels.Index:
         """Return the inverted index of the places `first` to `last - 1`, with padding between units.
 
         Each thread indexes one range. Tallies of the ranges give each thread its own part of `positions` to write to.
         """
-        threads = self.plan.threads
+        threads = self.threads
         edges = np.linspace(first, last, threads + 1).astype(np.int64)
         pieces = [self.ids[edges[part] : edges[part + 1]] for part in range(threads)]
         tallies = np.zeros((threads, self.shape.blocks * self.shape.stride), np.int64)
@@ -87,15 +107,10 @@ class ChunkCounter:
             self._pad_edges(first, last, padded, int(places[-1]))
 
             def index(part: int) -> None:
+                place = places[part]
+                nexts = tallies[part]
                 kernels.index_range(
-                    pieces[part],
-                    self.slots,
-                    self._padding_slot,
-                    self.reach,
-                    padded,
-                    places[part],
-                    tallies[part],
-                    positions,
+                    pieces[part], self.slots, self._padding_slot, self.reach, padded, place, nexts, positions
                 )
 
             list(pool.map(index, range(threads)))

@@ -6,6 +6,7 @@ Weights are integers in units of 1 / unit. A word has one column, or several *pa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,15 +42,14 @@ def window_weights(config: CountConfig) -> WindowWeights:
 
 def _choose_unit(config: CountConfig) -> int:
     """Return the least common multiple of the denominators of all weights, or _BINARY_UNIT if it is too large."""
-    left = config.window_left
-    right = config.window_right
-    if config.weight == "uniform":
-        return 1
+    sizes = (config.window_left, config.window_right)
+    divisors: Iterable[int] = ()
+    if config.weight == "harmonic":
+        divisors = range(1, max(sizes) + 1)  # weights are 1/t for t = 1, 2, ...
+    elif config.weight == "linear":
+        divisors = [max(size, 1) for size in sizes]  # weights are multiples of 1/left and 1/right
 
-    # Harmonic: 1/t for t = 1, 2, ...; linear: multiples of 1/left and 1/right.
-    divisors = range(1, max(left, right) + 1) if config.weight == "harmonic" else (max(left, 1), max(right, 1))
     unit = 1
-
     for divisor in divisors:
         unit = math.lcm(unit, divisor)
         if unit > _MAX_UNIT:
@@ -76,14 +76,13 @@ def part_names(config: CountConfig) -> tuple[str, ...]:
     ('left 1', 'left 2-10', 'right 1', 'right 2-10')
     """
     sides = ("left", "right") if config.is_directional else ("",)
-    bands = _band_names(config) if config.has_bands else ("",)
+    bands = [""]
+    if config.has_bands:
+        longest = max(config.window_left, config.window_right)
+        bands = [_range_name(1, config.near), _range_name(config.near + 1, longest)]
+
     names = tuple(f"{side} {band}".strip() for side in sides for band in bands)
     return () if names == ("",) else names
-
-
-def _band_names(config: CountConfig) -> tuple[str, str]:
-    longest = max(config.window_left, config.window_right)
-    return _range_name(1, config.near), _range_name(config.near + 1, longest)
 
 
 def _range_name(first: int, last: int) -> str:
@@ -112,8 +111,3 @@ def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary
         return None
     labels = [f"{name}:{token}" for token in vocabulary.tokens for name in names]
     return Vocabulary(labels, np.repeat(vocabulary.counts, len(names)))
-
-
-def is_symmetric(config: CountConfig) -> bool:
-    """Return whether x_ij = x_ji: a word has one column, and both sides of the window are equal."""
-    return config.columns == "symmetric" and config.window_left == config.window_right

@@ -7,6 +7,7 @@ the name of the file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,34 +17,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import pick_fields
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import LabelTable, Place
-from swivel.counts.importers.spill import ImportChunk
+from swivel.counts.importers.context import ImportChunk, ImportContext, LabelTable, Place, number_places
+from swivel.counts.layout import Ints
 from swivel.errors import CountsError, missing_extra
+from swivel.runtime.parallel import map_in_order
 
 _MEMORY_PER_BATCH_ROW = 1 << 10  # bytes; about a sixth of it is used, by the three batches in flight
-_MIN_BATCH_ROWS = 1 << 12  # small batches are slow: pyarrow hashes all known labels again for each
+_MIN_BATCH_ROWS = 1 << 12
 _MAX_BATCH_ROWS = 1 << 20
+_TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary")
 
 
 def _batch_rows(context: ImportContext) -> int:
     return min(max(context.memory_bytes // _MEMORY_PER_BATCH_ROW, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS)
 
 
-def load_pyarrow(what: str) -> Any:
-    """Return the pyarrow module, or raise MissingExtra if it is not installed."""
+@contextlib.contextmanager
+def _load_pyarrow(what: str, name: str) -> Iterator[Any]:
+    """Yield the module pyarrow, and convert its exceptions to a CountsError of one line with the name of the file."""
     try:
-        import pyarrow
+        import pyarrow as pa
     except ImportError:
         raise missing_extra(what, "pyarrow", "import") from None
-    return pyarrow
 
-
-@contextlib.contextmanager
-def _clear_errors(pa: Any, name: str) -> Iterator[None]:
-    """Convert exceptions of pyarrow to a CountsError of one line with the name of the file."""
     try:
-        yield
+        yield pa
     except (pa.ArrowException, OSError, MemoryError, OverflowError, UnicodeDecodeError) as error:
         text = _first_line(error) or type(error).__name__
         raise CountsError(f"{name}: pyarrow cannot read the file; it may be damaged ({text})") from error
@@ -55,17 +53,21 @@ def _first_line(value: object) -> str:
 
 def read_parquet(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a Parquet file, row group by row group."""
-    pa = load_pyarrow(f"{file}: Parquet files")
-    import pyarrow.parquet as parquet
+    with _load_pyarrow(f"{file}: Parquet files", str(file)) as pa:
+        import pyarrow.parquet as parquet
 
-    with _clear_errors(pa, str(file)), parquet.ParquetFile(file) as opened:
-        schema = opened.schema_arrow
-        picks = pick_fields(context.config, schema.names, len(schema.names), str(file))
-        names = _check_names([schema.names[pick] for pick in picks], schema.names, str(file))
-        share = file.stat().st_size / max(opened.metadata.num_rows, 1)
-        yield from _read_batches(pa, _read_groups(opened, names, _batch_rows(context)), str(file), context, share)
+        with parquet.ParquetFile(file) as opened:
+            all_names = opened.schema_arrow.names
+            picks = pick_fields(context.config, all_names, len(all_names), str(file))
+            names = [all_names[pick] for pick in picks]
+            for name in names:
+                if all_names.count(name) > 1:
+                    raise CountsError(f"{file}: several columns are named {name!r}")
 
-    pa.default_memory_pool().release_unused()
+            share = file.stat().st_size / max(opened.metadata.num_rows, 1)
+            yield from _read_batches(pa, _read_groups(opened, names, _batch_rows(context)), str(file), context, share)
+
+        pa.default_memory_pool().release_unused()
 
 
 def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
@@ -77,9 +79,7 @@ def _read_groups(opened: Any, names: list[str], rows: int) -> Iterator[Any]:
 
 def read_arrow(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of an Arrow file or stream, or of a Feather file (version 2)."""
-    pa = load_pyarrow(f"{file}: Arrow files")
-    with _clear_errors(pa, str(file)), pa.memory_map(str(file)) as mapped:
-        size = file.stat().st_size
+    with _load_pyarrow(f"{file}: Arrow files", str(file)) as pa, pa.memory_map(str(file)) as mapped:
         if mapped.read(6) == b"ARROW1":
             opened = pa.ipc.open_file(mapped)
             batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
@@ -89,22 +89,20 @@ def read_arrow(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
             batches = iter(opened)
 
         yield from _read_batches(pa, _select(batches, opened.schema, context, str(file)), str(file), context, 0)
-        context.advance(size)
+        context.task.advance(file.stat().st_size)
 
 
 def read_table(table: Any, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a pyarrow table, record batch or record batch reader."""
-    pa = load_pyarrow("pyarrow's tables")
     name = "the table"
+    with _load_pyarrow("pyarrow's tables", name) as pa:
+        if isinstance(table, pa.RecordBatch):
+            batches = [table]
+        elif hasattr(table, "to_batches"):
+            batches = table.to_batches()
+        else:
+            batches = table
 
-    if isinstance(table, pa.RecordBatch):
-        batches = [table]
-    elif hasattr(table, "to_batches"):
-        batches = table.to_batches()
-    else:
-        batches = table
-
-    with _clear_errors(pa, name):
         yield from _read_batches(pa, _select(iter(batches), table.schema, context, name), name, context, 1)
 
 
@@ -119,142 +117,67 @@ def _select(batches: Iterator[Any], schema: Any, context: ImportContext, name: s
             yield chosen.slice(start, rows)
 
 
-def _check_names(names: list[str], all_names: list[str], where: str) -> list[str]:
-    for name in names:
-        if all_names.count(name) > 1:
-            raise CountsError(f"{where}: several columns are named {name!r}")
-    return names
-
-
 def _read_batches(
     pa: Any, batches: Iterator[Any], name: str, context: ImportContext, share: float
 ) -> Iterator[ImportChunk]:
-    """Yield one chunk per batch. The next batch is decoded, and rows and columns are matched, in parallel threads."""
-    sides = [_LabelSide(pa, table) for table in (context.rows, context.columns)]
+    """Yield one chunk per batch."""
     begin = 0
 
-    with ThreadPoolExecutor(len(sides)) as pool:
-        # Only `match` runs in threads. `settle` adds labels, possibly to one table for both sides, so it is serial.
-        for batch in _read_ahead(batches):
-            place = _placer(name, begin)
-            pair = [_check_labels(pa, batch.column(number), place) for number in (0, 1)]
-            matches = list(pool.map(_LabelSide.match, sides, pair))
-            rows, columns = (sides[number].settle(pair[number], matches[number], place) for number in (0, 1))
+    with ThreadPoolExecutor(2) as pool:
+        # One thread decodes the next batch.
+        for batch in map_in_order(lambda _: next(batches, None), itertools.count(), threads=1):
+            if batch is None:
+                break
+
+            place = number_places(name, "row", begin)
+            sides = [_check_labels(pa, batch.column(number), place) for number in (0, 1)]
+            # Two threads encode; `_find_ids` adds labels, possibly to one table for both sides, so it is serial.
+            encoded = list(pool.map(lambda side: side.dictionary_encode(), sides))
+            rows = _find_ids(pa, encoded[0], context.rows, place)
+            columns = _find_ids(pa, encoded[1], context.columns, place)
             counts = _take_counts(pa, batch.column(2), place) if batch.num_columns > 2 else None
             yield ImportChunk(rows, columns, counts, place)
             begin += batch.num_rows
-            context.advance(share * batch.num_rows)
+            context.task.advance(share * batch.num_rows)
 
 
-def _read_ahead(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the items of an iterator; a thread computes the next one in advance."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = pool.submit(next, batches, None)
-            yield batch
-
-
-def _placer(name: str, begin: int) -> Place:
-    return lambda index: f"{name}, row {begin + index + 1:,}"
-
-
-def _check_labels(pa: Any, array: Any, place: Place) -> Any:
-    """Return labels without dictionary encoding; raise CountsError for nulls and other types."""
+def _take_plain(pa: Any, array: Any, what: str, place: Place) -> Any:
+    """Return a column without dictionary encoding; raise CountsError if a value is missing."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.null_count:
-        raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: the label is missing (null)")
-    if not (pa.types.is_integer(array.type) or _holds_text(pa.types, array.type)):
+        index = int(np.argmax(array.is_null().to_numpy(False)))
+        raise CountsError(f"{place(index)}: the {what} is missing (null)")
+    return array
+
+
+def _check_labels(pa: Any, array: Any, place: Place) -> Any:
+    array = _take_plain(pa, array, "label", place)
+    if not pa.types.is_integer(array.type) and str(array.type) not in _TEXT_TYPES:
         raise CountsError(f"{place(0)}: labels must be strings or integers, got {_first_line(array.type)}")
     return array
 
 
-class _LabelSide:
-    """Labels of the rows or of the columns. pyarrow finds known labels in bulk; only new ones use the Python table."""
+def _find_ids(pa: Any, encoded: Any, table: LabelTable, place: Place) -> Ints:
+    """Return the ids of encoded labels; only the distinct labels of a batch are looked up in Python."""
+    labels = encoded.dictionary
+    if pa.types.is_integer(labels.type):
+        labels = labels.cast(pa.string())
 
-    def __init__(self, pa: Any, table: LabelTable) -> None:
-        import pyarrow.compute
-
-        self._pa = pa
-        self._find = pyarrow.compute.index_in
-        self._table = table
-        self._known: Any = None  # labels seen so far, as a pyarrow array; `_ids` are their ids
-        self._ids: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def match(self, array: Any) -> NDArray[np.int64]:
-        """Return the index of each label among the known ones, or -1. Rows and columns may be matched in parallel."""
-        if self._known is None or self._known.type != array.type:
-            return np.full(len(array), -1)
-        return self._positions(array, self._known)
-
-    def _positions(self, array: Any, among: Any) -> NDArray[np.int64]:
-        indexes = self._find(array, value_set=among)
-        return np.asarray(indexes.fill_null(-1).to_numpy(False), np.int64)
-
-    def settle(self, array: Any, matches: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
-        """Return the ids of labels from their `matches`, and add new labels to the table."""
-        if self._known is None or self._known.type != array.type:
-            self._known = array.slice(0, 0)
-            self._ids = np.empty(0, np.int64)
-
-        new = np.flatnonzero(matches < 0)
-        ids = np.empty(len(array), np.int64)
-        if new.size < len(array):
-            ids = self._ids[matches]
-        if new.size:
-            ids[new] = self._learn(array.take(self._pa.array(new)), lambda index: place(int(new[index])))
-
-        return ids
-
-    def _learn(self, array: Any, place: Place) -> NDArray[np.int64]:
-        labels = array.unique()
-        codes = self._positions(array, labels)
-        fresh = self._table.look_up(_texts(labels), lambda number: place(int(np.argmax(codes == number))))
-        self._known = self._pa.concat_arrays([self._known, labels])
-        self._ids = np.concatenate([self._ids, fresh])
-        return fresh[codes]
-
-
-def _holds_text(types: Any, kind: Any) -> bool:
-    is_view = getattr(types, "is_string_view", lambda _: False)
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or is_view(kind)
-    )
-
-
-def _texts(labels: Any) -> list[Any]:
-    """Return distinct labels as strings; those that are not UTF-8 as bytes, which the table rejects."""
-    try:
-        listed = labels.to_pylist()
-    except UnicodeDecodeError:
-        listed = [scalar.as_buffer().to_pybytes() for scalar in labels]
-    return [_text(label) for label in listed]
-
-
-def _text(label: Any) -> Any:
-    if not isinstance(label, bytes):
-        return str(label)
-    try:
-        return label.decode()
-    except UnicodeDecodeError:
-        return label
+    # As bytes, because the table refuses labels that are not valid UTF-8 with their place.
+    texts = labels.cast(pa.large_binary()).to_pylist()
+    codes = encoded.indices.to_numpy(False)
+    ids = table.look_up(texts, lambda number: place(int(np.argmax(codes == number))))
+    return np.asarray(ids[codes])
 
 
 def _take_counts(pa: Any, array: Any, place: Place) -> NDArray[np.float64]:
+    array = _take_plain(pa, array, "count", place)
     types = pa.types
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if not (types.is_integer(array.type) or types.is_floating(array.type) or types.is_decimal(array.type)):
         raise CountsError(
             f"{place(0)}: counts must be numbers, got {_first_line(array.type)}; pass fields to choose the columns"
         )
-    if array.null_count:
-        raise CountsError(f"{place(int(np.argmax(array.is_null().to_numpy(False))))}: the count is missing (null)")
     if types.is_decimal(array.type):
         array = array.cast(pa.float64())
 

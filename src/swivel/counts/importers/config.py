@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
-from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, choice, config_field, one_of
+from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
 from swivel.storage.manifest import one_line
 
@@ -26,10 +25,6 @@ _TAKEN_BY = {
 }
 
 
-def _optional_choice(help: str, *choices: str) -> Any:
-    return config_field(None, help, one_of(*choices), choices=choices, optional=True)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportConfig:
     """Settings of `import_counts`. A value of None is determined from the source.
@@ -38,30 +33,33 @@ class ImportConfig:
     ('user', 'page')
     """
 
-    format: str | None = _optional_choice("format of the source; default: determined by the file name", *FORMATS)
-    sides: str | None = _optional_choice(
+    format: str | None = config_field(
+        None, "format of the source; default: determined by the file name", one_of(*FORMATS)
+    )
+    sides: str | None = config_field(
+        None,
         "relation of rows and columns: different things (apart), the same things with direction (same), the same "
         "things with every pair given in both orders (mirrored) or once (undirected, counted in both orders); "
         "default: apart, or what the format implies",
-        *SIDES,
+        one_of(*SIDES),
     )
     fields: str | None = config_field(
         None,
         "names, or positions from 1, of the row, the column and the count in a table, such as user,page,visits; with "
         "only two, every count is 1; default: the first three",
         TEXT,
-        optional=True,
     )
     header: bool = config_field(False, "the first line of a text file is a header", FLAG)
-    separator: str | None = _optional_choice(
-        "separator of the fields of a line; default: detected from the file", *SEPARATORS
+    separator: str | None = config_field(
+        None, "separator of the fields of a line; default: detected from the file", one_of(*SEPARATORS)
     )
-    comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT, optional=True)
+    comment: str | None = config_field(None, "skip lines that begin with this text, such as #", TEXT)
     window: int | None = config_field(
-        None, "baskets: count items at most this far apart, in order; default: all pairs of a basket", POSITIVE_INT,
-        optional=True,
-    )  # fmt: skip
-    weight: str = choice("harmonic", "weight of an item at distance t in a window: 1/t, or 1", "harmonic", "uniform")
+        None, "baskets: count items at most this far apart, in order; default: all pairs of a basket", POSITIVE_INT
+    )
+    weight: str = config_field(
+        "harmonic", "weight of an item at distance t in a window: 1/t, or 1", one_of("harmonic", "uniform")
+    )
     largest_basket: int = config_field(
         5_000, "baskets without a window: longest basket allowed, because all its pairs are counted", POSITIVE_INT
     )
@@ -79,10 +77,7 @@ class ImportConfig:
 
 
 def refuse_idle_settings(config: ImportConfig, format: str, name: str) -> None:
-    """Raise ConfigError for a setting that has no effect on this format.
-
-    >>> refuse_idle_settings(ImportConfig(window=5), "baskets", "visits.txt")
-    """
+    """Raise ConfigError for a setting that has no effect on this format."""
     given = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
     for setting, formats in _TAKEN_BY.items():
         if setting in given and format not in formats:

@@ -1,48 +1,184 @@
-"""State of one import that all readers share: settings, labels of rows and columns, progress."""
+"""State of one import that all readers share (settings, labels, progress), and the chunks that they yield."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from swivel.counts.importers.config import ImportConfig
-from swivel.counts.importers.labels import LabelTable, Side, make_places
-from swivel.errors import ConfigError, CountsError
+from swivel.counts.layout import Ints
+from swivel.errors import ConfigError, CountsError, MemoryBudgetError
 from swivel.runtime.progress import Task
+from swivel.runtime.resources import format_bytes
+
+# Returns the location of the item at an index, for error messages: "visits.tsv, line 12".
+Place = Callable[[int], str]
+
+_BYTES_PER_LABEL = 170  # besides its text: the object, its entry in the table, and later in the vocabulary
+_FREE_POSITIONS = 1 << 16  # rows or columns that a matrix may have without any counts
+_POSITIONS_PER_COUNT = 64
+
+
+def number_places(name: str, kind: str, begin: int) -> Place:
+    """Return the places of a batch whose first item is the number `begin`, from 0, of its source."""
+    return lambda index: f"{name}, {kind} {begin + index + 1:,}"
+
+
+def refuse_ids(wrong: NDArray[np.bool_], ids: NDArray[Any], place: Place, kind: str, problem: str) -> None:
+    """Raise CountsError for the first id that is wrong."""
+    if wrong.any():
+        index = int(wrong.argmax())
+        raise CountsError(f"{place(index)}: {kind} {ids[index]:,.15g} {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChunk:
+    """A batch of cells from a reader."""
+
+    rows: Ints  # ids from the label table, or positions in a matrix
+    columns: Ints
+    counts: NDArray[np.float64] | None  # None if every count is 1
+    place: Place
+
+
+class LabelTable(dict[Any, int]):
+    """Ids of labels in order of first occurrence. Labels are UTF-8 bytes from text files, else strings.
+
+    >>> table = LabelTable(memory_bytes=1 << 20)
+    >>> table.look_up([b"tea", b"milk", b"tea"], str).tolist(), table.labels()
+    ([0, 1, 0], ['tea', 'milk'])
+    """
+
+    def __init__(self, *, memory_bytes: int) -> None:
+        super().__init__()
+        self._memory_bytes = memory_bytes
+        self.used_bytes = 0
+
+    def __missing__(self, label: Any) -> int:
+        text = _check_label(label)
+        self.used_bytes += _BYTES_PER_LABEL + 2 * len(text)
+        if self.used_bytes > self._memory_bytes:
+            raise MemoryBudgetError(
+                f"{len(self):,} labels take {format_bytes(self.used_bytes)}, more than half of the memory; "
+                "pass a larger memory"
+            )
+
+        return self.setdefault(label, len(self))
+
+    def look_up(self, labels: Sequence[Any], place: Place) -> Ints:
+        """Return the ids of labels and add new ones; `place` returns the location of the label at an index."""
+        items = iter(labels)
+        try:
+            return np.fromiter(map(self.__getitem__, items), np.int64, len(labels))
+        except (CountsError, TypeError) as error:
+            index = len(labels) - length_hint(items) - 1  # the last one that was taken
+            reason = error if isinstance(error, CountsError) else _wrong_type(labels[index])  # not hashable: a list
+            raise CountsError(f"{place(index)}: {reason}") from None
+
+    def labels(self) -> list[str]:
+        """Return all labels in the order of their ids."""
+        return [label.decode() if isinstance(label, bytes) else label for label in self]
+
+
+def _check_label(label: Any) -> str:
+    text = label
+    if isinstance(label, bytes):
+        try:
+            text = label.decode()
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{label[error.start]:02x} of {label[:40]!r}"
+            raise CountsError(f"a label is not valid UTF-8 ({wrong}); convert the file first") from None
+    elif not isinstance(label, str):
+        raise CountsError(_wrong_type(label))
+    elif not label.isascii() and any("\ud800" <= char <= "\udfff" for char in label):
+        raise CountsError(f"the label {label!a} has a lone surrogate, which UTF-8 cannot encode")
+
+    if text == "":
+        raise CountsError("the label is empty")
+    return str(text)
+
+
+def _wrong_type(label: Any) -> str:
+    return f"labels must be strings or integers, got {type(label).__name__} {show(label)}"
+
+
+def show(value: Any) -> str:
+    """Return a short representation of a value on one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_labels(values: NDArray[Any]) -> list[Any]:
+    """Return the labels of an array: strings unchanged, integers as text. `look_up` rejects other types."""
+    if values.dtype.kind in "iu":
+        return list(map(str, values.tolist()))
+    listed: list[Any] = values.tolist()
+    if values.dtype.kind == "O" and set(map(type, listed)) != {str}:
+        return [str(label) if isinstance(label, int) and not isinstance(label, bool) else label for label in listed]
+    return listed
+
+
+def label_positions(size: int, labels: Sequence[str] | None, counts: int, name: str, side: str) -> list[str]:
+    """Return the labels of the rows or columns of a matrix with `counts` cells; without labels, their positions.
+
+    A size that is implausible for the number of counts raises CountsError, before memory is allocated for it.
+
+    >>> label_positions(10**12, None, 3, "a.npz", "rows")
+    Traceback (most recent call last):
+    swivel.errors.CountsError: a.npz: 1,000,000,000,000 rows for only 3 counts; is it damaged?
+    """
+    if labels is None:
+        if size > _FREE_POSITIONS + _POSITIONS_PER_COUNT * counts:
+            raise CountsError(f"{name}: {size:,} {side} for only {counts:,} counts; is it damaged?")
+        return list(map(str, range(size)))
+
+    if len(labels) != size:
+        raise CountsError(f"{name}: {size:,} {side}, but {len(labels):,} labels for them")
+
+    seen: set[str] = set()
+    for number, label in enumerate(labels, 1):
+        try:
+            _check_label(label)
+        except CountsError as error:
+            raise CountsError(f"{name}: {side}: label {number:,}: {error}") from None
+        if label in seen:
+            raise CountsError(f"{name}: {side}: label {number:,}: {label!r} occurs twice")
+        seen.add(label)
+
+    return list(labels)
 
 
 @dataclass(slots=True)
 class ImportContext:
-    """State of one import.
-
-    Attributes
-    ----------
-    config
-        Settings of the import.
-    row_side, column_side
-        Table of labels, or positions of a matrix; the same object if rows and columns are the same things.
-    row_labels, column_labels
-        Labels for the rows and columns of a matrix, from the user or from the format.
-    sides
-        Relation of rows and columns (see `ImportConfig.sides`); some readers set it from the file.
-    """
+    """State of one import."""
 
     config: ImportConfig
-    sides: str
+    sides: str  # see `ImportConfig.sides`; some readers set it from the file
     memory_bytes: int
-    task: Task
+    task: Task  # readers report the bytes or rows of the source that they have read
+
+    # Labels for the rows and columns of a matrix, from the user or from the format.
     row_labels: Sequence[str] | None = None
     column_labels: Sequence[str] | None = None
-    row_side: Side = field(init=False)
-    column_side: Side = field(init=False)
-    _shape: tuple[int, int] | None = None
+
+    # Tables for readers of labeled sources; the same object if rows and columns are the same things.
+    rows: LabelTable = field(init=False)
+    columns: LabelTable = field(init=False)
+
+    shape: tuple[int, int] | None = None  # numbers of rows and columns if ids are positions in a matrix
+    labels: tuple[list[str], list[str]] = ([], [])  # of all rows and of all columns, after `settle`
     _name: str = ""
 
     def __post_init__(self) -> None:
         # All labels together may take half of the memory.
         budget = self.memory_bytes // (2 if self.is_shared else 4)
-        self.row_side = LabelTable(memory_bytes=budget)
-        self.column_side = self.row_side if self.is_shared else LabelTable(memory_bytes=budget)
+        self.rows = LabelTable(memory_bytes=budget)
+        self.columns = self.rows if self.is_shared else LabelTable(memory_bytes=budget)
 
     @property
     def is_shared(self) -> bool:
@@ -50,26 +186,15 @@ class ImportContext:
         return self.sides != "apart"
 
     @property
-    def rows(self) -> LabelTable:
-        """The label table of the rows, for readers of labeled sources."""
-        assert isinstance(self.row_side, LabelTable)
-        return self.row_side
-
-    @property
-    def columns(self) -> LabelTable:
-        """The label table of the columns, for readers of labeled sources."""
-        assert isinstance(self.column_side, LabelTable)
-        return self.column_side
-
-    @property
     def used_bytes(self) -> int:
         """Memory of the label tables in bytes."""
-        tables = {id(side): side for side in (self.row_side, self.column_side)}.values()
-        return sum(side.used_bytes for side in tables if isinstance(side, LabelTable))
+        return self.rows.used_bytes + (0 if self.columns is self.rows else self.columns.used_bytes)
 
-    def advance(self, amount: float) -> None:
-        """Report progress: `amount` more bytes or rows of the source are read."""
-        self.task.advance(amount)
+    def make_chunk(
+        self, rows: Sequence[Any], columns: Sequence[Any], counts: NDArray[np.float64] | None, place: Place
+    ) -> ImportChunk:
+        """Return the cells of labeled rows and columns."""
+        return ImportChunk(self.rows.look_up(rows, place), self.columns.look_up(columns, place), counts, place)
 
     def set_shape(self, rows: int, columns: int, name: str) -> None:
         """Declare that ids are positions in a matrix of this shape, not labels."""
@@ -77,19 +202,20 @@ class ImportContext:
             raise CountsError(
                 f"{name}: {rows:,} rows and {columns:,} columns cannot be the same things; pass sides='apart'"
             )
-        self._shape = (rows, columns)
+        self.shape = (rows, columns)
         self._name = name
 
     def settle(self, counts: int) -> None:
-        """Create the positions of a matrix after reading, when its number of counts is known."""
-        if self._shape is None:
-            if self.row_labels is not None or self.column_labels is not None:
-                raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
-            return
-
-        rows, columns = self._shape
-        self.row_side = make_places(rows, self.row_labels, counts, self._name, "rows")
-        if self.is_shared:
-            self.column_side = self.row_side
+        """Set the labels of all rows and columns after reading, when the number of counts is known."""
+        if self.shape is not None:
+            rows = label_positions(self.shape[0], self.row_labels, counts, self._name, "rows")
+            columns = rows
+            if not self.is_shared:
+                columns = label_positions(self.shape[1], self.column_labels, counts, self._name, "columns")
+        elif self.row_labels is not None or self.column_labels is not None:
+            raise ConfigError("row_labels and column_labels are for matrices; this source has its own labels")
         else:
-            self.column_side = make_places(columns, self.column_labels, counts, self._name, "columns")
+            rows = self.rows.labels()
+            columns = rows if self.is_shared else self.columns.labels()
+
+        self.labels = (rows, columns)

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import pick_fields
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import Place, as_labels
-from swivel.counts.importers.spill import ImportChunk
+from swivel.counts.importers.context import ImportChunk, ImportContext, Place, as_labels, number_places, show
 from swivel.errors import ConfigError, CountsError
 
 _ROWS = 1 << 17
@@ -27,22 +25,16 @@ def is_frame(source: Any) -> bool:
 
 def read_frame(frame: Any, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a pandas or polars table of triples."""
-    name = "the table"
     _refuse_wide(frame, context)
     names = [str(column) for column in frame.columns]
-    picks = pick_fields(context.config, names, len(names), name)
-    chosen = [_column(frame, pick) for pick in picks]
+    picks = pick_fields(context.config, names, len(names), "the table")
+    # Columns that can be sliced by position, independent of their index and name.
+    chosen = [frame.iloc[:, pick].array if hasattr(frame, "iloc") else frame[frame.columns[pick]] for pick in picks]
 
     for begin in range(0, frame.shape[0], _ROWS):
-        place = _placer(name, "row", begin)
-        rows, columns, *counts = (np.asarray(column[begin : begin + _ROWS]) for column in chosen)
-        yield ImportChunk(
-            context.rows.look_up(as_labels(rows), place),
-            context.columns.look_up(as_labels(columns), place),
-            _as_counts(counts[0], place) if counts else None,
-            place,
-        )
-        context.advance(rows.size)
+        parts = [np.asarray(column[begin : begin + _ROWS]) for column in chosen]
+        yield _make_chunk(context, parts, number_places("the table", "row", begin))
+        context.task.advance(parts[0].size)
 
 
 def _refuse_wide(frame: Any, context: ImportContext) -> None:
@@ -58,30 +50,26 @@ def _refuse_wide(frame: Any, context: ImportContext) -> None:
         )
 
 
-def _column(frame: Any, pick: int) -> Any:
-    """Return a column that can be sliced by position, independent of its index and name."""
-    return frame.iloc[:, pick].array if hasattr(frame, "iloc") else frame[frame.columns[pick]]
-
-
-def _placer(name: str, kind: str, begin: int) -> Place:
-    return lambda index: f"{name}, {kind} {begin + index + 1:,}"
+def _make_chunk(context: ImportContext, parts: list[NDArray[Any]], place: Place) -> ImportChunk:
+    """Return the cells of arrays of rows, columns and optionally counts."""
+    counts = _as_counts(parts[2], place) if len(parts) > 2 else None
+    return context.make_chunk(as_labels(parts[0]), as_labels(parts[1]), counts, place)
 
 
 def _as_counts(values: NDArray[Any], place: Place) -> NDArray[np.float64]:
     if values.dtype.kind in "iuf":
         return values.astype(np.float64)
-    listed = values.tolist()
-    for index, value in enumerate(listed):
+
+    counts = np.empty(values.size)
+    for index, value in enumerate(values.tolist()):
         if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
             raise CountsError(f"{place(index)}: the count {value!r} is not a number")
-    return np.array([_as_float(value) for value in listed])
+        try:
+            counts[index] = float(value)
+        except OverflowError:  # an integer beyond float64 is rejected later as not finite
+            counts[index] = np.inf
 
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond float64 is rejected later as not finite
-        return float("inf")
+    return counts
 
 
 def read_mapping(counts: Mapping[Any, Any], context: ImportContext) -> Iterator[ImportChunk]:
@@ -97,20 +85,14 @@ def read_iterable(triples: Iterable[Any], context: ImportContext) -> Iterator[Im
     begin = 0
 
     while batch := list(itertools.islice(items, _ROWS)):
-        place = _placer("the triples", "item", begin)
+        place = number_places("the triples", "item", begin)
         width = len(batch[0]) if isinstance(batch[0], (tuple, list)) else 0
 
         for index, item in enumerate(batch):
             if not isinstance(item, (tuple, list)) or len(item) != width or width not in (2, 3):
-                raise CountsError(f"{place(index)}: expected a row, a column and a count, got {_shown(item)}")
+                raise CountsError(f"{place(index)}: expected a row, a column and a count, got {show(item)}")
 
-        rows, columns, *counts = (_as_array(values) for values in zip(*batch, strict=True))
-        yield ImportChunk(
-            context.rows.look_up(as_labels(rows), place),
-            context.columns.look_up(as_labels(columns), place),
-            _as_counts(counts[0], place) if counts else None,
-            place,
-        )
+        yield _make_chunk(context, [_as_array(values) for values in zip(*batch, strict=True)], place)
         begin += len(batch)
 
 
@@ -118,8 +100,3 @@ def _as_array(values: tuple[Any, ...]) -> NDArray[Any]:
     array = np.empty(len(values), object)
     array[:] = values
     return array
-
-
-def _shown(item: Any) -> str:
-    text = " ".join(repr(item).split())
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -8,39 +8,40 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.counts.importers.config import SEPARATORS, ImportConfig, pick_fields
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import Place
+from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.lines import LineBlock, read_lines
-from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError
 
 _KNOWN_NUMBERS = 1 << 16  # cache size: counts by their text
 _CSV_LINES = 1 << 15
+_RULE = "the first line has"  # where the expected number of fields comes from
 
 
 @dataclass(frozen=True, slots=True)
-class _FieldBatch:
+class FieldBatch:
     """Fields of some lines, `width` per line, and the number of each line."""
 
     name: str
     fields: list[bytes]
     width: int
     numbers: Sequence[int]
-    cost: int
 
     def place(self, index: int) -> str:
+        """Return the file and number of a line, for error messages."""
         return f"{self.name}, line {self.numbers[index]:,}"
 
-    def without_first(self) -> _FieldBatch:
-        return _FieldBatch(self.name, self.fields[self.width :], self.width, self.numbers[1:], self.cost)
+    def column(self, index: int) -> list[bytes]:
+        """Return the field at an index of every line."""
+        return self.fields[index :: self.width]
 
 
 class _Numbers(dict[bytes, float]):
@@ -54,29 +55,25 @@ class _Numbers(dict[bytes, float]):
             self[text] = value
         return value
 
-    def parse(self, texts: list[bytes], place: Place) -> NDArray[np.float64]:
-        """Return counts as numbers; raise CountsError with the place of a text that is not a number."""
-        try:
-            return np.fromiter(map(self.__getitem__, texts), np.float64, len(texts))
-        except ValueError:
-            index = next(index for index, text in enumerate(texts) if not _is_number(text))
-            shown = texts[index][:40].decode(errors="backslashreplace")
-            hint = "; pass header if the first line is a header" if place(index).endswith("line 1") else ""
-            raise CountsError(f"{place(index)}: the count {shown!r} is not a number{hint}") from None
 
-
-def _is_number(text: bytes) -> bool:
+def parse_numbers(
+    texts: list[bytes], place: Place, kind: str, convert: Callable[[bytes], float] = float
+) -> NDArray[np.float64]:
+    """Return texts as numbers; raise CountsError with the place of a text that is not a number."""
+    items = iter(texts)
     try:
-        float(text)
+        return np.fromiter(map(convert, items), np.float64, len(texts))
     except ValueError:
-        return False
-    return b"_" not in text
+        index = len(texts) - length_hint(items) - 1  # the last one that was taken
+        shown = texts[index][:40].decode(errors="backslashreplace")
+        hint = "; pass header if the first line is a header" if place(index).endswith("line 1") else ""
+        raise CountsError(f"{place(index)}: the {kind} {shown!r} is not a number{hint}") from None
 
 
 def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a text file: `row SEPARATOR column SEPARATOR count`; without a third field the count is 1."""
     config = context.config
-    numbers = _Numbers()
+    known = _Numbers()
     batches = _read_batches(file, config, context)
     first = next(batches, None)
     if first is None:
@@ -85,21 +82,17 @@ def read_triples(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     names = None
     if config.header:
         names = [field.decode(errors="replace") for field in first.fields[: first.width]]
-        first = first.without_first()
+        first = FieldBatch(first.name, first.fields[first.width :], first.width, first.numbers[1:])
 
     picks = pick_fields(config, names, first.width, str(file))
 
     for batch in itertools.chain([first], batches):
-        rows, columns, *counts = (batch.fields[pick :: batch.width] for pick in picks)
-        yield ImportChunk(
-            context.rows.look_up(rows, batch.place),
-            context.columns.look_up(columns, batch.place),
-            numbers.parse(counts[0], batch.place) if counts else None,
-            batch.place,
-        )
+        rows, columns, *others = map(batch.column, picks)
+        counts = parse_numbers(others[0], batch.place, "count", known.__getitem__) if others else None
+        yield context.make_chunk(rows, columns, counts, batch.place)
 
 
-def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[_FieldBatch]:
+def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> Iterator[FieldBatch]:
     """Yield the fields of a file in batches, without blank lines and comments.
 
     Every line must have as many fields as the first one.
@@ -110,25 +103,23 @@ def _read_batches(file: Path, config: ImportConfig, context: ImportContext) -> I
 
     for lines in blocks:
         if not separator:
-            sample = next(_kept_lines(lines, config.comment), None)
+            _, sample = next(_kept_lines(lines, config.comment), (0, None))
             if sample is None:
                 continue
-            separator = choose_separator(file, config, sample[1])
-            width = len(_split(sample[1], separator))
-            if separator == b"," and b'"' in sample[1]:
+            separator = _choose_separator(file, config, sample)
+            width = len(_split(sample, separator))
+            if separator == b"," and b'"' in sample:
                 width = 0  # commas inside quotation marks do not separate; csv.reader finds the width
 
         if separator == b"," and b'"' in lines.data:
-            yield from _read_quoted(itertools.chain([lines], blocks), config, context, width)
+            yield from _read_quoted(lines, blocks, config, context, width)
             return
 
-        context.advance(lines.cost)
-        even = None if config.comment else _split_evenly(lines, separator, width)
-        yield even or _split_lines(lines, separator, width, config.comment)
+        context.task.advance(lines.cost)
+        yield split_fields(lines, separator, width, comment=config.comment)
 
 
-def choose_separator(file: Path, config: ImportConfig, sample: bytes) -> bytes:
-    """Return the separator: the configured one, a comma for .csv, a tab if the sample has one, else a space."""
+def _choose_separator(file: Path, config: ImportConfig, sample: bytes) -> bytes:
     if config.separator is not None:
         return SEPARATORS[config.separator]
     if ".csv" in (suffix.lower() for suffix in file.suffixes[-2:]):
@@ -148,12 +139,36 @@ def _kept_lines(lines: LineBlock, comment: str | None) -> Iterator[tuple[int, by
             yield number, line
 
 
-def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> _FieldBatch | None:
+def split_fields(
+    lines: LineBlock, separator: bytes, width: int, *, comment: str | None = None, rule: str = _RULE
+) -> FieldBatch:
+    """Return the fields of a block, without blank lines and comments; a space as separator is any white space.
+
+    A line that has not `width` fields raises CountsError; `rule` tells where the width comes from.
+    """
+    even = None if comment else _split_evenly(lines, separator, width)
+    if even:
+        return even
+
+    fields: list[bytes] = []
+    numbers = []
+
+    for number, line in _kept_lines(lines, comment):
+        split = _split(line, separator)
+        if len(split) != width:
+            raise _uneven(lines.name, number, len(split), width, rule)
+        fields += split
+        numbers.append(number)
+
+    return FieldBatch(lines.name, fields, width, numbers)
+
+
+def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> FieldBatch | None:
     """Return the fields of a block if every line has `width` fields, else None."""
     codes = np.frombuffer(lines.data, np.uint8)
     ends = codes == ord("\n")
     marks = np.flatnonzero(ends | (codes == ord(separator)))
-    if not width or marks.size % width:
+    if not marks.size or not width or marks.size % width:
         return None
 
     # With `width` fields per line, every width-th separator is a line feed and no other one is.
@@ -164,32 +179,17 @@ def _split_evenly(lines: LineBlock, separator: bytes, width: int) -> _FieldBatch
 
     fields = lines.data.replace(b"\n", separator).split(separator)
     fields.pop()
-    return _FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)), lines.cost)
+    return FieldBatch(lines.name, fields, width, range(lines.first, lines.first + len(is_end)))
 
 
-def _split_lines(lines: LineBlock, separator: bytes, width: int, comment: str | None) -> _FieldBatch:
-    fields: list[bytes] = []
-    numbers = []
-
-    for number, line in _kept_lines(lines, comment):
-        split = _split(line, separator)
-        _refuse_uneven(lines.name, number, len(split), width)
-        fields += split
-        numbers.append(number)
-
-    return _FieldBatch(lines.name, fields, width, numbers, lines.cost)
-
-
-def _refuse_uneven(name: str, number: int, count: int, width: int) -> None:
-    if count != width:
-        raise CountsError(f"{name}, line {number:,}: {count} fields, but the first line has {width}")
+def _uneven(name: str, number: int, count: int, width: int, rule: str = _RULE) -> CountsError:
+    return CountsError(f"{name}, line {number:,}: {count} fields, but {rule} {width}")
 
 
 def _read_quoted(
-    blocks: Iterator[LineBlock], config: ImportConfig, context: ImportContext, width: int
-) -> Iterator[_FieldBatch]:
+    first: LineBlock, blocks: Iterator[LineBlock], config: ImportConfig, context: ImportContext, width: int
+) -> Iterator[FieldBatch]:
     """Yield the rest of a .csv file with quoted fields, which may contain commas and line ends."""
-    first = next(blocks)
     rows = csv.reader(_decode_lines(itertools.chain([first], blocks), context), strict=True)
     begin = first.first - 1
 
@@ -203,7 +203,8 @@ def _read_quoted(
                 if not row or (config.comment and row[0].startswith(config.comment)):
                     continue
                 width = width or len(row)
-                _refuse_uneven(first.name, number, len(row), width)
+                if len(row) != width:
+                    raise _uneven(first.name, number, len(row), width)
                 fields += [field.encode() for field in row]
                 numbers.append(number)
         except csv.Error as error:
@@ -212,15 +213,11 @@ def _read_quoted(
         if not numbers:
             return
 
-        yield _FieldBatch(first.name, fields, width, numbers, 0)
+        yield FieldBatch(first.name, fields, width, numbers)
 
 
 def _decode_lines(blocks: Iterator[LineBlock], context: ImportContext) -> Iterator[str]:
-    for lines in blocks:
-        context.advance(lines.cost)
-        for index, line in enumerate(lines.data.split(b"\n")[:-1]):
-            try:
-                yield line.decode() + "\n"
-            except UnicodeDecodeError as error:
-                wrong = f"byte 0x{line[error.start]:02x} at column {error.start + 1}"
-                raise CountsError(f"{lines.place(index)}: not valid UTF-8 ({wrong}); convert the file first") from None
+    for block in blocks:
+        context.task.advance(block.cost)
+        for index, line in enumerate(block.lines()):
+            yield block.decode(line, index) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus import fingerprint_sources, list_paths
-from swivel.corpus.sources import STDIN
+from swivel.corpus.sources import PACKED_SUFFIXES, STDIN
 from swivel.counts.importers import arrow, baskets, glove
 from swivel.counts.importers import dataframes as tables
 from swivel.counts.importers import delimited as text
@@ -21,23 +22,15 @@ from swivel.counts.importers.context import ImportContext
 from swivel.errors import ConfigError, CorpusError, CountsError
 
 SUFFIXES = {
-    ".tsv": "triples",
-    ".csv": "triples",
-    ".txt": "triples",
-    ".edges": "edges",
-    ".edgelist": "edges",
-    ".baskets": "baskets",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".npz": "npz",
-    ".mtx": "mtx",
-    ".bin": "glove",
+    "triples": (".tsv", ".csv", ".txt"),
+    "edges": (".edges", ".edgelist"),
+    "baskets": (".baskets",),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".arrows", ".feather", ".ipc"),
+    "npz": (".npz",),
+    "mtx": (".mtx",),
+    "glove": (".bin",),
 }
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _READERS: Mapping[str, Callable[[Path, ImportContext], Iterator[Any]]] = {
     "triples": text.read_triples,
     "edges": text.read_triples,
@@ -56,24 +49,12 @@ _DEFAULT_SIDES = {"edges": "undirected", "baskets": "mirrored", "glove": "same"}
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
-    """A source of counts: its format, files and reader.
+    """A source of counts: its format, files and reader."""
 
-    Attributes
-    ----------
-    format
-        One of `config.FORMATS`, or "memory" for an object.
-    files
-        Files or folders, in order; () for an object.
-    size
-        Bytes, rows or cells; None if unknown.
-    read
-        Function that yields the chunks.
-    """
-
-    format: str
-    files: tuple[Path, ...]
-    size: float | None
-    read: Callable[[ImportContext], Iterator[Any]]
+    format: str  # one of `config.FORMATS`, or "memory" for an object
+    files: tuple[Path, ...]  # files or folders, in order; () for an object
+    size: float | None  # bytes, rows or cells; None if unknown
+    read: Callable[[ImportContext], Iterator[Any]]  # yields chunks, or batches of baskets
 
     @property
     def name(self) -> str:
@@ -83,11 +64,6 @@ class ImportSource:
         if len(self.files) > 1:
             return f"{self.files[0]} and {len(self.files) - 1:,} more"
         return str(self.files[0])
-
-    @property
-    def is_baskets(self) -> bool:
-        """Whether `read` yields baskets instead of cells."""
-        return self.format == "baskets"
 
     @property
     def default_sides(self) -> str:
@@ -119,7 +95,10 @@ def find_source(source: Any, config: ImportConfig) -> ImportSource:
     if format in _ONE_FILE and len(files) > 1:
         raise ConfigError(f"{files[1]}: second source, but format {format} allows only one; import them separately")
 
-    _check_files(files, format)
+    for file in files:
+        if format not in _PACKABLE and (file == STDIN or file.suffix.lower() in PACKED_SUFFIXES):
+            name = "standard input" if file == STDIN else str(file)
+            raise CountsError(f"{name}: {format} must be an uncompressed file; save or unpack it first")
 
     def read(context: ImportContext) -> Iterator[Any]:
         for file in files:
@@ -154,34 +133,20 @@ def _guess_format(file: Path) -> str:
     if tensorflow.is_tensorflow_folder(file):
         return "tensorflow"
 
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    if suffixes and suffixes[-1] in _PACKED:
-        suffixes.pop()
+    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED_SUFFIXES]
+    for format, known in SUFFIXES.items():
+        if suffixes and suffixes[-1] in known:
+            return format
 
-    if not suffixes or suffixes[-1] not in SUFFIXES:
-        known = ", ".join(SUFFIXES)
-        raise ConfigError(f"{file}: unknown format; the name ends in none of {known}; pass format")
-
-    return SUFFIXES[suffixes[-1]]
-
-
-def _check_files(files: tuple[Path, ...], format: str) -> None:
-    for file in files:
-        if format not in _PACKABLE and (file == STDIN or file.suffix.lower() in _PACKED):
-            name = "standard input" if file == STDIN else str(file)
-            raise CountsError(f"{name}: {format} must be an uncompressed file; save or unpack it first")
+    known = tuple(itertools.chain.from_iterable(SUFFIXES.values()))
+    raise ConfigError(f"{file}: unknown format; the name ends in none of {', '.join(known)}; pass format")
 
 
 def _total_size(files: tuple[Path, ...]) -> float | None:
-    if any(file == STDIN for file in files):
+    if STDIN in files:
         return None
-
-    total = 0
-    for file in files:
-        parts = file.glob(tensorflow.SHARDS) if file.is_dir() else [file]
-        total += sum(part.stat().st_size for part in parts)
-
-    return total
+    parts = [part for file in files for part in (file.glob(tensorflow.SHARDS) if file.is_dir() else [file])]
+    return sum(part.stat().st_size for part in parts)
 
 
 def _find_object(source: Any, config: ImportConfig) -> ImportSource:
@@ -199,10 +164,12 @@ def _find_object(source: Any, config: ImportConfig) -> ImportSource:
         return ImportSource("memory", (), size, lambda context: tables.read_frame(source, context))
     if hasattr(source, "__array__") and hasattr(source, "shape"):
         return ImportSource("memory", (), None, lambda context: sparse.read_sparse(source, context))
-    if isinstance(source, Mapping):
-        return ImportSource(config.format or "memory", (), len(source), lambda r: tables.read_mapping(source, r))
 
-    return ImportSource(config.format or "memory", (), None, lambda r: tables.read_iterable(_iterable(source), r))
+    format = config.format or "memory"
+    if isinstance(source, Mapping):
+        return ImportSource(format, (), len(source), lambda context: tables.read_mapping(source, context))
+
+    return ImportSource(format, (), None, lambda context: tables.read_iterable(_iterable(source), context))
 
 
 def _iterable(source: Any) -> Iterable[Any]:

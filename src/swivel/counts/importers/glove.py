@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import Place
+from swivel.counts.importers.context import ImportChunk, ImportContext, number_places, refuse_ids
 from swivel.counts.importers.lines import read_lines
-from swivel.counts.importers.spill import PIECE, ImportChunk
+from swivel.counts.importers.spill import PIECE
 from swivel.errors import CountsError
 
 VOCABULARY = "vocab.txt"
@@ -24,7 +23,10 @@ _RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("count", "<f8")])
 def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a cooccurrence.bin file."""
     if context.row_labels is None:
-        context.row_labels = _read_words(file.parent / VOCABULARY, file)
+        vocabulary = file.with_name(VOCABULARY)
+        if not vocabulary.is_file():
+            raise CountsError(f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels")
+        context.row_labels = read_label_file(vocabulary)
     if context.sides == "apart":
         context.column_labels = context.row_labels
 
@@ -32,7 +34,6 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     context.set_shape(words, words, str(file))
 
     size = file.stat().st_size
-
     if size % _RECORD.itemsize:
         raise CountsError(
             f"{file}: {size:,} bytes are not a multiple of {_RECORD.itemsize}; damaged, or not from GloVe"
@@ -40,28 +41,14 @@ def read_glove(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
 
     for first in range(0, size // _RECORD.itemsize, PIECE):
         records = np.fromfile(file, _RECORD, PIECE, offset=first * _RECORD.itemsize)
-        place = _placer(file, first)
-
-        for side in ("row", "column"):
-            wrong = (records[side] < 1) | (records[side] > words)
-            if wrong.any():
-                index = int(wrong.argmax())
-                raise CountsError(f"{place(index)}: word {records[side][index]} in a vocabulary of {words:,}")
+        place = number_places(str(file), "record", first)
+        for ids in (records["row"], records["column"]):
+            refuse_ids((ids < 1) | (ids > words), ids, place, "word", f"in a vocabulary of {words:,}")
 
         rows = records["row"].astype(np.int64) - 1
         columns = records["column"].astype(np.int64) - 1
         yield ImportChunk(rows, columns, records["count"].astype(np.float64), place)
-        context.advance(records.nbytes)
-
-
-def _placer(file: Path, first: int) -> Place:
-    return lambda index: f"{file}, record {first + index + 1:,}"
-
-
-def _read_words(vocabulary: Path, file: Path) -> list[str]:
-    if not vocabulary.is_file():
-        raise CountsError(f"{file}: the vocabulary {vocabulary} does not exist; pass row_labels")
-    return read_label_file(vocabulary)
+        context.task.advance(records.nbytes)
 
 
 def read_label_file(file: Path) -> list[str]:
@@ -70,14 +57,11 @@ def read_label_file(file: Path) -> list[str]:
     This reads vocabularies of GloVe and word2vec (`word 123`), 10x Genomics files (`id TAB name`) and plain lists.
     """
     labels = []
-    for lines in read_lines(file):
-        for index, line in enumerate(lines.data.split(b"\n")[:-1]):
+    for block in read_lines(file):
+        for index, line in enumerate(block.lines()):
             label = line.partition(b"\t")[0]
             word, blank, number = label.rpartition(b" ")
-            try:
-                labels.append((word if blank and number.isdigit() else label).decode())
-            except UnicodeDecodeError:
-                raise CountsError(f"{lines.place(index)}: a label is not valid UTF-8; convert the file first") from None
+            labels.append(block.decode(word if blank and number.isdigit() else label, index))
 
     while labels and not labels[-1]:
         labels.pop()

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from swivel.config import result_settings
-from swivel.counts import Matrix, building_bytes, open_matrix
-from swivel.counts.importers.baskets import BasketSpill, check_basket_sides
-from swivel.counts.importers.build import ImportTarget, build_matrix
+from swivel.counts.builder import building_bytes
+from swivel.counts.importers.baskets import BasketSpill
+from swivel.counts.importers.build import build_matrix
 from swivel.counts.importers.config import ImportConfig, refuse_idle_settings
-from swivel.counts.importers.context import ImportContext
+from swivel.counts.importers.context import ImportContext, as_labels
 from swivel.counts.importers.detect import ImportSource, find_source
 from swivel.counts.importers.glove import read_label_file
-from swivel.counts.importers.labels import as_labels
 from swivel.counts.importers.spill import CellSpill
-from swivel.errors import ConfigError, CountsError, FolderExists, StorageError, clear_errors
+from swivel.counts.matrix import Matrix, open_matrix
+from swivel.errors import ConfigError, CountsError, StorageError, clear_errors
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
-from swivel.storage import MANIFEST, fingerprint, hold_folder, read_manifest, remove_tree, scratch_folder, sweep_folder
+from swivel.storage import fingerprint, hold_folder, scratch_folder
+from swivel.storage.result_folder import folder_or_temporary, is_done
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -82,32 +81,22 @@ def import_counts(
     """
     options = options or RunOptions()
     config = _make_config(settings)
-    import_source = find_source(source, config)
-    refuse_idle_settings(config, import_source.format, import_source.name)
+    found = find_source(source, config)
+    refuse_idle_settings(config, found.format, found.name)
 
-    named = _Named(_read_labels(row_labels), _read_labels(column_labels))
-    inputs = import_source.fingerprints()
-    if inputs and (named.rows is not None or named.columns is not None):
-        inputs["labels"] = fingerprint([named.rows, named.columns])
+    labels = [_read_labels(row_labels), _read_labels(column_labels)]
+    inputs = found.fingerprints()
+    if inputs and labels != [None, None]:
+        inputs["labels"] = fingerprint(labels)
+    provenance = {"config": {"import": result_settings(config)}, "inputs": inputs}
 
-    with _folder_or_temporary(out) as path:
-        target = ImportTarget(path, {"import": result_settings(config)}, inputs)
-        if out is not None and _is_done(target, options):
-            return open_matrix(path)
-        with hold_folder(path):
+    with folder_or_temporary(out, can_resume=False) as folder:
+        if is_done(folder.path, "matrix", provenance, options):
+            return open_matrix(folder.path)
+
+        with hold_folder(folder.path):
             check_libraries("importing")
-            matrix = _import(import_source, config, named, target, options)
-
-    if out is None:
-        weakref.finalize(matrix, remove_tree, path)
-
-    return matrix
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Named:
-    rows: list[str] | None
-    columns: list[str] | None
+            return folder.keep(_import(found, config, labels, folder.path, provenance, options))
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:
@@ -132,80 +121,45 @@ def _read_labels(labels: Labels) -> list[str] | None:
         return read_label_file(Path(labels))
 
 
-@contextlib.contextmanager
-def _folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
-    """Yield the output folder; if the block fails, delete it unless it existed before."""
-    path = Path(tempfile.mkdtemp(prefix="swivel-")) if out is None else Path(out)
-    is_new = out is None or not path.exists()
-
-    try:
-        yield path
-    except BaseException:
-        if is_new:
-            remove_tree(path)
-        raise
-
-
-def _is_done(target: ImportTarget, options: RunOptions) -> bool:
-    """Return whether the folder is the result of the same import; raise FolderExists if it is another result."""
-    if options.overwrite or not (target.path / MANIFEST).exists():
-        return False
-
-    manifest = read_manifest(target.path)
-    is_same = manifest.stage == "matrix" and (manifest.config, manifest.inputs) == (target.config, target.inputs)
-    if not target.inputs or not is_same:
-        raise FolderExists(
-            f"{target.path}: already contains a result from other counts or settings; "
-            "choose another folder or pass overwrite"
-        )
-
-    sweep_folder(target.path)
-    options.progress.message(f"{target.path}: finished already, nothing to do")
-    return True
-
-
 def _import(
-    import_source: ImportSource, config: ImportConfig, named: _Named, target: ImportTarget, options: RunOptions
+    source: ImportSource,
+    config: ImportConfig,
+    labels: Sequence[list[str] | None],
+    path: Path,
+    provenance: Mapping[str, Any],
+    options: RunOptions,
 ) -> Matrix:
-    sides = config.sides or import_source.default_sides
-    if import_source.is_baskets:
-        sides = check_basket_sides(sides)
-    if import_source.format == "edges" and config.comment is None:
+    sides = config.sides or source.default_sides
+    if source.format == "baskets" and sides == "apart":
+        raise ConfigError("sides must be mirrored or same for baskets, because items are rows and columns; got 'apart'")
+    if source.format == "baskets" and sides == "undirected":
+        sides = "mirrored"
+    if source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
 
-    if import_source.files and import_source.size:
-        disk = int(import_source.size * SCRATCH_PER_BYTE)
+    if source.files and source.size:
+        disk = int(source.size * SCRATCH_PER_BYTE)
         memory = min(options.memory_bytes, _MEMORY_PER_BYTE * disk)
-        ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(target.path, options.progress)
+        ResourceEstimate("importing", disk, memory, disk, _ADVICE).announce(path, options.progress)
 
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder(target.path))
-        spill = BasketSpill(scratch, config, sides) if import_source.is_baskets else CellSpill(scratch)
-        stack.callback(spill.close_files)
-        context = _read(import_source, spill, config, sides, named, options)
-        spill.close(import_source.name)
+        scratch = stack.enter_context(scratch_folder(path))
+        spill = BasketSpill(scratch, config, sides) if source.format == "baskets" else CellSpill(scratch)
+        stack.callback(spill.close)
 
-        cells = getattr(spill, "length", 0)
+        unit = "bytes" if source.files else "rows"
+        with clear_errors("the source"), track(options.progress, "reading", source.size, unit) as task:
+            context = ImportContext(config, sides, options.memory_bytes, task, labels[0], labels[1])
+            for chunk in source.read(context):
+                spill.add(chunk)
+
+        spill.finish(source.name)
+        cells = spill.length or 0
         context.settle(cells)
         disk, memory = building_bytes(cells, options.memory_bytes)
-        ResourceEstimate("building", disk, memory, disk, _ADVICE).check(target.path)
+        ResourceEstimate("building", disk, memory, disk, _ADVICE).check(path)
 
         try:
-            return build_matrix(spill, context, target, options)
+            return build_matrix(spill, context, path, provenance, options)
         except CountsError as error:
-            raise CountsError(f"{import_source.name}: {error}") from error
-
-
-def _read(
-    import_source: ImportSource, spill: Any, config: ImportConfig, sides: str, named: _Named, options: RunOptions
-) -> ImportContext:
-    """Read the whole source into the spill and return the context with its labels."""
-    with (
-        clear_errors("the source"),
-        track(options.progress, "reading", import_source.size, "bytes" if import_source.files else "rows") as task,
-    ):
-        context = ImportContext(config, sides, options.memory_bytes, task, named.rows, named.columns)
-        for chunk in import_source.read(context):
-            spill.add(chunk)
-
-    return context
+            raise CountsError(f"{source.name}: {error}") from error

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import STDIN, open_streams
+from swivel.corpus.sources import STDIN
+from swivel.corpus.streams import open_streams
 from swivel.errors import CountsError
 
 MAX_LINE_BYTES = 1 << 24
@@ -25,6 +26,22 @@ class LineBlock:
     def place(self, index: int) -> str:
         """Return the file and number of a line, for error messages."""
         return f"{self.name}, line {self.first + index:,}"
+
+    def lines(self) -> list[bytes]:
+        """Return the lines without their line feeds."""
+        return self.data.split(b"\n")[:-1]
+
+    def without_lines(self, count: int) -> LineBlock:
+        """Return the block without its first lines."""
+        return LineBlock(self.name, self.first + count, self.data.split(b"\n", count)[count], self.cost)
+
+    def decode(self, text: bytes, index: int) -> str:
+        """Return a text of the line at an index as a string."""
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            wrong = f"byte 0x{text[error.start]:02x} at column {error.start + 1}"
+            raise CountsError(f"{self.place(index)}: not valid UTF-8 ({wrong}); convert the file first") from None
 
 
 def read_lines(file: Path) -> Iterator[LineBlock]:

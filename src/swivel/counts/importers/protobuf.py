@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+from swivel.counts.layout import Ints
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _MAX_VARINT_BYTES = 10
 
 
@@ -32,11 +34,11 @@ def parse_example(data: bytes) -> dict[str, NDArray[Any]]:
     view = memoryview(data)
     values: dict[str, NDArray[Any]] = {}
 
-    for features in _messages(view, 0, len(view), field=1):
-        for entry in _messages(view, *features, field=1):
-            name, value = _read_entry(view, *entry)
+    for _, start, end in _fields(view, 0, len(view), "an example", {(1, _BYTES)}):
+        for _, first, last in _fields(view, start, end, "a list of features", {(1, _BYTES)}):
+            name, value = _read_entry(view, first, last)
             if name in values:
-                raise WireError(f"byte {entry[0]}: the feature {name!r} occurs twice")
+                raise WireError(f"byte {first}: the feature {name!r} occurs twice")
             if value is not None:
                 values[name] = value
 
@@ -44,19 +46,21 @@ def parse_example(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _read_entry(view: memoryview, start: int, end: int) -> tuple[str, NDArray[Any] | None]:
+    """Return the name of a feature and its values, or None for a list of bytes."""
     name = None
     value = None
 
-    for field, kind, first, last in _fields(view, start, end):
-        if field == 1 and kind == _BYTES:
+    for field, first, last in _fields(view, start, end, "the entry of a feature", {(1, _BYTES), (2, _BYTES)}):
+        if field == 1:
             try:
                 name = str(view[first:last], "utf-8")
             except UnicodeDecodeError:
                 raise WireError(f"byte {first}: the name of a feature is not UTF-8") from None
-        elif field == 2 and kind == _BYTES:
-            value = _read_feature(view, first, last)
-        else:
-            raise WireError(f"byte {first}: unexpected field {field} of type {kind} in the entry of a feature")
+            continue
+
+        lists = _fields(view, first, last, "a feature", {(1, _BYTES), (2, _BYTES), (3, _BYTES)})
+        for kind, begin, stop in lists:
+            value = None if kind == 1 else _read_list(view, begin, stop, is_float=kind == 2)
 
     if name is None:
         raise WireError(f"byte {start}: a feature without a name")
@@ -64,23 +68,11 @@ def _read_entry(view: memoryview, start: int, end: int) -> tuple[str, NDArray[An
     return name, value
 
 
-def _read_feature(view: memoryview, start: int, end: int) -> NDArray[Any] | None:
-    value: NDArray[Any] | None = None
-    for field, kind, first, last in _fields(view, start, end):
-        if kind != _BYTES or field not in (1, 2, 3):
-            raise WireError(f"byte {first}: unexpected field {field} of type {kind} in a feature")
-        value = None if field == 1 else _read_list(view, first, last, is_float=field == 2)
-    return value
-
-
 def _read_list(view: memoryview, start: int, end: int, *, is_float: bool) -> NDArray[Any]:
-    parts = []
+    parts: list[NDArray[Any]] = [np.empty(0, np.float32 if is_float else np.int64)]
     single = _FIXED32 if is_float else _VARINT  # type of a value that is not packed
 
-    for field, kind, first, last in _fields(view, start, end):
-        if field != 1 or kind not in (_BYTES, single):
-            raise WireError(f"byte {first}: unexpected field {field} of type {kind} in a list")
-
+    for _, first, last in _fields(view, start, end, "a list", {(1, _BYTES), (1, single)}):
         if not is_float:
             parts.append(_decode_varints(view, first, last))
         elif (last - first) % 4:
@@ -88,18 +80,13 @@ def _read_list(view: memoryview, start: int, end: int, *, is_float: bool) -> NDA
         else:
             parts.append(np.frombuffer(view[first:last], "<f4"))
 
-    return np.concatenate(parts) if parts else np.empty(0, np.float32 if is_float else np.int64)
+    return np.concatenate(parts)
 
 
-def _messages(view: memoryview, start: int, end: int, *, field: int) -> Iterator[tuple[int, int]]:
-    for number, kind, first, last in _fields(view, start, end):
-        if number != field or kind != _BYTES:
-            raise WireError(f"byte {first}: field {number} of type {kind}, expected a message in field {field}")
-        yield first, last
-
-
-def _fields(view: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, wire type, first byte and end of the content of each field of a message."""
+def _fields(
+    view: memoryview, start: int, end: int, message: str, known: set[tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield number, first byte and end of the content of each field; `known` has the allowed numbers and wire types."""
     place = start
     while place < end:
         tag, first = _read_varint(view, place, end)
@@ -120,8 +107,10 @@ def _fields(view: memoryview, start: int, end: int) -> Iterator[tuple[int, int, 
 
         if last > end:
             raise WireError(f"byte {place}: a field of {last - first:,} bytes, but only {end - first:,} are left")
+        if (number, kind) not in known:
+            raise WireError(f"byte {first}: unexpected field {number} of type {kind} in {message}")
 
-        yield number, kind, first, last
+        yield number, first, last
         place = last
 
 
@@ -138,7 +127,7 @@ def _read_varint(view: memoryview, place: int, end: int) -> tuple[int, int]:
     raise WireError(f"byte {place}: a number of more than 64 bits")
 
 
-def _decode_varints(view: memoryview, start: int, end: int) -> NDArray[np.int64]:
+def _decode_varints(view: memoryview, start: int, end: int) -> Ints:
     """Return packed varints, decoded together.
 
     A varint is a sequence of bytes with 7 bits each, lowest first; only its last byte is below 0x80.

@@ -17,11 +17,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import Place
-from swivel.counts.importers.spill import PIECE, ImportChunk
+from swivel.counts.importers.context import ImportChunk, ImportContext, Place, refuse_ids
+from swivel.counts.importers.spill import PIECE
+from swivel.counts.layout import Ints
 from swivel.errors import CountsError, MemoryBudgetError
-from swivel.storage.npy import read_array_header
+from swivel.storage.npy import ArrayHeader, read_array_header
 
 _MAX_INFLATION = 1_100  # deflate compresses at most 1,032 to 1
 
@@ -46,18 +46,16 @@ def read_sparse(matrix: Any, context: ImportContext) -> Iterator[ImportChunk]:
     _check_kind(held.data, name)
     rows_total, columns_total = held.shape
     context.set_shape(rows_total, columns_total, name)
-
     indptr = np.asarray(held.indptr, np.int64)
 
     for first in range(0, held.nnz, PIECE):
         last = min(first + PIECE, held.nnz)
-        rows = _rows_of(indptr, first, last)
+        rows = _find_rows(indptr, first, last)
         columns = np.asarray(held.indices[first:last], np.int64)
-        _check_range(columns, columns_total, "column", _place_at(name, first))
-        yield ImportChunk(
-            rows, columns, np.asarray(held.data[first:last], np.float64), _place_cell(name, rows, columns)
-        )
-        context.advance(last - first)
+        counts = np.asarray(held.data[first:last], np.float64)
+        _check_range(columns, columns_total, "column", _number_values(name, first))
+        yield ImportChunk(rows, columns, counts, _name_cells(name, rows, columns))
+        context.task.advance(last - first)
 
 
 def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -66,100 +64,95 @@ def _check_kind(values: NDArray[Any], name: str) -> NDArray[Any]:
     return values
 
 
-def _rows_of(indptr: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+def _find_rows(indptr: Ints, first: int, last: int) -> Ints:
     """Return the row of each stored cell `first` to `last - 1`."""
     return np.searchsorted(indptr, np.arange(first, last), side="right") - 1
 
 
-def _place_cell(name: str, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Place:
+def _name_cells(name: str, rows: Ints, columns: Ints) -> Place:
     return lambda index: f"{name}, row {rows[index]:,}, column {columns[index]:,}"
 
 
-def _place_at(name: str, first: int) -> Place:
+def _number_values(name: str, first: int) -> Place:
     return lambda index: f"{name}, stored value {first + index:,}"
 
 
-def _check_range(ids: NDArray[np.int64], size: int, kind: str, place: Place) -> None:
-    wrong = (ids < 0) | (ids >= size)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise CountsError(f"{place(index)}: {kind} {ids[index]:,} in a matrix of {size:,} {kind}s")
+def _check_range(ids: Ints, size: int, kind: str, place: Place) -> None:
+    refuse_ids((ids < 0) | (ids >= size), ids, place, kind, f"in a matrix of {size:,} {kind}s")
 
 
-@contextlib.contextmanager
-def _clear_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, CountsError):
-            raise
-        raise CountsError(f"{name}: not an .npz file of scipy.sparse, or damaged ({error})") from error
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _NpzMember:
-    """An array in an .npz file, read in pieces."""
+    """A one-dimensional array in an .npz file, read in pieces."""
 
     file: IO[bytes]
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    size: int
+    header: ArrayHeader
+
+    @property
+    def size(self) -> int:
+        return self.header.size
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next `count` values; raise ValueError if the array is shorter."""
-        wanted = count * self.dtype.itemsize
+        wanted = count * self.header.dtype.itemsize
         data = self.file.read(wanted)
         if len(data) != wanted:
             raise ValueError(f"array ends after {len(data)} of {wanted} bytes")
-        return np.frombuffer(data, self.dtype)
+        return np.frombuffer(data, self.header.dtype)
+
+    def take_ids(self, count: int) -> Ints:
+        """Return the next `count` values as int64."""
+        values = self.take(count)
+        if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
+            raise ValueError(f"index {values.max()} does not fit in 63 bits")
+        return values.astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
 class _Archive:
-    """The arrays of an .npz file, with their claimed sizes checked against the size of the file."""
+    """The arrays of an .npz file of `size` bytes, with their claimed sizes checked against it."""
 
-    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
-        self._archive = archive
-        self._size = size
-        self.max_bytes = 1 << 62  # for the array of pointers, which is held in memory
+    archive: zipfile.ZipFile
+    size: int
 
-    def open(self, name: str) -> _NpzMember:
+    def open(self, name: str, kinds: str, dimensions: int = 1) -> _NpzMember:
         try:
-            info = self._archive.getinfo(f"{name}.npy")
+            info = self.archive.getinfo(f"{name}.npy")
         except KeyError:
             raise ValueError(f"no array {name!r}") from None
 
-        if info.compress_size > self._size or info.file_size > _MAX_INFLATION * (info.compress_size + 1):
+        if info.compress_size > self.size or info.file_size > _MAX_INFLATION * (info.compress_size + 1):
             raise ValueError(f"array {name!r} claims {info.file_size:,} bytes")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # NumPy writes no others
             raise ValueError(f"array {name!r} has an unsupported compression")
 
-        file = self._archive.open(info)
+        file = self.archive.open(info)
         header = read_array_header(file)
         if header.nbytes > info.file_size:
             raise ValueError(f"array {name!r} claims {header.size:,} values in {info.file_size:,} bytes")
+        if len(header.shape) != dimensions or header.dtype.kind not in kinds:
+            raise ValueError(f"array {name!r} is {header.dtype} with {len(header.shape)} dimensions")
 
-        return _NpzMember(file, header.dtype, header.shape, header.size)
+        return _NpzMember(file, header)
 
-    def numbers(self, name: str, kinds: str) -> _NpzMember:
-        member = self.open(name)
-        if len(member.shape) != 1 or member.dtype.kind not in kinds:
-            raise ValueError(f"array {name!r} is {member.dtype} with {len(member.shape)} dimensions")
-        return member
 
-    def text(self, name: str) -> str:
-        member = self.open(name)
-        if member.size != 1 or member.dtype.kind not in "SU" or member.dtype.itemsize > 100:
-            raise ValueError(f"array {name!r} is not a short text")
-        value = member.take(1)[0]
-        return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
+@contextlib.contextmanager
+def _open_archive(file: Path) -> Iterator[_Archive]:
+    """Yield the arrays of a file; errors become a CountsError with its name."""
+    try:
+        with zipfile.ZipFile(file) as opened:
+            yield _Archive(opened, file.stat().st_size)
+    except CountsError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise CountsError(f"{file}: not an .npz file of scipy.sparse, or damaged ({error})") from error
 
 
 def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
     """Yield the cells of a file written by `scipy.sparse.save_npz`: csr, csc or coo."""
-    with _clear_errors(str(file)), zipfile.ZipFile(file) as opened:
-        archive = _Archive(opened, file.stat().st_size)
-        kind = archive.text("format")
-        shape = archive.numbers("shape", "iu")
+    with _open_archive(file) as archive:
+        kind = str(archive.open("format", "SU", dimensions=0).take(1).astype(str)[0])
+        shape = archive.open("shape", "iu")
         if shape.size != 2:
             raise ValueError(f"shape has {shape.size} dimensions")
 
@@ -167,60 +160,51 @@ def read_npz(file: Path, context: ImportContext) -> Iterator[ImportChunk]:
         if min(rows, columns) < 0:
             raise ValueError(f"shape is {rows} x {columns}")
         if kind not in ("csr", "csc", "coo"):
-            raise CountsError(f"{file}: unsupported matrix format {kind!r}; save it as csr, csc or coo")
+            raise CountsError(f"{file}: unsupported matrix format {kind[:20]!r}; save it as csr, csc or coo")
 
-        data = archive.numbers("data", "biuf")
+        data = archive.open("data", "biuf")
         context.set_shape(rows, columns, str(file))
         if kind == "coo":
-            pieces = _read_coo(archive, data)
+            pieces = _read_coo(archive, data.size)
         else:
-            archive.max_bytes = context.memory_bytes // 4
-            pieces = _read_compressed(archive, data, (rows, columns), kind)
+            majors = rows if kind == "csr" else columns
+            pieces = _read_compressed(archive, data.size, majors, context.memory_bytes // 4)
 
-        for first, row_ids, column_ids, counts in pieces:
-            place = _place_at(str(file), first)
+        for first, row_ids, column_ids in pieces:
+            if kind == "csc":
+                row_ids, column_ids = column_ids, row_ids
+            place = _number_values(str(file), first)
             _check_range(row_ids, rows, "row", place)
             _check_range(column_ids, columns, "column", place)
-            yield ImportChunk(row_ids, column_ids, counts, place)
-            context.advance(file.stat().st_size * len(counts) / data.size)
+            yield ImportChunk(row_ids, column_ids, data.take(row_ids.size).astype(np.float64), place)
+            context.task.advance(archive.size * row_ids.size / data.size)
 
 
-# First stored value, rows, columns and counts of each piece.
-_Pieces = Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]
+def _read_coo(archive: _Archive, size: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the first stored value, the rows and the columns of each piece."""
+    rows = archive.open("row", "iu")
+    columns = archive.open("col", "iu")
+    if not rows.size == columns.size == size:
+        raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {size:,} values")
+
+    for first in range(0, size, PIECE):
+        count = min(PIECE, size - first)
+        yield first, rows.take_ids(count), columns.take_ids(count)
 
 
-def _read_coo(archive: _Archive, data: _NpzMember) -> _Pieces:
-    rows = archive.numbers("row", "iu")
-    columns = archive.numbers("col", "iu")
-    if not rows.size == columns.size == data.size:
-        raise ValueError(f"{rows.size:,} rows, {columns.size:,} columns and {data.size:,} values")
-    for first in range(0, data.size, PIECE):
-        size = min(PIECE, data.size - first)
-        yield first, _as_ids(rows.take(size)), _as_ids(columns.take(size)), data.take(size).astype(np.float64)
-
-
-def _read_compressed(archive: _Archive, data: _NpzMember, shape: tuple[int, int], kind: str) -> _Pieces:
-    pointers = archive.numbers("indptr", "iu")
-    indices = archive.numbers("indices", "iu")
-    major = shape[0] if kind == "csr" else shape[1]
-    if pointers.size != major + 1 or indices.size != data.size:
-        raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {data.size:,} values")
-    if 16 * pointers.size > archive.max_bytes:
+def _read_compressed(archive: _Archive, size: int, majors: int, max_bytes: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield the first stored value, the rows and the columns of each piece of csr; of csc, columns and rows."""
+    pointers = archive.open("indptr", "iu")
+    indices = archive.open("indices", "iu")
+    if pointers.size != majors + 1 or indices.size != size:
+        raise ValueError(f"{pointers.size:,} pointers and {indices.size:,} indices for {size:,} values")
+    if 16 * pointers.size > max_bytes:
         raise MemoryBudgetError(f"the {pointers.size:,} pointers of the matrix need more memory; pass a larger memory")
 
-    indptr = _as_ids(pointers.take(pointers.size))
-    if indptr[0] != 0 or indptr[-1] != data.size or (np.diff(indptr) < 0).any():
+    indptr = pointers.take_ids(pointers.size)
+    if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
         raise ValueError("the pointers do not increase from 0 to the number of values")
 
-    for first in range(0, data.size, PIECE):
-        size = min(PIECE, data.size - first)
-        majors = _rows_of(indptr, first, first + size)
-        minors = _as_ids(indices.take(size))
-        rows, columns = (majors, minors) if kind == "csr" else (minors, majors)
-        yield first, rows, columns, data.take(size).astype(np.float64)
-
-
-def _as_ids(values: NDArray[Any]) -> NDArray[np.int64]:
-    if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
-        raise ValueError(f"index {values.max()} does not fit in 63 bits")
-    return values.astype(np.int64)
+    for first in range(0, size, PIECE):
+        count = min(PIECE, size - first)
+        yield first, _find_rows(indptr, first, first + count), indices.take_ids(count)

@@ -1,22 +1,24 @@
 """Scratch files for the cells of an import, until all labels and their sums are known.
 
-Chunks are validated and appended; afterwards the cells can be read any number of times, as integers in one unit. Files
-are read in pieces instead of memory-mapped, so that they do not add to the memory of the process.
+Chunks are validated and appended; afterwards the cells can be read any number of times, as integers in one unit, so
+that they are summed exactly in any order. If the counts share no small unit, they are rounded to multiples of a power
+of 2 that suits the smallest and largest. Files are read in pieces instead of memory-mapped, so that they do not add to
+the memory of the process.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts import to_units
-from swivel.counts.importers.labels import Place
-from swivel.counts.importers.units import UnitFinder
+from swivel.counts.builder import to_units
+from swivel.counts.importers.context import ImportChunk, Place
+from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 from swivel.storage import ArrayAppender
 
@@ -25,85 +27,135 @@ _HEADER_BYTES = 128  # of an .npy file written by ArrayAppender
 _MAX_IDS = 1 << 32
 _EXACT = float(1 << 53)  # integers below are exact in float64
 
+# Whole numbers, halves and quarters, decimals, and windows of 1/t up to 10 and up to 16 (GloVe's is 15).
+_CANDIDATES = (1, 4, 10, 100, 1_000, 2_520, 10_000, 720_720, 1_000_000)
+_TOLERANCE = 1e-9  # relative, for rounding errors of float64
+_GOOD_BITS = 24  # precision of the smallest count if possible: that of float32
+_FAIR_BITS = 10  # precision of the smallest count at least: about 0.1 %
+_STORED_BITS = 31  # cells of 2^32 units or more are stored separately
+_TOTAL_BITS = 61
+_MAX_BITS = 60  # largest unit: 2^60
 
-@dataclass(frozen=True, slots=True)
-class ImportChunk:
-    """A batch of cells from a reader.
 
-    Attributes
-    ----------
-    rows, columns
-        Ids from the label tables, or positions in a matrix.
-    counts
-        float64; None if every count is 1.
-    place
-        Returns the location of the cell at an index, such as "visits.tsv, line 12".
+class UnitFinder:
+    """Finds the smallest unit in which all counts are integers.
+
+    >>> finder = UnitFinder()
+    >>> finder.look_at(np.array([0.5, 3.25]))
+    >>> finder.choose_unit()
+    4
     """
 
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    counts: NDArray[np.float64] | None
-    place: Place
+    def __init__(self) -> None:
+        self.largest = 0.0
+        self._left = list(_CANDIDATES)
+        self._smallest = math.inf
+        self._total = 0.0
+
+    def look_at(self, counts: NDArray[np.float64]) -> None:
+        """Take counts into account; all must be positive and finite."""
+        if not counts.size:
+            return
+
+        self._smallest = min(self._smallest, float(counts.min()))
+        self.largest = max(self.largest, float(counts.max()))
+        with np.errstate(over="ignore"):  # `choose_unit` raises an error if the total overflows
+            self._total += float(counts.sum())
+
+        while self._left and not _fits(counts, self._left[0]):
+            del self._left[0]
+
+    def choose_unit(self) -> int:
+        """Return the unit; raise CountsError if no unit can represent both the smallest count and the total."""
+        if self._total >= 2.0**_TOTAL_BITS:
+            raise CountsError(
+                f"counts up to {self.largest:g} add up to {self._total:g}, more than the largest exact sum "
+                f"({2**_TOTAL_BITS:.2g}); scale them"
+            )
+
+        for unit in self._left:
+            if self._total * unit < 2.0**_TOTAL_BITS:
+                return unit
+
+        return self._choose_binary()
+
+    def _choose_binary(self) -> int:
+        """Return the power of 2 that keeps the smallest count precise and the largest count in 32 bits."""
+        smallest = math.floor(math.log2(self._smallest))
+        largest = math.ceil(math.log2(self.largest))
+        bits = min(_GOOD_BITS - smallest, _STORED_BITS - largest)
+        bits = max(bits, _FAIR_BITS - smallest, 0)
+        bits = min(bits, _TOTAL_BITS - math.ceil(math.log2(self._total)), _MAX_BITS)
+
+        if bits < max(3 - smallest, 0):
+            if largest < 3 - _MAX_BITS:
+                limit = f"the smallest unit is 2^-{_MAX_BITS}"
+                raise CountsError(f"counts up to {self.largest:g} are too small for an exact sum ({limit}); scale them")
+            raise CountsError(
+                f"counts from {self._smallest:g} to {self.largest:g} are too far apart for an exact sum; "
+                "remove the smallest, or scale them"
+            )
+
+        return 1 << bits
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCells:
-    """Cells as ids of rows and columns, with counts in units."""
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    units: NDArray[np.int64]
+def _fits(counts: NDArray[np.float64], unit: int) -> bool:
+    scaled = counts * unit
+    whole = np.rint(scaled)
+    return bool((np.abs(scaled - whole) <= _TOLERANCE * whole).all())
 
 
-class CellSpill:
-    """Three growing files of rows, columns and counts."""
+class SpillFiles:
+    """Growing scratch files, one per array."""
+
+    def __init__(self, folder: Path, **kinds: type[np.generic]) -> None:
+        self.files = [ArrayAppender(folder / f"{name}.npy", kind) for name, kind in kinds.items()]
+
+    def append(self, *arrays: NDArray[Any]) -> None:
+        """Append to each file the array at its position."""
+        for file, values in zip(self.files, arrays, strict=True):
+            file.append(values)
+
+    def close(self) -> None:
+        """Close the files. A second call does nothing."""
+        for file in self.files:
+            file.close()
+
+
+class CellSpill(SpillFiles):
+    """Files of rows, columns and counts."""
 
     def __init__(self, folder: Path) -> None:
-        kinds = {"rows": np.uint32, "columns": np.uint32, "counts": np.float64}
-        self._files = {name: ArrayAppender(folder / f"{name}.npy", kind) for name, kind in kinds.items()}
+        super().__init__(folder, rows=np.uint32, columns=np.uint32, counts=np.float64)
         self._finder = UnitFinder()
-        self._largest = 0.0
         self.unit = 1
 
     @property
     def length(self) -> int:
         """Number of cells written so far."""
-        return self._files["rows"].length
+        return self.files[0].length
 
     @property
     def largest_units(self) -> int:
         """The largest count in units."""
-        return int(to_units([self._largest], self.unit)[0])
+        return int(to_units([self._finder.largest], self.unit)[0])
 
     def add(self, chunk: ImportChunk) -> None:
         """Write a chunk without counts of 0; raise CountsError for negative counts and counts that are not finite."""
-        rows = chunk.rows
-        columns = chunk.columns
-        counts = chunk.counts
-
-        for ids in (rows, columns):
+        for ids in (chunk.rows, chunk.columns):
             if ids.size and int(ids.max()) >= _MAX_IDS:
                 raise CountsError(f"{chunk.place(int(ids.argmax()))}: more than {_MAX_IDS:,} rows or columns")
 
-        if counts is None:
-            self._finder.look_at_ones(rows.size)
-            counts = np.ones(rows.size)
-        else:
-            refuse_bad_counts(counts, chunk.place)
-            if not counts.all():
-                kept = counts > 0
-                rows = rows[kept]
-                columns = columns[kept]
-                counts = counts[kept]
-            self._finder.look_at(counts)
+        counts = np.ones(chunk.rows.size) if chunk.counts is None else chunk.counts
+        refuse_bad_counts(counts, chunk.place)
+        kept: Any = slice(None) if counts.all() else counts > 0
+        counts = counts[kept]
+        self._finder.look_at(counts)
+        self.append(chunk.rows[kept], chunk.columns[kept], counts)
 
-        self._largest = max(self._largest, float(counts.max(initial=0)))
-        for name, values in (("rows", rows), ("columns", columns), ("counts", counts)):
-            self._files[name].append(values)
-
-    def close(self, name: str) -> None:
+    def finish(self, name: str) -> None:
         """Close the files and choose the unit; raise CountsError if the source `name` has no counts."""
-        self.close_files()
+        self.close()
         if not self.length:
             raise CountsError(f"{name}: there are no counts: the source is empty, or every cell is 0")
         try:
@@ -111,25 +163,19 @@ class CellSpill:
         except CountsError as error:
             raise CountsError(f"{name}: {error}") from None
 
-    def close_files(self) -> None:
-        """Close the files. A second call does nothing."""
-        for file in self._files.values():
-            file.close()
-
     def pieces(self, first: int = 0, last: int | None = None) -> Iterator[UnitCells]:
         """Yield the cells `first` to `last - 1` in pieces. Threads may read at the same time."""
         last = self.length if last is None else last
         for start in range(first, last, PIECE):
-            rows, columns, counts = (self._read(name, start, min(PIECE, last - start)) for name in self._files)
+            rows, columns, counts = (_read(file, start, min(PIECE, last - start)) for file in self.files)
             # `add` checked that counts are finite and positive; `choose_unit` that their sum fits in int64.
             counts *= self.unit
             units = np.maximum(np.rint(counts, out=counts), 1, out=counts).astype(np.int64)
-            yield UnitCells(rows.astype(np.int64), columns.astype(np.int64), units)
+            yield rows.astype(np.int64), columns.astype(np.int64), units
 
-    def _read(self, name: str, start: int, size: int) -> NDArray[Any]:
-        file = self._files[name]
-        offset = _HEADER_BYTES + start * file.dtype.itemsize
-        return np.fromfile(file.path, file.dtype, size, offset=offset)
+
+def _read(file: ArrayAppender, start: int, size: int) -> NDArray[Any]:
+    return np.fromfile(file.path, file.dtype, size, offset=_HEADER_BYTES + start * file.dtype.itemsize)
 
 
 def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
@@ -143,7 +189,7 @@ def refuse_bad_counts(counts: NDArray[np.float64], place: Place) -> None:
         )
 
 
-def add_sums(sums: NDArray[np.int64], ids: NDArray[np.int64], units: NDArray[np.int64]) -> None:
+def add_sums(sums: Ints, ids: Ints, units: Ints) -> None:
     """Add units to the sums of their ids, in exact arithmetic."""
     if float(units.sum(dtype=np.float64)) < _EXACT:  # bincount sums in float64: exact below 2^53, and fast
         sums += np.bincount(ids, units, minlength=sums.size).astype(np.int64)

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.counts.importers.context import ImportContext
-from swivel.counts.importers.labels import Place
+from swivel.counts.importers.context import ImportChunk, ImportContext, number_places, refuse_ids
 from swivel.counts.importers.lines import read_lines
 from swivel.counts.importers.protobuf import WireError, parse_example
-from swivel.counts.importers.spill import ImportChunk
 from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.resources import format_bytes
 
@@ -58,19 +56,11 @@ def read_tensorflow(folder: Path, context: ImportContext) -> Iterator[ImportChun
             )
 
         yield _read_shard(shard, len(rows), len(columns))
-        context.advance(size)
+        context.task.advance(size)
 
 
 def _read_words(file: Path) -> list[str]:
-    words = []
-    for lines in read_lines(file):
-        for index, line in enumerate(lines.data.split(b"\n")[:-1]):
-            try:
-                words.append(line.decode())
-            except UnicodeDecodeError:
-                raise CountsError(f"{lines.place(index)}: a word is not valid UTF-8; convert the file first") from None
-
-    return words
+    return [block.decode(line, index) for block in read_lines(file) for index, line in enumerate(block.lines())]
 
 
 def _read_shard(file: Path, rows: int, columns: int) -> ImportChunk:
@@ -88,15 +78,20 @@ def _read_shard(file: Path, rows: int, columns: int) -> ImportChunk:
             f"{file}: {local_rows.size:,} rows, {local_columns.size:,} columns and {counts.size:,} values"
         )
 
-    def place(index: int) -> str:
-        return f"{file}, cell {index + 1:,}"
+    place = number_places(str(file), "cell", 0)
+    ids = []
+    for side, local, name, size in (
+        ("row", local_rows, "global_row", rows),
+        ("column", local_columns, "global_col", columns),
+    ):
+        all_ids = _take(file, features, name, "i")
+        wrong = (local < 0) | (local >= all_ids.size)
+        refuse_ids(wrong, local, place, side, f"in a shard of {all_ids.size:,} {side}s")
+        found = all_ids[local.astype(np.int64)]
+        refuse_ids((found < 0) | (found >= size), found, place, side, f"in a vocabulary of {size:,}")
+        ids.append(found.astype(np.int64))
 
-    return ImportChunk(
-        _to_global_ids(_take(file, features, "global_row", "i"), local_rows, rows, "row", place),
-        _to_global_ids(_take(file, features, "global_col", "i"), local_columns, columns, "column", place),
-        counts,
-        place,
-    )
+    return ImportChunk(ids[0], ids[1], counts, place)
 
 
 def _take(file: Path, features: dict[str, NDArray[Any]], name: str, kind: str) -> NDArray[Any]:
@@ -106,24 +101,3 @@ def _take(file: Path, features: dict[str, NDArray[Any]], name: str, kind: str) -
     if values.dtype.kind != kind and values.size:
         raise CountsError(f"{file}: the feature {name!r} is {values.dtype}")
     return values
-
-
-def _to_global_ids(
-    ids: NDArray[np.int64], local: NDArray[np.int64], size: int, side: str, place: Place
-) -> NDArray[np.int64]:
-    """Return the global ids of local positions; raise CountsError for positions and ids out of range."""
-    if not local.size:
-        return np.empty(0, np.int64)
-
-    wrong = (local < 0) | (local >= ids.size)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise CountsError(f"{place(index)}: {side} {local[index]:,} in a shard of {ids.size:,} {side}s")
-
-    global_ids = ids[local]
-    wrong = (global_ids < 0) | (global_ids >= size)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise CountsError(f"{place(index)}: {side} {global_ids[index]:,} in a vocabulary of {size:,}")
-
-    return global_ids

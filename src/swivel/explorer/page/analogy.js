@@ -1,7 +1,7 @@
 // The tab of analogies: a is to b as c is to what, with the arithmetic behind each answer.
 import { getJson } from "./api.js";
 import { announce, bar, cosine, h, segments, whole } from "./dom.js";
-import { countPicker, keepRefusal, refusal, table, wordLink } from "./neighbours.js";
+import { countPicker, keepRefusal, refusal, table, wordLink } from "./neighbors.js";
 import { suggestFor } from "./search.js";
 import { current, go } from "./state.js";
 

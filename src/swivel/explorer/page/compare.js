@@ -1,7 +1,7 @@
 // The tab that compares two words: what they share, what is each one's own, and the columns they go with.
 import { getJson } from "./api.js";
 import { amount, announce, bar, cosine, h } from "./dom.js";
-import { columnLabel, countPicker, keepRefusal, refusal, table, wordFacts, wordLink } from "./neighbours.js";
+import { columnLabel, countPicker, keepRefusal, refusal, table, wordFacts, wordLink } from "./neighbors.js";
 import { suggestFor } from "./search.js";
 import { current, go } from "./state.js";
 

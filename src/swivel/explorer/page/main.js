@@ -4,7 +4,7 @@ import { getJson } from "./api.js";
 import { drawCompare } from "./compare.js";
 import { h, segments } from "./dom.js";
 import { MapPanel } from "./map.js";
-import { drawCard, drawWord, refusal } from "./neighbours.js";
+import { drawCard, drawWord, refusal } from "./neighbors.js";
 import { suggestFor } from "./search.js";
 import { catchLinks, current, go, onChange } from "./state.js";
 
@@ -86,7 +86,7 @@ function drawTabs(state) {
     const chosen = tab.dataset.tab === state.tab;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
-    if (chosen) results.setAttribute("aria-labelledby", tab.id);
+    if (chosen) results.setAttribute("aria-labeledby", tab.id);
   }
 }
 

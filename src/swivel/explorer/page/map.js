@@ -32,7 +32,7 @@ export class MapPanel {
     this.show();
   }
 
-  /** Follow the state: another view loads other places, another layout or colour is drawn. */
+  /** Follow the state: another view loads other places, another layout or color is drawn. */
   async show() {
     const state = current();
     const view = this.set.views.some(({ key }) => key === state.view) ? state.view : "";
@@ -63,7 +63,7 @@ export class MapPanel {
     this.status.textContent = "Loading the map…";
     try {
       const [places, counts] = await Promise.all(["points", "counts"].map((name) => getArray(`map/${name}`, ask, Float32Array, signal)));
-      Object.assign(this, { places: normalise(places), counts }); // both at once: whoever sees places may paint them
+      Object.assign(this, { places: normalize(places), counts }); // both at once: whoever sees places may paint them
       this.kept.pca = this.places;
       this.#look(current());
       this.screen.setPlaces(this.places);
@@ -106,7 +106,7 @@ export class MapPanel {
     const ready = this.state?.umap === "ready";
     const layout = ready && state.layout !== "pca" ? "umap" : "pca";
     if (layout !== this.shown) {
-      this.kept[layout] ??= normalise(await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal));
+      this.kept[layout] ??= normalize(await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal));
       this.shown = layout;
       this.places = this.kept[layout];
       this.screen.setPlaces(this.places);
@@ -128,7 +128,7 @@ export class MapPanel {
     const name = `${this.set.number}`;
     this.tools.replaceChildren(
       segments("Layout", `layout-${name}`, [{ key: "pca", label: "PCA" }, { key: "umap", label: "UMAP", disabled: umap !== "ready" }], layout, (chosen) => go({ layout: chosen })),
-      segments("Colour", `color-${name}`, [{ key: "cluster", label: "Cluster" }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
+      segments("Color", `color-${name}`, [{ key: "cluster", label: "Cluster" }, { key: "frequency", label: "Frequency" }], state.color, (chosen) => go({ color: chosen })),
       h("span", { class: "zoom" }, this.#button("−", "Farther", 1 / 1.6, "step"), this.#button("+", "Nearer", 1.6, "step"), this.#button("⤢", "Everything", 0)),
     );
   }
@@ -198,7 +198,7 @@ const MOST = 0.85; // of the points lie in the middle
  * Put places into -1 .. 1. What lies outside the middle is drawn nearer, by a logarithm: islands far out keep their
  * direction and shape, and do not squeeze the rest. (How far islands are apart means nothing in UMAP.)
  */
-function normalise(places) {
+function normalize(places) {
   const count = places.length / 2;
   const quantile = (values, share) => values.sort()[Math.min(count - 1, Math.floor(count * share))] ?? 0;
   const middle = [0, 1].map((axis) => quantile(Float32Array.from({ length: count }, (_, i) => places[2 * i + axis]), 0.5));

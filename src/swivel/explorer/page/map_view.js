@@ -61,7 +61,7 @@ export class MapView {
     this.redraw();
   }
 
-  /** Take over colours of the page, after it became light or dark. */
+  /** Take over colors of the page, after it became light or dark. */
   restyle() {
     const style = getComputedStyle(this.host);
     this.ink = style.getPropertyValue("--ink").trim();

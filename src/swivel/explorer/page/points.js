@@ -15,7 +15,7 @@ void main() {
   paint = color;
 }`;
 
-// A soft edge one pixel wide; colours are premultiplied, as the blending expects.
+// A soft edge one pixel wide; colors are premultiplied, as the blending expects.
 const FRAGMENT = `
 precision mediump float;
 varying vec4 paint;

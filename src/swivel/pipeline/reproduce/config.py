@@ -19,9 +19,9 @@ from swivel.config import (
     check_fields,
     config_field,
     one_of,
-    result_settings,
 )
 from swivel.evaluation.config import HALVES
+from swivel.pipeline.count import TextCounting
 from swivel.pipeline.settings import split_settings
 
 WORD2VEC = {"sgns": "word2vec, skip-gram with negative sampling (gensim)", "cbow": "word2vec, CBOW (gensim)"}
@@ -34,8 +34,6 @@ ABOUT = {
 }
 METHODS = ("default", "paper", *sorted({*RECIPES} - {"default", "paper", "glove"}), "sgns", "cbow", "glove")
 USUAL = ("default", "paper", "sgns", "cbow", "glove")
-
-COUNT_STAGES = {"corpus": CorpusConfig, "vocabulary": VocabularyConfig, "count": CountConfig}
 
 _ALL_KNOWN = Rule(
     lambda v: isinstance(v, tuple) and len(v) > 0 and len(set(v)) == len(v) and set(v) <= set(METHODS),
@@ -62,51 +60,45 @@ class ReproduceConfig:
     )
     dim: int = config_field(300, "dimensions of the vectors of every method", POSITIVE_INT)
     tokens: int | None = config_field(
-        None, "use only the first tokens of the text, this many, in whole lines", POSITIVE_INT, optional=True
+        None, "use only the first tokens of the text, this many, in whole lines", POSITIVE_INT
     )
     seeds: int = config_field(1, "number of seeds that each of Swivel's recipes is trained with", POSITIVE_INT)
     seed: int = config_field(1, "first seed", NATURAL)
-    data: Path | None = config_field(  # noqa: RUF009 (a field, as the others are)
-        None, "folder of test sets; default: those of the paper, from the cache", _PATH, optional=True
-    )
+    data: Path | None = config_field(None, "folder of test sets; default: those of the paper, from the cache", _PATH)  # noqa: RUF009
     vectors: tuple[tuple[str, Path], ...] = config_field((), "vectors of other tools to add to the table", _NAMED)
-    half: str | None = config_field(None, "use only one half of every test set", one_of(*HALVES), optional=True)
+    half: str | None = config_field(None, "use only one half of every test set", one_of(*HALVES))
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
-class VectorsSpec:
-    """Vectors to train: a method and a seed."""
+class MethodVectors:
+    """Vectors of a method: trained with a seed, or read from the file of another tool (seed None)."""
 
     method: str
-    seed: int
+    seed: int | None
+    path: Path
 
     @property
     def name(self) -> str:
-        """Name of the folder of the vectors."""
-        return f"{self.method}-seed{self.seed}"
+        """Name of the folders of the vectors and of their evaluation."""
+        return self.method if self.seed is None else f"{self.method}-seed{self.seed}"
 
 
-def is_ours(method: str) -> bool:
-    """Return whether a method is one of Swivel's recipes, which are trained with several seeds."""
-    return method in RECIPES and method != "glove"
-
-
-def list_trained(config: ReproduceConfig) -> tuple[VectorsSpec, ...]:
-    """Return all vectors that an experiment trains, in the order of the methods."""
-    specs = []
+def list_trained(config: ReproduceConfig, folder: Path) -> list[MethodVectors]:
+    """Return all vectors that an experiment trains into `folder`; Swivel's recipes are trained with several seeds."""
+    trained = []
     for method in config.methods:
-        seeds = config.seeds if is_ours(method) else 1
-        specs += [VectorsSpec(method, config.seed + number) for number in range(seeds)]
-    return tuple(specs)
+        seeds = config.seeds if method in RECIPES and method != "glove" else 1
+        for seed in range(config.seed, config.seed + seeds):
+            trained.append(MethodVectors(method, seed, folder / f"{method}-seed{seed}"))
+    return trained
 
 
 def count_settings(recipe: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings that the counts of a recipe depend on, by stage."""
-    chosen = split_settings(recipe, settings, *COUNT_STAGES.values())
-    return {name: result_settings(config) for name, config in zip(COUNT_STAGES, chosen, strict=True)}
+    return TextCounting(*split_settings(recipe, settings, CorpusConfig, VocabularyConfig, CountConfig)).to_dict()
 
 
 def matrix_name(recipe: str, settings: Mapping[str, Any]) -> str:

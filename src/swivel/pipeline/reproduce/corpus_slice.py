@@ -6,60 +6,78 @@ All methods then read the same text, and each may split it into sentences in its
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, split_units
-from swivel.corpus.chunks import cut_stream, describe_bad_byte
-from swivel.corpus.sources import open_streams
-from swivel.pipeline.result_folder import is_done
+from swivel.corpus.streams import cut_stream, describe_bad_byte, open_streams
+from swivel.pipeline.reproduce.stages import StageJob
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Task, track
+from swivel.runtime.progress import track
 from swivel.storage import create_folder, scratch_folder
+from swivel.storage.result_folder import is_done
 
 STAGE, TEXT = "corpus", "text.txt"
 PIECE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SliceJob:
-    """Write the lines with the first `tokens` tokens of `texts`, including the whole last line, to the folder `out`."""
-
-    resumes: ClassVar[bool] = False
-
-    texts: tuple[Path, ...]
-    out: Path
-    tokens: int
-    config: CorpusConfig
-
-    def provenance(self) -> dict[str, Any]:
-        """Return the settings and inputs that the slice depends on."""
-        config = {"corpus": {"tokens": self.tokens, "tokenizer": self.config.tokenizer}}
-        return {"config": config, "inputs": fingerprint_sources(list(self.texts), self.config)}
-
-    def run(self, options: RunOptions) -> None:
-        """Write the slice unless it exists; a new file would count as another text for the later stages."""
-        if is_done(self.out, STAGE, self.provenance(), options):
-            return
-
-        with create_folder(self.out, STAGE, overwrite=options.overwrite) as folder, scratch_folder(self.out) as scratch:
-            with track(options.progress, "taking the first tokens", self.tokens, "tokens") as task:
-                text_slice = _Slice(self.tokens, self.config, scratch, task)
-                text_slice.fill(_read_pieces(self.texts, self.config))
-
-            text = b"".join(text_slice.kept)
-            folder.write_bytes(TEXT, text)
-            folder.finish(**self.provenance(), facts={"tokens": text_slice.tokens, "bytes": len(text)})
+def slice_job(texts: list[Path], out: Path, tokens: int, config: CorpusConfig) -> StageJob:
+    """Return the job that writes the lines with the first `tokens` tokens, including the whole last line, to `out`."""
+    settings = {"corpus": {"tokens": tokens, "tokenizer": config.tokenizer}}
+    provenance = {"config": settings, "inputs": fingerprint_sources(texts, config)}
+    return StageJob(out, provenance, partial(_write_slice, texts, out, tokens, config, provenance))
 
 
-def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]:
+def _write_slice(
+    texts: list[Path],
+    out: Path,
+    max_tokens: int,
+    config: CorpusConfig,
+    provenance: dict[str, Any],
+    *,
+    options: RunOptions,
+) -> None:
+    """Write the slice unless it exists; a new file would count as another text for the later stages."""
+    if is_done(out, STAGE, provenance, options):
+        return
+
+    kept: list[bytes] = []
+    tokens = 0
+    with create_folder(out, STAGE, overwrite=options.overwrite) as folder, scratch_folder(out) as scratch:
+        with track(options.progress, "taking the first tokens", max_tokens, "tokens") as task:
+            for text, count in _count_tokens(texts, config, max_tokens, scratch):
+                kept.append(text.encode("utf-8"))
+                tokens += count
+                task.advance(count)
+                if tokens >= max_tokens:
+                    break
+
+        data = b"".join(kept)
+        folder.write_bytes(TEXT, data)
+        folder.finish(**provenance, facts={"tokens": tokens, "bytes": len(data)})
+
+
+def _count_tokens(texts: list[Path], config: CorpusConfig, max_tokens: int, scratch: Path) -> Iterator[tuple[str, int]]:
+    """Yield pieces of the text with their numbers of tokens; from where `max_tokens` are reached, single lines."""
+    total = 0
+    for piece in _read_pieces(texts, config):
+        tokens = encode_corpus([piece], config, scratch=scratch, threads=1).token_count
+        total += tokens
+        if total <= max_tokens:
+            yield piece, tokens
+        else:
+            for line in piece.splitlines(keepends=True):
+                yield line, sum(map(len, split_units(line, config)))
+
+
+def _read_pieces(texts: list[Path], config: CorpusConfig) -> Iterator[str]:
     """Yield the text in pieces that end with a line, unless a line is longer than a piece.
 
     A line end is added to a file that does not end with one.
     """
-    for stream in open_streams(list(texts), config):
+    for stream in open_streams(texts, config):
         ends_line = True
         for piece in cut_stream(stream, PIECE_BYTES):
             try:
@@ -71,42 +89,3 @@ def _read_pieces(texts: tuple[Path, ...], config: CorpusConfig) -> Iterator[str]
                 yield text
         if not ends_line:
             yield "\n"
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Collects text until it has enough tokens."""
-
-    wanted: int
-    config: CorpusConfig
-    scratch: Path
-    task: Task
-    tokens: int = 0
-    kept: list[bytes] = field(default_factory=list)
-
-    def fill(self, pieces: Iterator[str]) -> None:
-        """Take whole pieces while they fit, then the lines of the last piece."""
-        for text in pieces:
-            tokens = self._count(text)
-            if self.tokens + tokens > self.wanted:
-                self._fill_lines(text)
-                return
-
-            self._keep(text, tokens)
-            if self.tokens == self.wanted:
-                return
-
-    def _count(self, text: str) -> int:
-        encoded = encode_corpus([text], self.config, scratch=self.scratch, threads=1)
-        return encoded.token_count
-
-    def _fill_lines(self, text: str) -> None:
-        for line in text.splitlines(keepends=True):
-            self._keep(line, sum(map(len, split_units(line, self.config))))
-            if self.tokens >= self.wanted:
-                return
-
-    def _keep(self, text: str, tokens: int) -> None:
-        self.kept.append(text.encode("utf-8"))
-        self.tokens += tokens
-        self.task.advance(tokens)

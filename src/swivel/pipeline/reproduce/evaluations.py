@@ -6,11 +6,13 @@ its items: for similarity the cosines, otherwise two rows of flags (correct, kno
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -28,73 +30,63 @@ from swivel.evaluation import (
     score_sets,
 )
 from swivel.evaluation.datasets import TestSet
-from swivel.evaluation.report import Result
-from swivel.pipeline.reproduce.jobs import fingerprint_of
+from swivel.evaluation.report import nothing_known
+from swivel.evaluation.results import Result
+from swivel.pipeline.reproduce.stages import StageJob
 from swivel.runtime.options import RunOptions
-from swivel.storage import Folder, create_folder, fingerprint, open_folder
+from swivel.storage import Folder, checksum, create_folder, fingerprint, open_folder, read_manifest
 from swivel.vectors.formats import open_vectors
 
 STAGE, REPORT = "evaluation", "report.json"
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateJob:
-    """Evaluate vectors on test sets and save the results."""
+def evaluation_job(vectors: Path, out: Path, sets: tuple[TestSet, ...], rules: EvaluationConfig) -> StageJob:
+    """Return the job that evaluates vectors on test sets and saves the results in the folder `out`."""
+    vectors_digest = checksum(vectors) if vectors.is_file() else read_manifest(vectors).fingerprint
+    inputs = {"vectors": vectors_digest, "sets": fingerprint([repr(each) for each in sets])}
+    provenance = {"config": asdict(rules), "inputs": inputs}
+    return StageJob(out, provenance, partial(_save_evaluation, vectors, out, sets, provenance))
 
-    resumes: ClassVar[bool] = False
 
-    vectors: Path
-    out: Path
-    sets: tuple[TestSet, ...]
-    rules: EvaluationConfig
-
-    def provenance(self) -> dict[str, Any]:
-        """Return the settings and inputs that the results depend on."""
-        inputs = {"vectors": fingerprint_of(self.vectors), "sets": fingerprint([repr(each) for each in self.sets])}
-        return {"config": asdict(self.rules), "inputs": inputs}
-
-    def run(self, options: RunOptions) -> None:
-        """Evaluate all sets, unless the folder has the results already.
-
-        An interrupted experiment may have the folder without a record in `measures.json`.
-        """
-        if not options.overwrite and self._is_done():
+def _save_evaluation(
+    path: Path, out: Path, sets: tuple[TestSet, ...], provenance: Mapping[str, Any], *, options: RunOptions
+) -> None:
+    # An interrupted experiment may have the folder without a record in `measures.json`.
+    with contextlib.suppress(StorageError):  # The folder does not exist, or is damaged.
+        manifest = open_folder(out, STAGE).manifest
+        is_same = fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(provenance)
+        if is_same and not options.overwrite:
             return
 
-        vectors = open_vectors(self.vectors)
-        results = score_sets(vectors, self.sets, self.rules, progress=options.progress)
+    vectors = open_vectors(path)
+    results = score_sets(vectors, sets, EvaluationConfig(**provenance["config"]), progress=options.progress)
 
-        with create_folder(self.out, STAGE, overwrite=True) as folder:
-            folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in results], indent=1)])
-            for result in results:
-                folder.write_array(f"{result.name}.npy", _items_of(result))
-            folder.finish(**self.provenance(), facts={"words": len(vectors), "dim": vectors.dim})
-
-    def _is_done(self) -> bool:
-        try:
-            manifest = open_folder(self.out, STAGE).manifest
-        except StorageError:
-            return False  # missing or damaged
-        return fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(self.provenance())
+    # Vectors of another tool may have changed, so an older evaluation is replaced.
+    with create_folder(out, STAGE, overwrite=True) as folder:
+        folder.write_lines(REPORT, [json.dumps([result.to_dict() for result in results], indent=1)])
+        for result in results:
+            if isinstance(result, SimilarityResult):
+                folder.write_array(f"{result.name}.npy", result.cosines)
+            else:
+                folder.write_array(f"{result.name}.npy", np.stack([result.is_right, result.is_known]))
+        folder.finish(**provenance, facts={"words": len(vectors), "dim": vectors.dim})
 
 
-def is_known(test_set: TestSet, vocabulary: Vocabulary) -> bool:
-    """Return whether a vocabulary has all words of at least one item of a set."""
-    return any(all(word in vocabulary for word in words) for words in _words_of(test_set))
+def check_words(sets: Sequence[TestSet], vocabulary: Vocabulary, where: str) -> None:
+    """Raise EvaluationError if a vocabulary has all words of no item of any set."""
+    for test_set in sets:
+        items: Iterable[tuple[str, ...]]
+        match test_set:
+            case AnalogySet():
+                items = test_set.questions
+            case SimilaritySet():
+                items = test_set.pairs
+            case CategorySet():
+                items = ((word,) for word in test_set.words)
+        if any(all(word in vocabulary for word in words) for words in items):
+            return
 
-
-def _words_of(test_set: TestSet) -> Iterator[tuple[str, ...]]:
-    if isinstance(test_set, AnalogySet):
-        return (words for _, words in test_set.rows)
-    if isinstance(test_set, SimilaritySet):
-        return iter(test_set.pairs)
-    return ((word,) for word in test_set.words)
-
-
-def _items_of(result: Result) -> np.ndarray[Any, Any]:
-    if isinstance(result, SimilarityResult):
-        return result.cosines
-    return np.stack([result.is_right, result.is_known])
+    raise nothing_known((test_set.name for test_set in sets), where)
 
 
 def open_evaluation(path: Path, sets: Sequence[TestSet]) -> Report:
@@ -116,8 +108,7 @@ def _rebuild(folder: Folder, test_set: TestSet, figures: Mapping[str, Any]) -> R
     items = np.asarray(folder.array(f"{test_set.name}.npy"))
 
     if isinstance(test_set, AnalogySet):
-        questions = tuple(words for _, words in test_set.rows)
-        return AnalogyResult(*common, figures["correct"], (), items[0], items[1], questions)
+        return AnalogyResult(*common, figures["correct"], (), items[0], items[1], test_set.questions)
     if isinstance(test_set, CategorySet):
         return CategoryResult(*common, items[0], items[1], test_set.words)
     return SimilarityResult(*common, items, np.array(test_set.scores), test_set.pairs)

@@ -1,17 +1,34 @@
-"""Arrange the results of an experiment in a document: the text, tables and figures of the report."""
+"""Write the report of an experiment: figures, `report.html`, `report.md` and `results.json`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from swivel.counts import open_matrix
 from swivel.evaluation import Comparison
 from swivel.pipeline.reproduce.results import STAGES, Cost, MethodResult, Results, Score
-from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table
-from swivel.reports.document.model import say_value
-from swivel.reports.plots import RareWords
+from swivel.reports import plots
+from swivel.reports.document import (
+    FIGURES,
+    Block,
+    Cell,
+    Details,
+    Document,
+    Heading,
+    Paragraph,
+    Picture,
+    Table,
+    facts_table,
+    write_markdown,
+)
+from swivel.reports.html import write_html
 from swivel.runtime.resources import format_bytes
+from swivel.storage import write_file
 
+HTML, MARKDOWN, RESULTS = "report.html", "report.md", "results.json"
 BELOW, ABOVE = "▽", "▲"  # marks of a method that is significantly below or above the first method
 NOTHING = "–"
 
@@ -26,7 +43,39 @@ TUNED = (
     "(`--half report`) gives a fairer comparison."
 )
 
+METHOD_CAPTIONS = {
+    "loss": "The loss of a cell against the prediction, for a target of 2: the squared error of a cell with the count "
+    "x, and the soft hinge of a cell without counts, which penalizes only predictions that are too high.",
+    "block": "Counts of the most common words with each other, and the counts of one block of the training: rows and "
+    "columns are distributed over the blocks in turn, so that each block has common and rare words alike.",
+}
+
 Svgs = Mapping[str, bytes]  # the figures by name, without those that could not be drawn
+
+
+def write_report(out: Path, results: Results, matrix: Path) -> None:
+    """Draw the figures and write all files; `matrix` is the matrix that the block figure shows."""
+    svgs = {}
+    for name, figure in _draw(results, matrix):
+        for kind in plots.FORMATS:
+            data = plots.draw_figure(figure, kind)
+            write_file(out / FIGURES / f"{name}.{kind}", data)
+            if kind == "svg":
+                svgs[name] = data
+
+    document = compose_report(results, svgs)
+    write_file(out / RESULTS, json.dumps(results.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
+    write_file(out / MARKDOWN, write_markdown(document).encode())
+    write_file(out / HTML, write_html(document).encode())
+
+
+def _draw(results: Results, matrix: Path) -> Iterator[tuple[str, Any]]:
+    if results.curves:
+        yield "frequency", plots.plot_frequency(results.curves)
+    if results.differences:
+        yield "differences", plots.plot_differences(results.differences, results.ours.name)
+    yield "loss", plots.plot_losses()
+    yield "block", plots.plot_block(open_matrix(matrix))
 
 
 def compose_report(results: Results, svgs: Svgs) -> Document:
@@ -37,11 +86,13 @@ def compose_report(results: Results, svgs: Svgs) -> Document:
         *_write_frequency(results, svgs),
         *_write_rare_words(results.rare),
         *_write_costs(results),
-        *_write_method(svgs),
+        Heading("How it works"),
+        *_pictures(svgs, METHOD_CAPTIONS),
         *_write_settings(results),
     ]
-    title = "Swivel: the paper's experiment"
-    return Document(title, f"{_describe_corpus(results.corpus)} {_describe_methods(results)}", tuple(blocks))
+    methods = ", ".join(f"`{method.name}`" for method in results.methods)
+    subtitle = f"{_describe_corpus(results.corpus)} Vectors of {results.ours.dim} dimensions by {methods}."
+    return Document("Swivel: the paper's experiment", subtitle, tuple(blocks))
 
 
 def _describe_corpus(corpus: Mapping[str, Any]) -> str:
@@ -52,9 +103,8 @@ def _describe_corpus(corpus: Mapping[str, Any]) -> str:
     return f"{text} in a vocabulary of {corpus['words']:,} words."
 
 
-def _describe_methods(results: Results) -> str:
-    names = ", ".join(f"`{method.name}`" for method in results.methods)
-    return f"Vectors of {results.ours.dim} dimensions by {names}."
+def _table_by_set(results: Results, rows: Iterable[tuple[Cell, ...]]) -> Table:
+    return Table(("", *(info.label for info in results.sets)), tuple(rows))
 
 
 def format_figure(figure: float | None) -> str:
@@ -93,33 +143,43 @@ def _write_table(results: Results) -> Iterator[Block]:
     if results.half != "report" and any(method.name == "default" for method in results.methods):
         yield Paragraph(TUNED)
 
-    header = ("", *(info.label for info in results.sets))
-    yield Table(header, tuple(_table_row(method, results) for method in results.methods))
-    yield _coverage(results)
+    rows = [
+        (Cell(method.name, method.about), *(_score_cell(method, info.name, results) for info in results.sets))
+        for method in results.methods
+    ]
+    yield _table_by_set(results, rows)
+
+    known = [
+        (Cell(method.name), *(Cell(f"{method.scores[info.name].known:,}") for info in results.sets))
+        for method in results.methods
+    ]
+    known.append((Cell("all items"), *(Cell(f"{info.total:,}") for info in results.sets)))
+    yield Details("Number of items of each set with known words only", (_table_by_set(results, known),))
+
     if len(results.methods) > 1:
-        yield _differences(results)
+        differences = [
+            (
+                Cell(f"{ours} − {method.name}"),
+                *(_difference_cell(method.comparisons.get(info.name)) for info in results.sets),
+            )
+            for method in results.methods[1:]
+        ]
+        note = Paragraph("Below each difference are its 95 % interval and the two-sided p-value.")
+        yield Details("Differences of the scores", (note, _table_by_set(results, differences)))
 
 
-def _table_row(method: MethodResult, results: Results) -> tuple[Cell, ...]:
-    cells = [Cell(method.name, method.about)]
-    for info in results.sets:
-        score = method.scores[info.name]
-        figure = score.mean
-        is_best = figure is not None and figure == results.best(info.name)
-        small = _below(score, results.ours.scores[info.name].known)
-        cells.append(Cell(format_figure(figure), small, is_best, _mark(method.comparisons.get(info.name))))
-    return tuple(cells)
-
-
-def _below(score: Score, known_to_ours: int) -> str:
-    """Return the note below a score: its interval, and the number of items if it differs from the first method's.
+def _score_cell(method: MethodResult, name: str, results: Results) -> Cell:
+    """Return the score on a set; below it its interval, and the number of items if it differs from the first method's.
 
     Without a score, the note gives the reason.
     """
+    score = method.scores[name]
     if score.figure is None:
-        return "no known items" if score.known == 0 else "too few known items"
-    items = f", {score.known:,} items" if score.known != known_to_ours else ""
-    return _range(score.interval) + items
+        return Cell(NOTHING, "no known items" if score.known == 0 else "too few known items")
+
+    items = f", {score.known:,} items" if score.known != results.ours.scores[name].known else ""
+    is_best = score.mean == results.best(name)
+    return Cell(format_figure(score.mean), _range(score.interval) + items, is_best, _mark(method.comparisons.get(name)))
 
 
 def _mark(comparison: Comparison | None) -> str:
@@ -131,26 +191,6 @@ def _mark(comparison: Comparison | None) -> str:
     if low > 0:
         return BELOW
     return ABOVE if high < 0 else ""
-
-
-def _coverage(results: Results) -> Details:
-    header = ("", *(info.label for info in results.sets))
-    rows = [
-        (Cell(method.name), *(Cell(f"{method.scores[info.name].known:,}") for info in results.sets))
-        for method in results.methods
-    ]
-    rows.append((Cell("all items"), *(Cell(f"{info.total:,}") for info in results.sets)))
-    return Details("Number of items of each set with known words only", (Table(header, tuple(rows)),))
-
-
-def _differences(results: Results) -> Details:
-    header = ("", *(info.label for info in results.sets))
-    rows = []
-    for method in results.methods[1:]:
-        comparisons = [method.comparisons.get(info.name) for info in results.sets]
-        rows.append((Cell(f"{results.ours.name} − {method.name}"), *map(_difference_cell, comparisons)))
-    note = "Below each difference are its 95 % interval and the two-sided p-value."
-    return Details("Differences of the scores", (Paragraph(note), Table(header, tuple(rows))))
 
 
 def _difference_cell(comparison: Comparison | None) -> Cell:
@@ -169,14 +209,12 @@ def _write_seeds(results: Results) -> Iterator[Block]:
         f"Swivel's recipes were trained with {results.seeds} seeds. The scores are means over the seeds, here with "
         "their standard deviation. Intervals and comparisons are those of the first seed."
     )
-
-    header = ("", *(info.label for info in results.sets))
     rows = [
         (Cell(method.name), *(_seed_cell(method.scores[info.name]) for info in results.sets))
         for method in results.methods
         if any(len(score.by_seed) > 1 for score in method.scores.values())
     ]
-    yield Table(header, tuple(rows))
+    yield _table_by_set(results, rows)
 
 
 def _seed_cell(score: Score) -> Cell:
@@ -191,26 +229,22 @@ def _write_frequency(results: Results, svgs: Svgs) -> Iterator[Block]:
         return
 
     buckets = len(results.curves[0].points)
-    yield from _picture(
-        svgs,
-        "frequency",
-        "Accuracy of analogies (all analogy sets together) against the mean frequency of the four words of a question, "
-        f"in {buckets} buckets of at least 100 questions; bands are 95 % bootstrap intervals.",
-    )
-    yield from _picture(
-        svgs,
-        "differences",
-        f"The accuracy of `{results.ours.name}` minus that of each other method, per bucket, with paired 95 % "
-        "intervals. Blue: above 0; orange: below 0; gray: the interval contains 0.",
-    )
+    captions = {
+        "frequency": "Accuracy of analogies (all analogy sets together) against the mean frequency of the four words "
+        f"of a question, in {buckets} buckets of at least 100 questions; bands are 95 % bootstrap intervals.",
+        "differences": f"The accuracy of `{results.ours.name}` minus that of each other method, per bucket, with "
+        "paired 95 % intervals. Blue: above 0; orange: below 0; gray: the interval contains 0.",
+    }
+    yield from _pictures(svgs, captions)
 
 
-def _picture(svgs: Svgs, name: str, caption: str) -> Iterator[Block]:
-    if name in svgs:
-        yield Picture(name, caption, svgs[name])
+def _pictures(svgs: Svgs, captions: Mapping[str, str]) -> Iterator[Block]:
+    for name, caption in captions.items():
+        if name in svgs:
+            yield Picture(name, caption, svgs[name])
 
 
-def _write_rare_words(rare: RareWords) -> Iterator[Block]:
+def _write_rare_words(rare: plots.RareWords) -> Iterator[Block]:
     yield Heading("Very rare words")
     if not rare.words:
         yield Paragraph("The vocabulary has no rare words to show.")
@@ -223,8 +257,8 @@ def _write_rare_words(rare: RareWords) -> Iterator[Block]:
     rows: list[tuple[Cell, ...]] = []
     for index, (word, count) in enumerate(zip(rare.words, rare.counts, strict=True)):
         word_cell = Cell(word, f"seen {count:,} times")
-        for method, neighbours in rare.neighbours.items():
-            nearest = ", ".join(neighbours[index]) or "unknown, or without neighbors"
+        for method, neighbors in rare.neighbors.items():
+            nearest = ", ".join(neighbors[index]) or "unknown, or without neighbors"
             rows.append((word_cell, Cell(method), Cell(nearest)))
             word_cell = Cell("")  # The word is shown in its first row only.
 
@@ -256,38 +290,9 @@ def _cost_cell(cost: Cost | None) -> Cell:
     return Cell(f"{cost.seconds:,.1f} s", memory + attempts)
 
 
-def _write_method(svgs: Svgs) -> Iterator[Block]:
-    yield Heading("How it works")
-    yield from _picture(
-        svgs,
-        "loss",
-        "The loss of a cell against the prediction, for a target of 2: the squared error of a cell with the count x, "
-        "and the soft hinge of a cell without counts, which penalizes only predictions that are too high.",
-    )
-    yield from _picture(
-        svgs,
-        "block",
-        "Counts of the most common words with each other, and the counts of one block of the training: rows and "
-        "columns are distributed over the blocks in turn, so that each block has common and rare words alike.",
-    )
-
-
 def _write_settings(results: Results) -> Iterator[Block]:
     yield Heading("Settings, versions, machine")
     for method in results.methods:
-        yield Details(f"{method.name}: {method.about}", (_facts_table(method.settings),))
-    yield Details("Corpus", (_facts_table(results.corpus),))
-    yield Details("Machine and versions", (_facts_table(results.machine),))
-
-
-def _facts_table(facts: Mapping[str, Any]) -> Table:
-    rows = tuple((Cell(name), Cell(text)) for name, text in _flatten(facts))
-    return Table(("", ""), rows, is_text=True)
-
-
-def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, say_value(value)
+        yield Details(f"{method.name}: {method.about}", (facts_table(method.settings),))
+    yield Details("Corpus", (facts_table(results.corpus),))
+    yield Details("Machine and versions", (facts_table(results.machine),))

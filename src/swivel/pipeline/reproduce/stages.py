@@ -10,27 +10,29 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from swivel.errors import DamagedFolder, clear_errors
-from swivel.pipeline.reproduce.subprocess import Measure, Runner, SubprocessJob
+from swivel.pipeline.reproduce.subprocess import Job, Measure, Runner
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, fingerprint, one_line, seal, unseal, write_file
 
 MEASURES = "measures.json"
 
 
-class StageJob(SubprocessJob, Protocol):
-    """A job that writes a folder; `resumes` is whether it continues after an interruption or starts again."""
+@dataclass(frozen=True, slots=True)
+class StageJob:
+    """A call that writes the folder `out`.
 
-    resumes: ClassVar[bool]
+    `provenance` has the settings and inputs that the folder depends on. `run` is a function with its arguments
+    (`functools.partial`), because it may be called in another process. `resumes` is whether it continues after an
+    interruption or starts again.
+    """
 
-    @property
-    def out(self) -> Path:
-        """The folder that the job writes."""
-
-    def provenance(self) -> Mapping[str, Any]:
-        """Return the settings and inputs that the result depends on."""
+    out: Path
+    provenance: Mapping[str, Any]
+    run: Job
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Stages:
     def do(self, name: str, job: StageJob) -> Path:
         """Run a stage unless it is finished, and return its folder."""
         stamp_before = _stamp(job.out)
-        record = Record(fingerprint(job.provenance()))
+        record = Record(fingerprint(job.provenance))
         saved = self.records.get(name)
         if saved is not None and saved.identity == record.identity and not self.options.overwrite:
             if saved.is_finished and stamp_before is not None:
@@ -90,7 +92,7 @@ class Stages:
 
         started = time.perf_counter()
         try:
-            measure = self.runner(job, self.options)
+            measure = self.runner(job.run, self.options)
         except BaseException:  # An interrupted attempt counts, too.
             stamp = _stamp(job.out)
             if stamp is None or stamp != stamp_before:

@@ -13,27 +13,20 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from swivel.errors import TrainingError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, Task
-from swivel.runtime.signals import StopRequest, leave_in_time, stop_on_signals
+from swivel.runtime.progress import Progress, SilentProgress, Task
+from swivel.runtime.signals import StopRequest, exit_with_parent, leave_in_time, stop_on_signals
 
 _POLL_SECONDS = 0.1
 _KILLED = -9  # SIGKILL, usually sent by the kernel because memory ran out
-
-
-class SubprocessJob(Protocol):
-    """A job that can be pickled and run in another process."""
-
-    def run(self, options: RunOptions) -> None:
-        """Run the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +37,18 @@ class Measure:
     peak_bytes: int | None = None
 
 
-Runner = Callable[[SubprocessJob, RunOptions], Measure]
+Job = Callable[..., object]  # called with `options`; it must be possible to pickle it
+Runner = Callable[[Job, RunOptions], Measure]
 
 
-def run_here(job: SubprocessJob, options: RunOptions) -> Measure:
+def run_here(job: Job, options: RunOptions) -> Measure:
     """Run a job in this process; its memory is not measured."""
     started = time.perf_counter()
-    job.run(options)
+    job(options=options)
     return Measure(time.perf_counter() - started)
 
 
-def run_in_process(job: SubprocessJob, options: RunOptions) -> Measure:
+def run_in_process(job: Job, options: RunOptions) -> Measure:
     """Run a job in a new process and return its time and peak memory.
 
     Errors of the job are raised in this process.
@@ -77,7 +71,7 @@ def run_in_process(job: SubprocessJob, options: RunOptions) -> Measure:
         sender.close()  # Only the child holds it now, so that `recv` raises EOFError when the child ends.
 
         try:
-            measure = _Relay(receiver, process, options.progress).listen(should_stop)
+            measure = _listen(receiver, process, options.progress, should_stop)
         finally:
             process.join(5)
             if process.is_alive():
@@ -85,7 +79,10 @@ def run_in_process(job: SubprocessJob, options: RunOptions) -> Measure:
             process.join()
 
     if measure is None:
-        raise _describe_exit(process.exitcode)
+        message = f"the process of this stage ended with status {process.exitcode}"
+        if process.exitcode == _KILLED:
+            message += "; memory probably ran out: pass a smaller memory, max_size or dim"
+        raise TrainingError(message)
     return measure
 
 
@@ -108,61 +105,43 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _describe_exit(status: int | None) -> TrainingError:
-    message = f"the process of this stage ended with status {status}"
-    if status == _KILLED:
-        message += "; memory probably ran out: pass a smaller memory, max_size or dim"
-    return TrainingError(message)
+def _listen(connection: Connection, process: Any, progress: Progress, should_stop: StopRequest) -> Measure | None:
+    """Forward the progress of the job, and return its measure or raise its error; None if its process ended early."""
+    tasks: dict[int, Task] = {}  # open tasks, by their number in the job
+    is_terminated = False
+    try:
+        while True:
+            if should_stop() and not is_terminated:
+                process.terminate()
+                is_terminated = True
 
+            # Poll with a timeout, because a signal does not interrupt `recv`.
+            if not connection.poll(_POLL_SECONDS):
+                continue
 
-class _Relay:
-    """The parent's end of the pipe: forwards the progress of the job to `progress`."""
-
-    def __init__(self, connection: Connection, process: Any, progress: Progress) -> None:
-        self.connection = connection
-        self.process = process
-        self.progress = progress
-        self._tasks: dict[int, Task] = {}  # open tasks, by their number in the job
-
-    def listen(self, should_stop: StopRequest) -> Measure | None:
-        """Return the measure of the job, None if its process ended early; raise the error of the job."""
-        is_terminated = False
-        try:
-            while True:
-                if should_stop() and not is_terminated:
-                    self.process.terminate()
-                    is_terminated = True
-
-                # Poll with a timeout, because a signal does not interrupt `recv`.
-                if not self.connection.poll(_POLL_SECONDS):
-                    continue
-
-                kind, *values = self.connection.recv()
-                if kind == "done":
-                    return Measure(*values)
-                if kind == "failed":
+            match connection.recv():
+                case "done", seconds, peak_bytes:
+                    return Measure(seconds, peak_bytes)
+                case "failed", error:
                     should_stop.raise_if_set()
-                    raise values[0]
-                self._forward(kind, *values)
-        except EOFError:
-            return None
-        finally:
-            for number in list(self._tasks):
-                self._forward("end", number)
-
-    def _forward(self, kind: str, *values: Any) -> None:
-        if kind == "message":
-            self.progress.message(*values)
-        elif kind == "begin":
-            self._tasks[values[0]] = self.progress.begin(*values[1:])
-        elif kind == "advance":
-            self._tasks[values[0]].advance(*values[1:])
-        else:
-            self.progress.end(self._tasks.pop(values[0]))
+                    raise error
+                case "message", text:
+                    progress.message(text)
+                case "begin", number, *description:
+                    tasks[number] = progress.begin(*description)
+                case "advance", number, *amount:
+                    tasks[number].advance(*amount)
+                case "end", number:
+                    progress.end(tasks.pop(number))
+    except EOFError:
+        return None
+    finally:
+        for task in tasks.values():
+            progress.end(task)
 
 
-class _Reports:
-    """The job's end of the pipe: a Progress that sends its events to the parent."""
+class _PipeProgress(SilentProgress):
+    """Progress that sends its events to the parent, except curves, which the report of an experiment does not have."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -176,7 +155,7 @@ class _Reports:
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         self._begun += 1
         self.send("begin", self._begun, job, total, unit)
-        return _ReportedTask(self, self._begun)
+        return _PipeTask(self, self._begun)
 
     def end(self, task: Any) -> None:
         self.send("end", task.number)
@@ -184,51 +163,40 @@ class _Reports:
     def message(self, text: str) -> None:
         self.send("message", text)
 
-    def measure(self, step: int, values: Mapping[str, float]) -> None:
-        pass  # The report of an experiment has no training curves.
-
 
 @dataclass(frozen=True, slots=True)
-class _ReportedTask:
-    reports: _Reports
+class _PipeTask:
+    progress: _PipeProgress
     number: int
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        self.reports.send("advance", self.number, amount, note)
+        self.progress.send("advance", self.number, amount, note)
 
 
-def _work(connection: Connection, job: SubprocessJob, job_options: dict[str, Any]) -> None:
+def _work(connection: Connection, job: Job, job_options: dict[str, Any]) -> None:
     """Run a job and send its measure or its error: the main function of the new process."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    reports = _Reports(connection)
+    exit_with_parent()  # A job that waits for its threads (gensim) would never notice that the parent has ended.
+    progress = _PipeProgress(connection)
     started = time.perf_counter()
     try:
         with leave_in_time(lambda number: None):
-            job.run(RunOptions(**job_options, progress=reports))
-        reports.send("done", time.perf_counter() - started, peak_memory())
+            job(options=RunOptions(**job_options, progress=progress))
+        progress.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:
         pass  # The parent has ended, and the result is not needed.
     except BaseException as error:
         error.add_note(traceback.format_exc())
         with contextlib.suppress(BrokenPipeError):
-            _send_error(reports, error)
+            _send_error(progress, error)
         if isinstance(error, SystemExit):  # Terminated: exit at once, because unloading libraries takes seconds.
             os._exit(128 + signal.SIGTERM)
 
 
-def _exit_with_parent() -> None:
-    """Exit this process when the parent has ended; a job that waits for its threads (gensim) would never notice."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _send_error(reports: _Reports, error: BaseException) -> None:
+def _send_error(progress: _PipeProgress, error: BaseException) -> None:
     try:
-        reports.send("failed", error)
+        progress.send("failed", error)
     except (TypeError, AttributeError, ValueError):  # The error cannot be pickled.
-        reports.send("failed", RuntimeError(f"{type(error).__name__}: {error}"))
+        progress.send("failed", RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def peak_memory() -> int | None:

@@ -4,16 +4,16 @@ The `plot_...` functions return matplotlib Figures, which `save_figure` writes t
 is imported when a figure is drawn. pyplot and its global state are not used.
 """
 
+from swivel.evaluation import Point
 from swivel.reports.plots.block import plot_block
-from swivel.reports.plots.frequency import Curve, Point, plot_differences, plot_frequency
+from swivel.reports.plots.frequency import Curve, make_curves, plot_differences, plot_frequency
 from swivel.reports.plots.loss_function import plot_losses
-from swivel.reports.plots.rare_words import PAPER_WORDS, RareWords, choose_rare_words, find_rare_neighbours
+from swivel.reports.plots.rare_words import RareWords, choose_rare_words, find_rare_neighbors
 from swivel.reports.plots.style import FORMATS, draw_figure, save_figure
 from swivel.reports.plots.training_run import EpochLoss, FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
 
 __all__ = [
     "FORMATS",
-    "PAPER_WORDS",
     "Curve",
     "FitBucket",
     "NormBucket",
@@ -23,7 +23,8 @@ __all__ = [
     "RareWords",
     "choose_rare_words",
     "draw_figure",
-    "find_rare_neighbours",
+    "find_rare_neighbors",
+    "make_curves",
     "plot_block",
     "plot_differences",
     "plot_fit",

@@ -6,7 +6,7 @@ an interleaved block of the same size, which contains common and rare words alik
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,19 +43,14 @@ def frequency_corner(matrix: Matrix, rows: int, columns: int) -> NDArray[np.floa
             piece = corner[i :: matrix.row_blocks, j :: matrix.column_blocks]
             cells = matrix.cells(i, j)
             if cells.mirrored:
-                _fill(piece.T, cells)
-            else:
-                _fill(piece, cells)
+                piece = piece.T
+
+            # Positions are sorted, so the cells of the first rows come first.
+            kept = cells.positions[: np.searchsorted(cells.positions, np.uint32(len(piece) << 16))]
+            inside = np.flatnonzero((kept & 0xFFFF) < piece.shape[1])
+            piece[kept[inside] >> 16, kept[inside] & 0xFFFF] = cells.counts[inside]
 
     return corner
-
-
-def _fill(piece: NDArray[np.float64], cells: Any) -> None:
-    """Copy the cells of a block that fit into `piece`, a view of a dense array."""
-    # Positions are sorted, so the cells of the first rows come first.
-    kept = cells.positions[: np.searchsorted(cells.positions, np.uint32(len(piece) << 16))]
-    inside = np.flatnonzero((kept & 0xFFFF) < piece.shape[1])
-    piece[kept[inside] >> 16, kept[inside] & 0xFFFF] = cells.counts[inside]
 
 
 def shrink(picture: NDArray[np.float64], max_pixels: int) -> NDArray[np.float64]:

@@ -1,18 +1,22 @@
 """Figures of analogy accuracy against word frequency: one curve per method, and differences between methods.
 
-`frequency_buckets` computes the curves.
+`evaluation.by_frequency` defines the buckets, which are the points of the curves.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from swivel.errors import ConfigError
+from swivel.evaluation import AnalogyResult
+from swivel.evaluation.by_frequency import Counts, Point, bucket_by_frequency, compare_buckets
 from swivel.reports.plots.style import (
-    COLOURS,
+    COLORS,
     FAINT,
     INK,
     PAPER,
@@ -33,27 +37,37 @@ _PANELS_PER_ROW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One bucket of questions: log10 of the mean frequency, an accuracy or difference, and its 95 % interval."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    questions: int
-
-    @property
-    def verdict(self) -> int:
-        """Sign of a significant difference: 1 if the whole interval is above 0, -1 if it is below, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Curve:
     """The points of one method, in order of increasing frequency."""
 
     name: str
     points: tuple[Point, ...]
+
+
+def _join_analogies(results: Sequence[AnalogyResult]) -> AnalogyResult:
+    """Return the results of several analogy sets as one result, as the paper does with Google's and MSR's."""
+    return replace(
+        results[0],
+        name=" + ".join(result.name for result in results),
+        is_right=np.concatenate([result.is_right for result in results]),
+        is_known=np.concatenate([result.is_known for result in results]),
+        items=tuple(question for result in results for question in result.items),
+    )
+
+
+def make_curves(methods: Mapping[str, Sequence[AnalogyResult]], counts: Counts) -> tuple[tuple[Curve, ...], ...]:
+    """Return one curve of accuracy per method, and the differences of the first method from each other one.
+
+    All methods must have answered the same questions. Both tuples are empty if there are too few questions.
+    """
+    joined = {name: _join_analogies(results) for name, results in methods.items() if results}
+    curves = [Curve(name, bucket_by_frequency(result, counts)) for name, result in joined.items()]
+    if not curves or not curves[0].points:
+        return (), ()
+
+    (_, first), *others = joined.items()
+    differences = [Curve(name, compare_buckets(first, result, counts)) for name, result in others]
+    return tuple(curves), tuple(differences)
 
 
 @in_style
@@ -71,7 +85,7 @@ def plot_frequency(curves: Sequence[Curve]) -> Figure:
 
     for index, curve in reversed(list(enumerate(curves))):  # The first curve is drawn last, above the others.
         is_first = index == 0
-        color = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         x = [point.x for point in curve.points]
         y = [point.y for point in curve.points]
         low = [point.low for point in curve.points]
@@ -110,7 +124,7 @@ def _label_curves(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
     right = max(end.x for end in ends)
 
     for index, (curve, end, height) in enumerate(zip(curves, ends, heights, strict=True)):
-        label_end(axes, right, end.y, curve.name, COLOURS[index % len(COLOURS)], shift=height - end.y * scale)
+        label_end(axes, right, end.y, curve.name, COLORS[index % len(COLORS)], shift=height - end.y * scale)
 
 
 @in_style
@@ -144,7 +158,7 @@ def plot_differences(curves: Sequence[Curve], ours: str) -> Figure:
 
 def _draw_differences(axes: Axes, curve: Curve) -> None:
     axes.axhline(0, color=FAINT, linewidth=0.8)
-    for verdict, color, fill in ((1, COLOURS[0], COLOURS[0]), (0, FAINT, PAPER), (-1, COLOURS[1], COLOURS[1])):
+    for verdict, color, fill in ((1, COLORS[0], COLORS[0]), (0, FAINT, PAPER), (-1, COLORS[1], COLORS[1])):
         points = [point for point in curve.points if point.verdict == verdict]
         if points:
             x = [point.x for point in points]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,15 +21,7 @@ class RareWords:
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
-    neighbours: Mapping[str, tuple[tuple[str, ...], ...]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists and dictionaries, for JSON."""
-        return {
-            "words": list(self.words),
-            "counts": list(self.counts),
-            "neighbours": {name: [list(tokens) for tokens in rows] for name, rows in self.neighbours.items()},
-        }
+    neighbors: Mapping[str, tuple[tuple[str, ...], ...]]
 
 
 def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, ...]:
@@ -44,7 +35,7 @@ def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, .
     known = tuple(word for word in PAPER_WORDS if word in vocabulary)
 
     rare = vocabulary.tokens[int(len(vocabulary) * (1 - RAREST)) :]
-    candidates = [word for word in rare if word not in known and word.isalpha() and word == word.lower()]
+    candidates = [word for word in rare if word not in known and is_plain_word(word)]
     candidates = [word for word in candidates if len(word) >= MIN_LETTERS] or candidates
     if not candidates:
         return known
@@ -53,30 +44,22 @@ def choose_rare_words(vocabulary: Vocabulary, *, count: int = 4) -> tuple[str, .
     return known + tuple(candidates[position] for position in np.unique(positions))
 
 
-def find_rare_neighbours(
+def is_plain_word(word: str, min_letters: int = 1) -> bool:
+    """Return whether a word has only lower-case letters, and at least `min_letters` of them."""
+    return len(word) >= min_letters and word.isalpha() and word == word.lower()
+
+
+def find_rare_neighbors(
     methods: Mapping[str, Vectors], words: Sequence[str], counts: Vocabulary, *, count: int = 6
 ) -> RareWords:
-    """Return the nearest neighbors of words in the vectors of each method.
+    """Return the `count` nearest neighbors of words in the vectors of each method.
 
-    Parameters
-    ----------
-    methods : mapping of str to Vectors
-        The vectors by the name of their method.
-    words : sequence of str
-        Words of `counts`.
-    counts : Vocabulary
-        The vocabulary of the text, with the counts shown beside the words.
-    count : int
-        Number of neighbors per word.
-
-    Returns
-    -------
-    RareWords
+    The words must be in `counts`, the vocabulary of the text, whose counts are shown beside them.
     """
-    neighbours = {}
+    neighbors = {}
     for name, vectors in methods.items():
         rows = [vectors.nearest(word, count=count) if word in vectors else [] for word in words]
-        neighbours[name] = tuple(tuple(neighbour.token for neighbour in row) for row in rows)
+        neighbors[name] = tuple(tuple(neighbor.token for neighbor in row) for row in rows)
 
     word_counts = tuple(int(counts.counts[counts.id(word)]) for word in words)
-    return RareWords(tuple(words), word_counts, neighbours)
+    return RareWords(tuple(words), word_counts, neighbors)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import numpy as np
+
 from swivel.errors import ConfigError, missing_extra
 from swivel.storage import write_file
 
@@ -22,7 +24,7 @@ Arguments = ParamSpec("Arguments")
 
 # The palette of Okabe and Ito for color-blind readers, without its yellow, which is too light for lines on white.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY)
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY)
 INK, FAINT, PAPER = "#1b1b1d", "#8a8a90", "#ffffff"
 FORMATS = ("png", "svg")
 DOTS_PER_INCH = 200
@@ -90,30 +92,14 @@ def spread_labels(heights: list[float], min_distance: float) -> list[float]:
     >>> spread_labels([0.0, 0.1, 5.0], 1.0)
     [-0.45, 0.55, 5.0]
     """
-    order = sorted(range(len(heights)), key=lambda label: heights[label])
+    from scipy.optimize import isotonic_regression
 
-    # Merge a group with the one below it until no two groups overlap.
-    groups: list[list[int]] = []
-    for label in order:
-        groups.append([label])
-        while len(groups) > 1:
-            below_top = _lowest(groups[-2], heights, min_distance) + min_distance * (len(groups[-2]) - 1)
-            if _lowest(groups[-1], heights, min_distance) >= below_top + min_distance:
-                break
-            last = groups.pop()
-            groups[-1] += last
-
-    placed = list(heights)
-    for group in groups:
-        start = _lowest(group, heights, min_distance)
-        for index, label in enumerate(group):
-            placed[label] = round(start + index * min_distance, 6)
-    return placed
-
-
-def _lowest(group: list[int], heights: list[float], min_distance: float) -> float:
-    """Return the height of the lowest label of a group."""
-    return sum(heights[label] for label in group) / len(group) - min_distance * (len(group) - 1) / 2
+    # Minus the distances between them, the labels only have to ascend: this is isotonic regression.
+    order = np.argsort(heights, kind="stable")
+    distances = min_distance * np.arange(len(heights))
+    placed = np.empty(len(heights))
+    placed[order] = isotonic_regression(np.array(heights)[order] - distances).x + distances
+    return [round(height, 6) for height in placed.tolist()]
 
 
 def short_number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The interface between the training loop and a backend.
+"""The interface between the training loop and a backend, and base classes of backends.
 
 A backend works on arrays, not on files. It copies the parameters, runs steps, and returns their losses and the
 parameters. `swivel.training.backends.create_backend` creates one.
@@ -14,52 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.counts.matrix import BlockCells, MatrixCells
 from swivel.training.objective import Loss, Objective
 from swivel.training.zero_sampling import ZeroSampling
-
-
-class ObservedCells(Protocol):
-    """The observed cells of one block."""
-
-    @property
-    def positions(self) -> NDArray[np.uint32]:
-        """Local row << 16 | local column, ascending."""
-
-    @property
-    def counts(self) -> NDArray[np.float32]:
-        """Count of each cell, in the order of `positions`."""
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether rows and columns are swapped in `positions`."""
-
-
-class StoredCells(Protocol):
-    """All observed cells of a matrix in their on-disk order, for backends that build their own layout.
-
-    Shard (i, j), at index `i * column_blocks + j` of `offsets`, contains rows i, i + row_blocks, ... and columns
-    j, j + column_blocks, ... For a symmetric matrix only the shards with i <= j are stored; those with i = j are
-    complete.
-    """
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """Number of row blocks and of column blocks."""
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the shards below the diagonal are left out."""
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """First cell of each shard, and the number of cells."""
-
-    @property
-    def positions(self) -> NDArray[np.uint32]:
-        """Local row << 16 | local column."""
-
-    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        """Return the counts of the cells from `first` up to, not including, `last`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +31,10 @@ class ParameterBlock:
         """Return rows `start` to `stop`; the arrays are views."""
         return ParameterBlock(self.vectors[start:stop], self.accumulators[start:stop], self.offsets[start:stop])
 
+    def map(self, function: Callable[[Any], Any]) -> ParameterBlock:
+        """Return a block with the results of `function` for each array."""
+        return ParameterBlock(function(self.vectors), function(self.accumulators), function(self.offsets))
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -84,6 +45,7 @@ class Gradients:
     columns: NDArray[np.float32]
 
 
+Sides = tuple[ParameterBlock, ParameterBlock]  # rows and columns
 Starts = tuple[Sequence[int] | NDArray[np.int64], Sequence[int] | NDArray[np.int64]]
 
 
@@ -92,7 +54,7 @@ class Step:
     """One block to train."""
 
     block: tuple[int, int]
-    load: Callable[[], ObservedCells]
+    load: Callable[[], BlockCells]
     learning_rate: float
     seed: tuple[int, ...]
 
@@ -108,104 +70,12 @@ class DeviceLoad:
     is_halved: bool = False  # whether blocks below the diagonal are read from those above it
 
 
-class PendingSteps(Protocol):
+@dataclass(frozen=True, slots=True)
+class PendingSteps:
     """Steps that were started and may still be running."""
 
-    @property
-    def steps(self) -> int:
-        """Number of steps that were started; available without waiting."""
-
-    def losses(self) -> list[Loss]:
-        """Wait for the steps and return the loss of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedSteps:
-    """Steps that have ended."""
-
-    step_losses: list[Loss]
-
-    @property
-    def steps(self) -> int:
-        """Number of steps that were run."""
-        return len(self.step_losses)
-
-    def losses(self) -> list[Loss]:
-        """Return the loss of each step."""
-        return self.step_losses
-
-
-class HeldParameters:
-    """Base class of backends that keep the parameters of every block in separate arrays."""
-
-    builds_layout = False
-    _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
-
-    def take(self, cells: StoredCells) -> None:
-        """Do nothing: every step loads its own cells."""
-
-    def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Do nothing: all parameters are in memory."""
-
-    def put(self, array: NDArray[Any]) -> Any:
-        """Return a copy of a host array as the backend's array type."""
-        raise NotImplementedError
-
-    def get(self, array: Any) -> NDArray[Any]:
-        """Return an array of the backend's type as a host array, in the backend's precision."""
-        raise NotImplementedError
-
-    def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
-        """Copy the parameters, which are in block order; `starts` has the first row of each block, and the end."""
-        self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
-
-    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> list[ParameterBlock]:
-        return [self._put_side(side.part(int(start), int(stop))) for start, stop in pairwise(starts)]
-
-    def _put_side(self, side: ParameterBlock) -> ParameterBlock:
-        return ParameterBlock(self.put(side.vectors), self.put(side.accumulators), self.put(side.offsets))
-
-    def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
-        """Return the parameters as host arrays."""
-        rows, columns = self._blocks
-        return self._join(rows), self._join(columns)
-
-    def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
-        return ParameterBlock(
-            np.concatenate([self.get(block.vectors) for block in blocks]),
-            np.concatenate([self.get(block.accumulators) for block in blocks]),
-            np.concatenate([self.get(block.offsets) for block in blocks]),
-        )
-
-    def is_finite(self) -> bool:
-        """Return whether every vector and accumulator is finite."""
-        blocks = [*self._blocks[0], *self._blocks[1]]
-        return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
-
-    def get_block(self, side: int, block: int) -> ParameterBlock:
-        """Return the arrays, not copies, of a block of rows (side 0) or columns (side 1)."""
-        return self._blocks[side][block]
-
-    def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
-        """Replace the parameters of a block by copies of `values`."""
-        self._blocks[side][block] = self._put_side(values)
-
-    def open_step(self, step: Step) -> tuple[ObservedCells, ParameterBlock, ParameterBlock]:
-        """Return the cells of a step and the two sides in the order of the cells' positions.
-
-        A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
-        is the same.
-        """
-        rows = self.get_block(0, step.block[0])
-        columns = self.get_block(1, step.block[1])
-        cells = step.load()
-        return (cells, columns, rows) if cells.mirrored else (cells, rows, columns)
-
-
-def _is_finite(array: Any) -> bool:
-    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
-    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
-    return bool(flags.all())
+    steps: int  # number of steps that were started
+    losses: Callable[[], list[Loss]]  # waits for the steps and returns the loss of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +91,21 @@ class Backend(Protocol):
     """Runs training steps on one device."""
 
     name: str
-    builds_layout: bool  # True: `take` lays out all stored cells; False: every step loads its own cells
+    builds_layout: bool = False  # True: `take` lays out all stored cells; False: every step loads its own cells
 
     def describe(self) -> str:
         """Return a short description for messages and reports: backend, device, dtype."""
 
-    def take(self, cells: StoredCells) -> None:
-        """Lay out the cells of the whole matrix. Call it after `hold`, if `builds_layout` is true."""
+    def take(self, cells: MatrixCells) -> None:
+        """Lay out the cells of the whole matrix, if `builds_layout` is true. It is called after `hold`."""
+        return  # nothing to do by default
 
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters, which are in block order; `starts` has the first row of each block, and the end."""
 
     def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Pass the next blocks in their order, so that the backend can prefetch them; the order may still change."""
+        """Prefetch parameters if necessary: these are the next blocks in their order, which may still change."""
+        return  # nothing to do by default
 
     def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Start steps that share no parameters, and return a handle to their losses.
@@ -243,7 +115,7 @@ class Backend(Protocol):
         requested later.
         """
 
-    def fetch(self) -> tuple[ParameterBlock, ParameterBlock]:
+    def fetch(self) -> Sides:
         """Return the parameters after all steps so far as host arrays, in the backend's precision."""
 
     def is_finite(self) -> bool:
@@ -263,15 +135,121 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Release threads and memory."""
+        """Release threads and memory, if there are any."""
+        return  # nothing to do by default
 
 
-def run_in_turn(run: Callable[[Step], Loss], steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
-    """Run steps one after the other until `should_stop` returns true."""
-    losses: list[Loss] = []
-    for step in steps:
-        if should_stop():
-            break
-        losses.append(run(step))
+class HeldParameters(Backend):
+    """Base class of backends that keep the parameters of every block in separate arrays."""
 
-    return FinishedSteps(losses)
+    _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
+
+    def put(self, array: NDArray[Any]) -> Any:
+        """Return a copy of a host array as the backend's array type."""
+        raise NotImplementedError
+
+    def get(self, array: Any) -> NDArray[Any]:
+        """Return an array of the backend's type as a host array, in the backend's precision."""
+        raise NotImplementedError
+
+    def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
+        """Copy the parameters of every block."""
+        self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
+
+    def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> list[ParameterBlock]:
+        return [side.part(int(start), int(stop)).map(self.put) for start, stop in pairwise(starts)]
+
+    def fetch(self) -> Sides:
+        """Return the parameters of all blocks, joined."""
+        rows, columns = self._blocks
+        return self._join(rows), self._join(columns)
+
+    def _join(self, blocks: list[ParameterBlock]) -> ParameterBlock:
+        return ParameterBlock(
+            np.concatenate([self.get(block.vectors) for block in blocks]),
+            np.concatenate([self.get(block.accumulators) for block in blocks]),
+            np.concatenate([self.get(block.offsets) for block in blocks]),
+        )
+
+    def is_finite(self) -> bool:
+        """Return whether every vector and accumulator is finite."""
+        blocks = [*self._blocks[0], *self._blocks[1]]
+        return all(_is_finite(block.vectors) and _is_finite(block.accumulators) for block in blocks)
+
+    def get_block(self, side: int, block: int) -> ParameterBlock:
+        """Return the arrays of a block, not copies."""
+        return self._blocks[side][block]
+
+    def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
+        """Replace the parameters of a block by copies of `values`."""
+        self._blocks[side][block] = values.map(self.put)
+
+    def open_step(self, step: Step) -> tuple[BlockCells, Sides]:
+        """Return the cells of a step and the two sides in the order of the cells' positions.
+
+        A mirrored block is trained with the two sides swapped. The loss is symmetric in rows and columns, so the step
+        is the same.
+        """
+        rows = self.get_block(0, step.block[0])
+        columns = self.get_block(1, step.block[1])
+        cells = step.load()
+        return cells, (columns, rows) if cells.mirrored else (rows, columns)
+
+
+def _is_finite(array: Any) -> bool:
+    """Return whether all values of a NumPy array or torch tensor are finite, computed on the array's device."""
+    flags = np.isfinite(array) if isinstance(array, np.ndarray) else array.isfinite()
+    return bool(flags.all())
+
+
+class ArrayBackend(HeldParameters):
+    """Base class of backends that compute the gradients of a step as arrays and then apply Adagrad."""
+
+    settings: StepSettings
+
+    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss of a block and its gradients, summed over the cells, without weight decay.
+
+        The two sides are in the order of the cells' positions.
+        """
+        raise NotImplementedError
+
+    def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
+        """Apply one Adagrad update in place."""
+        raise NotImplementedError
+
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
+        """Run steps one after the other until `should_stop` returns true."""
+        losses: list[Loss] = []
+        for step in steps:
+            if should_stop():
+                break
+
+            cells, sides = self.open_step(step)
+            loss, *gradients = self._mean_gradients(cells, sides, step.seed)
+            for side, gradient in zip(sides, gradients, strict=True):
+                self.update(side, gradient, step.learning_rate)
+            losses.append(loss)
+
+        return PendingSteps(len(losses), lambda: losses)
+
+    def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
+        """Return the loss and the gradients of a step at the given vectors; the held parameters do not change."""
+        cells = step.load()
+        given = (columns, rows) if cells.mirrored else (rows, columns)
+        first, second = (ParameterBlock(self.put(side.vectors), None, self.put(side.offsets)) for side in given)
+        loss, *found = self._mean_gradients(cells, (first, second), step.seed)
+
+        gradients = [np.asarray(self.get(gradient), np.float32) for gradient in found]
+        if cells.mirrored:
+            gradients.reverse()
+        return Gradients(loss, *gradients)
+
+    def _mean_gradients(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss and the gradients that Adagrad applies: means over the other side, plus weight decay."""
+        rows, columns = sides
+        loss, row_sums, column_sums = self.compute(cells, sides, seed)
+        weight_decay = self.settings.weight_decay
+        row_gradient = row_sums / len(columns.vectors) + weight_decay * rows.vectors
+        column_gradient = column_sums / len(rows.vectors) + weight_decay * columns.vectors
+        return loss, row_gradient, column_gradient

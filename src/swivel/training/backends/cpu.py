@@ -10,20 +10,20 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts import BlockCells
 from swivel.training.backends import cpu_kernels as kernels
 from swivel.training.backends.base import (
-    FinishedSteps,
     Gradients,
     HeldParameters,
-    ObservedCells,
     ParameterBlock,
+    PendingSteps,
+    Sides,
     Step,
     StepSettings,
 )
@@ -37,18 +37,7 @@ MAX_PRODUCT_ROWS = 1024
 MAX_CONFIDENCE = float(np.finfo(np.float32).max)
 MAX_LOG_COUNT = 1e4
 
-
-_Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The columns that a band samples."""
-
-    vectors: NDArray[np.float32]
-    offsets: NDArray[np.float32]
-    places: NDArray[np.int64]  # index of each column of the block among the sampled ones, or -1
-    weights: NDArray[np.float32]  # weight of a zero in each sampled column
+_Array = NDArray[np.float32]
 
 
 class CpuBackend(HeldParameters):
@@ -102,7 +91,7 @@ class CpuBackend(HeldParameters):
         self._pool.shutdown()
         torch.set_num_threads(self._torch_threads)
 
-    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> FinishedSteps:
+    def run(self, steps: Sequence[Step], should_stop: Callable[[], bool]) -> PendingSteps:
         """Run steps on all threads; a free thread takes the next step."""
         # Steps begin in order, so the steps that ran before a stop request are the first ones.
         futures: list[Future[Loss | None]] = [self._pool.submit(self._run_step, step, should_stop) for step in steps]
@@ -118,7 +107,7 @@ class CpuBackend(HeldParameters):
                     results[n] = self._run_step(steps[n])
             losses = [loss for loss in results if loss is not None]
 
-        return FinishedSteps(losses)
+        return PendingSteps(len(losses), lambda: losses)
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """Return the buffer `name` of this thread, enlarged if necessary; its content is undefined."""
@@ -165,8 +154,9 @@ class CpuBackend(HeldParameters):
         if should_stop is not None and should_stop():
             return None
 
-        cells, rows, columns = self.open_step(step)
-        loss, gradients = self._add_up(cells, (rows, columns), step.seed)
+        cells, sides = self.open_step(step)
+        rows, columns = sides
+        loss, gradients = self._add_up(cells, sides, step.seed)
 
         # The gradient of a row is the mean over the columns, and the other way round.
         row_scale = 1 / len(columns.vectors)
@@ -177,9 +167,7 @@ class CpuBackend(HeldParameters):
         kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate)
         return loss
 
-    def _add_up(
-        self, cells: ObservedCells, sides: tuple[ParameterBlock, ParameterBlock], seed: tuple[int, ...]
-    ) -> tuple[Loss, _Pair]:
+    def _add_up(self, cells: BlockCells, sides: Sides, seed: tuple[int, ...]) -> tuple[Loss, tuple[_Array, _Array]]:
         """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
@@ -194,24 +182,34 @@ class CpuBackend(HeldParameters):
         return loss, gradients
 
     def _run_band(
-        self,
-        band: RowBand,
-        cells: ObservedCells,
-        sides: tuple[ParameterBlock, ParameterBlock],
-        gradients: _Pair,
-        *,
-        is_first: bool,
+        self, band: RowBand, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array], *, is_first: bool
     ) -> Loss:
         """Set the gradients of a band's rows, and set (first band) or add to those of the columns; return the loss."""
-        rows = sides[0].part(band.start, band.stop)
-        taken = self._take_columns(band, sides[1])
+        rows, columns = sides
+        part = rows.part(band.start, band.stop)
+        taken, taken_offsets, places, weights = self._take_columns(band, columns)
 
         # `products` is W C^T first and then, overwritten in place, G = dL / d(W C^T).
-        W = self._operand(rows.vectors)
-        C = self._operand(taken.vectors)
-        products = self._buffer("products", (len(rows.vectors), len(taken.vectors)))
+        W = self._operand(part.vectors)
+        C = self._operand(taken)
+        products = self._buffer("products", (len(part.vectors), len(taken)))
         self._multiply(W, C.t(), products)
-        loss, sparse = self._turn_into_gradient(band, cells, (rows, sides[1]), taken, products)
+
+        # The observed cells of the band, and work arrays with an element for each of them.
+        first, last = kernels.find_cells(cells.positions, band.start, band.stop)
+        positions = cells.positions[first:last]
+        counts = cells.counts[first:last]
+        whole = self._buffer("whole", (3, last - first), np.int64)
+        real = self._buffer("real", (3, last - first))
+        observed, unobserved, weight, found = kernels.band_gradient(
+            (positions, counts, band.start),
+            products,
+            (part.offsets, taken_offsets),
+            (places, weights),
+            self._objective,
+            (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
+        )
+        loss = Loss(observed, found, unobserved, len(part.vectors) * len(columns.vectors) - weight)
 
         # dL/dW = G C; dL/dC = G^T W.
         G = self._operand(products)
@@ -223,53 +221,24 @@ class CpuBackend(HeldParameters):
         # The band is sampled: add G^T W to the sampled columns only, then the observed cells of the other columns.
         if is_first:
             gradients[1].fill(0)
-        part = self._buffer("part", taken.vectors.shape)
-        self._multiply(G.t(), W, part)
-        kernels.add_rows(gradients[1], band.chosen, part)
-        arrays = sides[0].vectors, sides[0].offsets, sides[1].vectors, sides[1].offsets
-        return loss + Loss(kernels.sparse_step(sparse, arrays, gradients, self._objective), len(sparse[2]))
+        sampled = self._buffer("part", taken.shape)
+        self._multiply(G.t(), W, sampled)
+        kernels.add_rows(gradients[1], band.chosen, sampled)
+        others = positions, counts, whole[2, : last - first - found]
+        arrays = rows.vectors, rows.offsets, columns.vectors, columns.offsets
+        return loss + Loss(kernels.sparse_step(others, arrays, gradients, self._objective), len(others[2]))
 
-    def _take_columns(self, band: RowBand, columns: ParameterBlock) -> _Taken:
-        """Return the columns that a band samples: views of all columns, or copies of the chosen ones."""
+    def _take_columns(self, band: RowBand, columns: ParameterBlock) -> tuple[_Array, _Array, NDArray[np.int64], _Array]:
+        """Return vectors and offsets of the columns that a band samples: views of all columns, or copies.
+
+        Also the index of each column of the block among them (-1: not sampled), and the weight of a zero in each.
+        """
         width = len(columns.vectors)
         if band.chosen is None or band.weights is None:
-            return _Taken(columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width])
+            return columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width]
 
         vectors = self._buffer("taken", (len(band.chosen), columns.vectors.shape[1]))
         offsets = self._buffer("offsets", (len(band.chosen),))
         places = self._buffer("places", (width,), np.int64)
         kernels.take_columns(columns.vectors, columns.offsets, band.chosen, (vectors, offsets, places))
-        return _Taken(vectors, offsets, places, band.weights)
-
-    def _turn_into_gradient(
-        self,
-        band: RowBand,
-        cells: ObservedCells,
-        sides: tuple[ParameterBlock, ParameterBlock],
-        taken: _Taken,
-        products: NDArray[np.float32],
-    ) -> tuple[Loss, tuple[Any, Any, Any]]:
-        """Overwrite the dot products of a band by the gradient with respect to them.
-
-        Returns the loss of the computed cells, and the observed cells whose column was not sampled (positions and
-        counts of the band, and the indexes of those cells), which are still to be computed.
-        """
-        first, last = kernels.find_cells(cells.positions, band.start, band.stop)
-        positions = cells.positions[first:last]
-        counts = cells.counts[first:last]
-
-        # Work arrays of `band_gradient`, an element for every observed cell of the band.
-        n = last - first
-        whole = self._buffer("whole", (3, n), np.int64)
-        real = self._buffer("real", (3, n))
-        observed, unobserved, weight, count = kernels.band_gradient(
-            (positions, counts, band.start),
-            products,
-            (sides[0].offsets, taken.offsets),
-            (taken.places, taken.weights),
-            self._objective,
-            (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
-        )
-
-        zeros = len(sides[0].vectors) * len(sides[1].vectors) - weight
-        return Loss(observed, count, unobserved, zeros), (positions, counts, whole[2, : n - count])
+        return vectors, offsets, places, band.weights

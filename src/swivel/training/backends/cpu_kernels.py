@@ -184,22 +184,10 @@ def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -
 
 
 @_kernel
-def find_cells(positions: Any, start: int, stop: int) -> tuple[int, int]:
+def find_cells(positions: Any, start: int, stop: int) -> Any:
     """Return the range of the ascending positions that are in rows `start` to `stop`, by binary search."""
-    ends = np.zeros(2, np.int64)
-
-    for n in range(2):
-        wanted = np.int64(stop if n else start) << 16
-        low, high = 0, len(positions)
-        while low < high:
-            middle = (low + high) // 2
-            if np.int64(positions[middle]) < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        ends[n] = low
-
-    return ends[0], ends[1]
+    # NumPy itself, outside of numba, would convert all positions to int64 first.
+    return np.searchsorted(positions, np.int64(start) << 16), np.searchsorted(positions, np.int64(stop) << 16)
 
 
 @_part

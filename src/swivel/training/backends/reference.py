@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.training.backends.array_backend import ArrayBackend
-from swivel.training.backends.base import ObservedCells, ParameterBlock, StepSettings
-from swivel.training.objective import Loss, adagrad, loss_and_gradient
-from swivel.training.zero_sampling import RowBand
+from swivel.counts import BlockCells
+from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
+from swivel.training.objective import Loss, Objective, adagrad, loss_and_gradient
 
 
 class ReferenceBackend(ArrayBackend):
@@ -34,59 +33,40 @@ class ReferenceBackend(ArrayBackend):
         """Return the array in float64, so that a checkpoint has the full precision."""
         return np.asarray(array)
 
-    def close(self) -> None:
-        """Do nothing: there are no threads or device memory."""
+    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
+        """Return the loss of a block and its gradients with respect to the row vectors W and the column vectors C."""
+        rows, columns = sides
+        W = np.asarray(rows.vectors, np.float64)
+        C = np.asarray(columns.vectors, np.float64)
+        x = np.zeros((len(W), len(C)))
+        x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
+        offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
 
-    def compute(
-        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
-    ) -> tuple[Loss, Any, Any]:
-        """Return the loss of a block and its gradients, computed with `swivel.training.objective`."""
-        return block_gradients(cells, rows, columns, self.settings, seed)
+        # An observed cell has weight 1; a zero has the weight of its column in the row's band, 0 if it was not sampled.
+        weights = np.zeros_like(x)
+        for band in self.settings.zeros.bands(len(W), len(C), seed):
+            chosen = slice(None) if band.chosen is None else band.chosen
+            weights[band.start : band.stop, chosen] = 1.0 if band.weights is None else band.weights
+        weights[x > 0] = 1.0
+
+        # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.
+        products = W @ C.T
+        _, gradient = loss_and_gradient(products, x, offsets, self.settings.objective)
+        gradient *= weights
+        loss = _weighted_loss(products, x, offsets, weights, self.settings.objective)
+        return loss, gradient @ C, gradient.T @ W
 
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Apply `swivel.training.objective.adagrad` in place."""
         adagrad(side.vectors, side.accumulators, gradient, learning_rate)
 
 
-def block_gradients(
-    cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, settings: StepSettings, seed: Sequence[int]
-) -> tuple[Loss, NDArray[np.float64], NDArray[np.float64]]:
-    """Return the loss of a block and its gradients with respect to the row vectors W and the column vectors C."""
-    W = np.asarray(rows.vectors, np.float64)
-    C = np.asarray(columns.vectors, np.float64)
-    x = np.zeros((len(W), len(C)))
-    x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
-    offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
-
-    # An observed cell has weight 1; a zero has the weight of its column in the row's band, 0 if it was not sampled.
-    weights = np.empty_like(x)
-    for band in settings.zeros.bands(len(W), len(C), seed):
-        weights[band.start : band.stop] = _zero_weights(band, len(C))
-    weights[x > 0] = 1.0
-
-    # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.
-    products = W @ C.T
-    _, gradient = loss_and_gradient(products, x, offsets, settings.objective)
-    gradient *= weights
-    loss = _weighted_loss(products, x, offsets, weights, settings)
-    return loss, gradient @ C, gradient.T @ W
-
-
-def _zero_weights(band: RowBand, columns: int) -> NDArray[np.float64]:
-    if band.chosen is None:
-        return np.ones(columns)
-
-    weights = np.zeros(columns)
-    weights[band.chosen] = 1.0 if band.weights is None else band.weights
-    return weights
-
-
-def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, settings: StepSettings) -> Loss:
+def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, objective: Objective) -> Loss:
     """Return the weighted loss: `loss_and_gradient` is called once for each distinct weight."""
     total = Loss()
     for weight in np.unique(weights):
         mask = weights == weight
-        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], settings.objective)
+        part, _ = loss_and_gradient(products[mask], x[mask], offsets[mask], objective)
         total += Loss(part.observed, part.observed_cells, weight * part.unobserved, weight * part.unobserved_cells)
 
     return total

@@ -52,10 +52,7 @@ def measure_products(*dtypes: str) -> dict[str, float]:
 def choose_backend(config: TrainConfig) -> tuple[str, str]:
     """Return the names of the backend and of the device for a configuration.
 
-    Raises
-    ------
-    TrainingError
-        If the device does not exist, or if the backend cannot run on it.
+    Raises TrainingError if the device does not exist, or if the backend cannot run on it.
     """
     import torch
 
@@ -74,28 +71,19 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
 
     backend = config.backend
     if backend == "auto":
-        backend = _best_backend(device)
-    _check_backend(backend, device)
-    return backend, device
+        accelerated = "triton" if suits_triton(device) else "torch"
+        return ("cpu" if device == "cpu" else accelerated), device
 
-
-def _best_backend(device: str) -> str:
-    if device == "cpu":
-        return "cpu"
-    return "triton" if suits_triton(device) else "torch"
-
-
-def _check_backend(backend: str, device: str) -> None:
-    """Raise TrainingError if a backend does not run on a device."""
     if backend in ("cpu", "reference") and device != "cpu":
         raise TrainingError(f"the {backend} backend runs on the CPU, not on {device!r}; pass backend='torch'")
-
     if backend == "triton" and not suits_triton(device):
         if has_triton():
             need = f"an NVIDIA GPU of compute capability 8.0 or higher, and {device!r} is not one"
         else:
             need = "Triton 3.3 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
+
+    return backend, device
 
 
 def has_triton() -> bool:
@@ -145,12 +133,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
     """Return the dtype of the matrix products' operands for a run that computes `cells` cells.
 
     `auto` is bfloat16 on CUDA. On a CPU it measures both dtypes, if the run is long enough (about half a minute) to
-    justify the measurement.
-
-    Raises
-    ------
-    TrainingError
-        If the products of the requested dtype do not run on this machine.
+    justify the measurement. Raises TrainingError if the products of the requested dtype do not run on this machine.
     """
     if backend == "reference":
         return "float64"
@@ -177,7 +160,7 @@ class BackendConfig:
     device: str = "cpu"
     dtype: str = "float32"  # of the operands of the matrix products
     threads: int = 1
-    memory: str | None = None  # device memory to use, such as "20GiB"; None: all that is free
+    memory: str | int | None = None  # device memory to use, such as "20GiB"; None: all that is free
     groups: tuple[int, int] | None = None  # row and column blocks that are trained together; None: all
     cells: int = 0  # upper bound of the observed cells in the device layout
     is_halved: bool = False  # whether the layout has only one half of a symmetric matrix
@@ -185,7 +168,7 @@ class BackendConfig:
     @property
     def memory_bytes(self) -> int | None:
         """Limit of device memory in bytes; None: all that is free."""
-        return None if self.memory is None else parse_bytes(self.memory)
+        return parse_bytes(self.memory) if isinstance(self.memory, str) else self.memory
 
 
 def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[int, int] | None:
@@ -195,7 +178,7 @@ def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[i
 
     from swivel.training.backends.triton import backend
 
-    return backend.choose_groups(load, device=config.device, dtype=config.dtype, memory=config.memory_bytes)
+    return backend.choose_groups(load, config)
 
 
 def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> Backend:
@@ -211,10 +194,9 @@ def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> 
         return CpuBackend(settings, threads=config.threads, dtype=config.dtype)
 
     if name == "triton":
-        from swivel.training.backends.triton.backend import DeviceOptions, TritonBackend
+        from swivel.training.backends.triton.backend import TritonBackend
 
-        options = DeviceOptions(config.memory_bytes, config.groups, config.cells, config.is_halved)
-        return TritonBackend(settings, device=config.device, dtype=config.dtype, options=options)
+        return TritonBackend(settings, config)
 
     from swivel.training.backends.torch import TorchBackend
 

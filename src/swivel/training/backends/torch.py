@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from swivel.training.backends.array_backend import ArrayBackend
-from swivel.training.backends.base import ObservedCells, ParameterBlock, StepSettings
+from swivel.counts import BlockCells
+from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
 from swivel.training.objective import Loss
 from swivel.training.zero_sampling import RowBand
 
@@ -57,17 +57,19 @@ class TorchBackend(ArrayBackend):
         return (a.to(self._operand_dtype) @ b.to(self._operand_dtype)).float()
 
     @torch.no_grad()
-    def compute(
-        self, cells: ObservedCells, rows: ParameterBlock, columns: ParameterBlock, seed: Sequence[int]
-    ) -> tuple[Loss, Any, Any]:
+    def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients, as tensors."""
-        dW = torch.zeros_like(rows.vectors)
-        dC = torch.zeros_like(columns.vectors)
-        observed = self._put_cells(cells)
+        dW = torch.zeros_like(sides[0].vectors)
+        dC = torch.zeros_like(sides[1].vectors)
+
+        # Local rows, local columns and counts of the observed cells.
+        positions = cells.positions.astype(np.int64)
+        arrays = positions >> 16, positions & 0xFFFF, np.array(cells.counts, np.float32)
+        observed = [torch.from_numpy(array).to(self.device) for array in arrays]
 
         loss = Loss()
         for band in self.settings.zeros.bands(len(dW), len(dC), seed):
-            loss += self._run_band(band, observed, (rows, columns), (dW, dC))
+            loss += self._run_band(band, observed, sides, (dW, dC))
 
         return loss, dW, dC
 
@@ -76,21 +78,7 @@ class TorchBackend(ArrayBackend):
         side.accumulators.addcmul_(gradient, gradient)
         side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
 
-    def _put_cells(self, cells: ObservedCells) -> tuple[Tensor, Tensor, Tensor]:
-        """Return local rows, local columns and counts of the observed cells on the device."""
-        positions = cells.positions.astype(np.int64)
-        i = torch.from_numpy(positions >> 16).to(self.device)
-        j = torch.from_numpy(positions & 0xFFFF).to(self.device)
-        x = torch.from_numpy(np.array(cells.counts, np.float32)).to(self.device)
-        return i, j, x
-
-    def _run_band(
-        self,
-        band: RowBand,
-        observed: tuple[Tensor, Tensor, Tensor],
-        sides: tuple[ParameterBlock, ParameterBlock],
-        out: tuple[Tensor, Tensor],
-    ) -> Loss:
+    def _run_band(self, band: RowBand, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:
         """Add the gradients of a band's rows and columns to `out` and return the loss of its cells."""
         rows, columns = sides
         width = len(columns.vectors)
@@ -112,60 +100,44 @@ class TorchBackend(ArrayBackend):
         margins = products - (rows.offsets[band.start : band.stop, None] + columns.offsets[taken] + unseen)
 
         # Observed cells of the band. "Dense" ones are in a sampled column, so their dot product is known already.
-        i, j, x = (part[(observed[0] >= band.start) & (observed[0] < band.stop)] for part in observed)
-        is_dense = places[j] >= 0
-        near = i[is_dense] - band.start
-        place = places[j[is_dense]]
+        is_in_band = (observed[0] >= band.start) & (observed[0] < band.stop)
+        cells = [part[is_in_band] for part in observed]
+        is_dense = places[cells[1]] >= 0
+        dense = [part[is_dense] for part in cells]
+        near = dense[0] - band.start
+        place = places[dense[1]]
 
         # L_0 of all sampled cells, with weight 0 where a cell is observed; its derivative is the sigmoid.
         zero_weights = weight.expand_as(margins).clone()
         zero_weights[near, place] = 0
         unobserved = (torch.nn.functional.softplus(margins) * zero_weights).sum(dtype=self._sum_dtype)
         gradient = torch.sigmoid(margins) * zero_weights
-        dense_loss, gradient[near, place] = self._observed(products[near, place], i, j, x, is_dense, sides)
+        dense_loss, gradient[near, place] = self._observed(products[near, place], dense, sides)
 
         # dL/dW = G C and dL/dC = G^T W.
         out[0][band.start : band.stop] += self._product(gradient, C)
         out[1].index_add_(0, taken, self._product(gradient.T, W))
 
-        sparse_loss = self._add_sparse(i, j, x, ~is_dense, sides, out)
-        zeros = len(W) * width - float(weight[place].sum(dtype=self._sum_dtype))
-        return Loss(dense_loss + sparse_loss, len(x), float(unobserved), zeros)
+        # The other observed cells, whose column was not sampled.
+        i, j, x = (part[~is_dense] for part in cells)
+        w = rows.vectors[i]
+        c = columns.vectors[j]
+        sparse_loss, slope = self._observed((w * c).sum(1), [i, j, x], sides)
+        out[0].index_add_(0, i, slope[:, None] * c)
+        out[1].index_add_(0, j, slope[:, None] * w)
 
-    def _observed(
-        self,
-        products: Tensor,
-        i: Tensor,
-        j: Tensor,
-        x: Tensor,
-        which: Tensor,
-        sides: tuple[ParameterBlock, ParameterBlock],
-    ) -> tuple[float, Tensor]:
-        """Return the loss L_1 of the observed cells `which` and its gradient with respect to their dot products."""
+        zeros = len(W) * width - float(weight[place].sum(dtype=self._sum_dtype))
+        return Loss(dense_loss + sparse_loss, len(cells[0]), float(unobserved), zeros)
+
+    def _observed(self, products: Tensor, cells: list[Tensor], sides: Sides) -> tuple[float, Tensor]:
+        """Return the loss L_1 of observed cells and its gradient with respect to their dot products."""
+        i, j, x = cells
         objective = self.settings.objective
-        targets = torch.log(x[which]) + sides[0].offsets[i[which]] + sides[1].offsets[j[which]]
-        confidence = objective.confidence_base + objective.confidence_scale * x[which] ** objective.confidence_power
+        targets = torch.log(x) + sides[0].offsets[i] + sides[1].offsets[j]
+        confidence = objective.confidence_base + objective.confidence_scale * x**objective.confidence_power
         confidence = confidence.clamp(max=objective.confidence_most)
 
         # L_1 = 1/2 f(x) (w . c - pmi)^2, dL_1 / d(w . c) = f(x) (w . c - pmi).
         distance = products - targets
         gradient = confidence * distance
         return float((0.5 * gradient * distance).sum(dtype=self._sum_dtype)), gradient
-
-    def _add_sparse(
-        self,
-        i: Tensor,
-        j: Tensor,
-        x: Tensor,
-        which: Tensor,
-        sides: tuple[ParameterBlock, ParameterBlock],
-        out: tuple[Tensor, Tensor],
-    ) -> float:
-        """Add the gradients of observed cells whose column was not sampled; return their loss."""
-        w = sides[0].vectors[i[which]]
-        c = sides[1].vectors[j[which]]
-        loss, gradient = self._observed((w * c).sum(1), i, j, x, which, sides)
-
-        out[0].index_add_(0, i[which], gradient[:, None] * c)
-        out[1].index_add_(0, j[which], gradient[:, None] * w)
-        return loss

@@ -8,11 +8,10 @@ before the epoch ends. Every wait has a time limit.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from time import monotonic as now
 
 import numpy as np
 
@@ -21,14 +20,12 @@ from swivel.runtime.options import ClusterConfig
 from swivel.runtime.ray import await_nodes, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
-from swivel.training.distributed.server_pool import ServerPool, now
+from swivel.training.distributed.server_pool import ServerPool
 from swivel.training.distributed.worker import Result, WorkerSetup
 from swivel.training.distributed.worker_pool import WorkerMessage, WorkerPool
-from swivel.training.executor import CompletedSteps, LocalResources, PauseRequests, Round, Sides, TrainingJob
-from swivel.training.objective import Objective
+from swivel.training.executor import CompletedSteps, Executor, LocalResources, PauseRequests, Round, Sides, TrainingJob
 from swivel.training.schedule import Block
 
-T = TypeVar("T")
 POLL_SECONDS = 0.5
 LEASE_FACTOR = 5  # A strip is leased again after this many times its expected duration.
 SMOOTHING = 0.95  # weight of the past in the moving average of the time per block
@@ -43,14 +40,12 @@ class RunStatistics:
     needed: int = 0  # lower bound on these bytes, given the strips
     pushes: int = 0
     stale: int = 0  # changes by other workers between fetch and push, summed over all pushes
-    failures: int = 0
     seconds_per_block: float = 0.0  # moving average, of one worker
 
     def add(self, result: Result, blocks: int) -> None:
         """Add the result of a strip of `blocks` blocks."""
         self.moved += result.moved
         if result.failure:
-            self.failures += not result.is_untouched  # A strip that a paused worker skipped has not failed.
             return
 
         self.pushes += len(result.staleness)
@@ -65,11 +60,13 @@ class RunStatistics:
         return self.stale / max(1, self.pushes)
 
 
-class AsyncExecutor:
-    """Workers and servers on Ray. The process that runs the loop leases strips to the workers."""
+class AsyncExecutor(Executor):
+    """Workers and servers on Ray. The process that runs the loop leases strips to the workers.
 
-    is_leader = True
-    ranks = 1
+    One thread of that process makes all calls, so that leases and pools need no locks. The servers own the parameters
+    while `run` is active; afterwards the copy in `ServerPool.sides` equals theirs.
+    """
+
     min_block_size = 1024  # about 60 blocks per second can be leased (docs/cluster.md)
 
     def __init__(self, address: str, config: ClusterConfig) -> None:
@@ -83,29 +80,16 @@ class AsyncExecutor:
         self._run_id = 0  # number of the call of `run`; servers refuse changes of other calls
         self._failure = ""  # the last one, for the error message
 
-    def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
-        """Return the value itself: one process runs the loop."""
-        assert value is not None
-        return value
-
-    def any_rank(self, is_so: bool) -> bool:
-        """Return the argument: one process runs the loop."""
-        return is_so
-
     def begin(self, job: TrainingJob, resources: LocalResources) -> None:
         """Start servers and workers, and wait for the first worker."""
-        path = getattr(job.matrix, "path", None)
-        if path is None:
-            raise ClusterError("the matrix must be in a folder: workers on other nodes read it from there")
-
         self._job = job
-        self._vector_bytes = 4 * (job.config.dim + Objective.from_config(job.config).extra_dims)
         config = self.config
-        self._servers = ServerPool(self._ray, config, job.starts)
+        self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
+        path = job.matrix.path.resolve()
         setup = WorkerSetup(
-            path.resolve(), job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
+            path, job.matrix.fingerprint, job.config, job.plan, config.worker_threads, config.lease_seconds
         )
         self._workers = WorkerPool(self._ray, config, setup, config.workers or self._count_places())
         self._resources.callback(self._workers.close)
@@ -130,12 +114,9 @@ class AsyncExecutor:
 
     def describe(self) -> str:
         """Return the number of workers and servers, and what a worker computes with."""
-        workers = len(self._workers)
-        servers = self.config.servers
-        plural = "s" * (servers > 1)
-        return (
-            f"{workers} asynchronous workers around {servers} server{plural} on Ray, each {self._workers.description}"
-        )
+        workers = self._workers
+        servers = f"{self.config.servers} server{'s' * (self.config.servers > 1)}"
+        return f"{len(workers)} asynchronous workers around {servers} on Ray, each {workers.description}"
 
     def run(
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
@@ -156,7 +137,8 @@ class AsyncExecutor:
 
             # Reading the parameters shows which changes the servers really have. Changes that a server lost, or that
             # went to a server which was replaced since, are leased again.
-            for part, applied in self._servers.save().items():
+            self._servers.save()
+            for part, applied in self._servers.applied.items():
                 leases.undo(part, applied)
             self._last_progress = now()
             if leases.is_over:
@@ -176,8 +158,10 @@ class AsyncExecutor:
             leases.lose(lost)
         self._workers.mark_late(leases.expire(moment), moment)
 
+        # A worker may have several strips before the one that it gets.
+        deadline = moment + max(self.config.lease_seconds, LEASE_FACTOR * self._expected_seconds())
         while (worker := self._workers.free()) is not None:
-            strip = leases.take(worker, moment + self._lease_seconds())
+            strip = leases.take(worker, deadline)
             if strip is None:
                 break
             self._workers.assign(worker, strip, self._run_id, self._servers.handles, is_last=leases.is_pausing)
@@ -187,24 +171,13 @@ class AsyncExecutor:
             if steps is not None:
                 yield steps
 
-    def _lease_seconds(self) -> float:
-        """Return the duration of a lease: a worker may have several strips before this one."""
-        return max(self.config.lease_seconds, LEASE_FACTOR * self._expected_seconds())
-
     def _expected_seconds(self) -> float:
         """Return how long the longest strips take that a worker can have at a time."""
         return MAX_BLOCKS_PER_STRIP * self.config.ahead * self.statistics.seconds_per_block
 
     def _wait_for_messages(self) -> list[WorkerMessage]:
         """Wait briefly for messages of workers; raise ClusterError if nothing was finished for too long."""
-        references = self._workers.references()
-        if references:
-            self._ray.wait(references, num_returns=1, timeout=POLL_SECONDS)
-            references, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
-        else:
-            time.sleep(POLL_SECONDS)
-
-        messages = list(self._workers.collect(references, now()))
+        messages = self._workers.wait(POLL_SECONDS)
         patience = max(self.config.patience_seconds, 2 * LEASE_FACTOR * self._expected_seconds())
         if any(message.result is not None and not message.result.failure for message in messages):
             self._last_progress = now()
@@ -214,10 +187,9 @@ class AsyncExecutor:
 
     def _no_progress(self) -> ClusterError:
         """Return an error that lists what does not respond."""
-        workers = self._workers.unresponsive()
         reasons = []
-        if workers:
-            reasons.append(f"{len(workers)} of {len(self._workers)} workers do not respond")
+        if self._workers.unresponsive:
+            reasons.append(f"{self._workers.unresponsive} of {len(self._workers)} workers do not respond")
         for number in self._servers.unresponsive(now()):
             reasons.append(f"server {number} does not respond")
         if self._failure:
@@ -231,8 +203,8 @@ class AsyncExecutor:
 
     def _handle(self, message: WorkerMessage, leases: Leases, strips: Sequence[Strip]) -> CompletedSteps | None:
         """Update the leases, and return the blocks that a message reports for the first time."""
-        if message.is_lost:
-            self._failure = message.reason or self._failure
+        if message.loss_reason:
+            self._failure = message.loss_reason
             leases.lose(message.worker)
 
         result = message.result
@@ -257,12 +229,11 @@ class AsyncExecutor:
 
     def _needed_bytes(self, strip: Strip) -> int:
         """Return the bytes that a strip must move: vectors and gradients, plus accumulators of the shared block."""
-        total = 0
+        vectors = 0
         for side, block in {part for part, _ in strip.parts()}:
-            starts = self._job.starts[side]
-            arrays = 4 if side == strip.shared else 2
-            total += arrays * int(starts[block + 1] - starts[block]) * self._vector_bytes
-        return total
+            span = self._job.span(side, block)
+            vectors += (4 if side == strip.shared else 2) * (span.stop - span.start)
+        return vectors * 4 * self._job.dim
 
     def _note(self) -> str:
         """Return speed, traffic and workers for the progress line."""
@@ -288,10 +259,9 @@ class AsyncExecutor:
 
     def is_finite(self) -> bool:
         """Return whether the parameters were finite at the end of the last call of `run`, which read them."""
-        for side in self._servers.sides:
-            if not (np.isfinite(side.vectors).all() and np.isfinite(side.accumulators).all()):
-                return False
-        return True
+        rows, columns = self._servers.sides
+        arrays = rows.vectors, rows.accumulators, columns.vectors, columns.accumulators
+        return all(bool(np.isfinite(array).all()) for array in arrays)
 
     def fetch(self) -> Sides | None:
         """Return the parameters at the end of the last call of `run`."""

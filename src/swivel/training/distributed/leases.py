@@ -6,6 +6,7 @@ workers and servers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -82,6 +83,7 @@ class _State:
     """What happened to a strip so far."""
 
     strip: Strip
+    others: dict[Part, set[int]]  # for each part of the strip, the blocks of the other side it is trained with
     attempts: int = 0  # leases that may have changed parameters
     is_done: bool = False
     is_reported: bool = False  # `finish` has returned its blocks
@@ -92,27 +94,28 @@ class Leases:
     """The strips of an epoch and the workers that train them."""
 
     def __init__(self, strips: Sequence[Strip]) -> None:
-        self._states = {strip.number: _State(strip) for strip in strips}
+        self._states: dict[int, _State] = {}
+        self._users: dict[Part, list[_State]] = {}  # strips that use a part
+        for strip in strips:
+            others: dict[Part, set[int]] = {}
+            for part, other in strip.parts():
+                others.setdefault(part, set()).add(other)
+            state = _State(strip, others)
+            self._states[strip.number] = state
+            for part in others:
+                self._users.setdefault(part, []).append(state)
+
         self._waiting = dict.fromkeys(self._states)  # an ordered set of numbers
         self._leased: set[int] = set()
         self._left = len(self._states)  # strips that are not done
         self._open = 0  # strips that were started and are not done: they are finished even before a pause
-        self._busy: dict[Part, int] = {}  # number of leases that use a part
-        self._users: dict[Part, list[int]] = {}  # strips that use a part
-        for strip in strips:
-            for part in _parts_of(strip):
-                self._users.setdefault(part, []).append(strip.number)
+        self._busy: Counter[Part] = Counter()  # number of leases that use a part
         self.is_pausing = False
 
     @property
     def is_over(self) -> bool:
         """Whether all strips are done or, before a pause, all that were started."""
         return self._open == 0 if self.is_pausing else self._left == 0
-
-    @property
-    def in_flight(self) -> int:
-        """Number of active leases."""
-        return sum(len(self._states[number].deadlines) for number in self._leased)
 
     def take(self, worker: int, deadline: float) -> Strip | None:
         """Lease a strip to a worker and return it, or None if no strip is waiting.
@@ -130,7 +133,7 @@ class Leases:
         state.attempts += 1
         state.deadlines[worker] = deadline
         self._leased.add(number)
-        self._mark(state.strip, 1)
+        self._busy.update(state.others.keys())
         return state.strip
 
     def _choose(self) -> int | None:
@@ -144,7 +147,7 @@ class Leases:
             if self.is_pausing and state.attempts == 0:
                 continue
 
-            conflict = self._conflict(state.strip)
+            conflict = self._conflict(state)
             if conflict < least_conflict:
                 best = number
                 least_conflict = conflict
@@ -152,16 +155,13 @@ class Leases:
                 break
         return best
 
-    def _conflict(self, strip: Strip) -> int:
+    def _conflict(self, state: _State) -> int:
         """Return 0 if no worker uses a part of the strip, 1 if none uses the shared part, else 2."""
-        busy_sides = {side for side, block in _parts_of(strip) if self._busy.get((side, block))}
+        busy_sides = {part[0] for part in state.others if self._busy[part]}
         if not busy_sides:
             return 0
-        return 2 if strip.shared is None or strip.shared in busy_sides else 1
-
-    def _mark(self, strip: Strip, change: int) -> None:
-        for part in _parts_of(strip):
-            self._busy[part] = self._busy.get(part, 0) + change
+        shared = state.strip.shared
+        return 2 if shared is None or shared in busy_sides else 1
 
     def finish(self, worker: int, number: int) -> tuple[Block, ...]:
         """Mark a strip as done. Return its blocks the first time, and nothing if the strip is repeated."""
@@ -188,16 +188,17 @@ class Leases:
         if untouched:
             state.attempts -= 1
             self._open -= state.attempts == 0
-        self._wait_again(number, state)
+        self._wait_again(state)
 
     def _release(self, worker: int, state: _State) -> None:
         if state.deadlines.pop(worker, None) is not None:
-            self._mark(state.strip, -1)
+            self._busy.subtract(state.others.keys())
         if not state.deadlines:
             self._leased.discard(state.strip.number)
 
-    def _wait_again(self, number: int, state: _State) -> None:
+    def _wait_again(self, state: _State) -> None:
         """Put a strip in front of the waiting ones, unless another worker has it."""
+        number = state.strip.number
         if not state.deadlines and number not in self._waiting:
             self._waiting = {number: None, **self._waiting}
 
@@ -217,7 +218,7 @@ class Leases:
                 late.append(worker)
                 self._release(worker, state)
                 if not state.is_done:
-                    self._wait_again(number, state)
+                    self._wait_again(state)
         return late
 
     def undo(self, part: Part, applied: Collection[int]) -> int:
@@ -226,29 +227,11 @@ class Leases:
         `applied` are the blocks of the other side whose changes the server of the part has applied.
         """
         repeated = 0
-        for number in self._users.get(part, ()):
-            state = self._states[number]
-            if state.is_done and not _others(state.strip, part).issubset(applied):
+        for state in self._users.get(part, ()):
+            if state.is_done and not state.others[part].issubset(applied):
                 state.is_done = False
                 self._left += 1
                 self._open += 1
-                self._wait_again(number, state)
+                self._wait_again(state)
                 repeated += 1
         return repeated
-
-    def expected(self, part: Part) -> set[int]:
-        """Return the blocks of the other side whose changes a part must have, given the strips that are done."""
-        blocks: set[int] = set()
-        for number in self._users.get(part, ()):
-            if self._states[number].is_done:
-                blocks |= _others(self._states[number].strip, part)
-        return blocks
-
-
-def _parts_of(strip: Strip) -> set[Part]:
-    return {part for part, _ in strip.parts()}
-
-
-def _others(strip: Strip, part: Part) -> set[int]:
-    """Return the blocks of the other side that a strip trains a part with."""
-    return {other for each, other in strip.parts() if each == part}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class Fetched(NamedTuple):
 
     version: int
     vectors: Array
-    accumulators: Array | None
+    accumulators: Any  # array, or None if only vectors were requested
 
 
 class Push(NamedTuple):
@@ -45,19 +45,13 @@ class Push(NamedTuple):
     learning_rate: float | None = None
 
 
-class ServedState(NamedTuple):
+@dataclass(slots=True)
+class ServedBlock:
     """A block of parameters, and the changes that it got in this call of `run`."""
 
     vectors: Array
     accumulators: Array
-    applied: frozenset[int]  # blocks of the other side
-
-
-@dataclass(slots=True)
-class _ServedBlock:
-    vectors: Array
-    accumulators: Array
-    applied: set[int] = field(default_factory=set)  # blocks of the other side, for the current run_id
+    applied: set[int]  # blocks of the other side
     version: int = 0
 
 
@@ -84,12 +78,10 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[Part, _ServedBlock] = {}
+        self._blocks: dict[Part, ServedBlock] = {}
         self._run_id = 0
-        self._compile()
 
-    def _compile(self) -> None:
-        """Compile the kernel before the first push, for read-only gradients: arrays that Ray delivers are read-only."""
+        # Compile the kernel before the first push, for read-only gradients: arrays that Ray delivers are read-only.
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
@@ -98,9 +90,8 @@ class Server:
     def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, run_id: int) -> None:
         """Store a copy of a block, with the changes that it already has in this run."""
         self._run_id = run_id
-        self._blocks[part] = _ServedBlock(
-            np.array(vectors, np.float32), np.array(accumulators, np.float32), set(applied)
-        )
+        copies = np.array(vectors, np.float32), np.array(accumulators, np.float32)
+        self._blocks[part] = ServedBlock(*copies, set(applied))
 
     def begin(self, run_id: int) -> None:
         """Accept only changes with this run_id from now on."""
@@ -114,7 +105,7 @@ class Server:
 
     def fetch(self, part: Part, with_accumulators: bool) -> Fetched:
         """Return the vectors of a block, and its accumulators on request."""
-        block = self._find(part)
+        block = self.read(part)
         return Fetched(block.version, block.vectors, block.accumulators if with_accumulators else None)
 
     def push(self, push: Push) -> int:
@@ -122,7 +113,7 @@ class Server:
 
         The staleness is the number of other changes since the fetch.
         """
-        block = self._find(push.part)
+        block = self.read(push.part)
         if push.run_id != self._run_id or not block.applied.isdisjoint(push.others):
             return REFUSED
 
@@ -137,12 +128,8 @@ class Server:
         block.applied.update(push.others)
         return staleness
 
-    def read(self, part: Part) -> ServedState:
-        """Return a block and the changes that it got in this run."""
-        block = self._find(part)
-        return ServedState(block.vectors, block.accumulators, frozenset(block.applied))
-
-    def _find(self, part: Part) -> _ServedBlock:
+    def read(self, part: Part) -> ServedBlock:
+        """Return a block, not a copy; Ray copies what it sends to another process."""
         if part not in self._blocks:
             side = ("row", "column")[part[0]]
             raise ClusterError(f"this server does not have {side} block {part[1]}")

@@ -20,15 +20,21 @@ from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from swivel.errors import ClusterError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends import ParameterBlock
-from swivel.training.executor import CompletedSteps, LocalResources, PauseRequests, Round, Sides, TrainingJob
+from swivel.training.executor import (
+    CompletedSteps,
+    LocalExecutor,
+    LocalResources,
+    PauseRequests,
+    Round,
+    Sides,
+    TrainingJob,
+)
 from swivel.training.objective import Loss
 from swivel.training.schedule import Block, rank_of_row
 
@@ -52,25 +58,12 @@ class _BlockMove:
         return self.block + 1
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportedRound:
-    """A round whose losses are being summed over all ranks."""
+class RingExecutor(LocalExecutor):
+    """Runs the steps of this rank's row blocks.
 
-    round: Round
-    values: torch.Tensor  # one row per block with its loss; the last row is positive if a rank requests a pause
-    work: Any
-
-    def wait(self) -> tuple[CompletedSteps, bool]:
-        """Return the losses, and whether any rank requests a pause."""
-        self.work.wait()
-        *losses, pause = self.values.tolist()
-        return CompletedSteps(self.round.blocks, [Loss(*values) for values in losses]), pause[0] > 0
-
-
-class RingExecutor:
-    """Runs the steps of this rank's row blocks."""
-
-    min_block_size = 1
+    One thread of each rank makes all calls. `_row_owners` and `_column_owners` say which rank has the parameters of a
+    block. While a column block is in `_transfers`, neither the sender's nor the receiver's backend has it.
+    """
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         if not dist.is_initialized():
@@ -80,7 +73,7 @@ class RingExecutor:
         self.is_leader = self.rank == 0
         self.moved = 0  # bytes of column blocks that this rank sent between rounds
         self._transfers: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
-        self._reported: deque[_ReportedRound] = deque()  # rounds whose losses are pending
+        self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
     def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
         """Return the leader's value, sent as JSON."""
@@ -104,8 +97,8 @@ class RingExecutor:
         """Create the backend of this rank, on a GPU of its own if the plan uses GPUs."""
         if job.plan.device == "cuda":
             job = replace(job, plan=replace(job.plan, device=_take_device()))
-        self._backend = job.create_backend(resources.threads)
-        self._job = job if self._backend.builds_layout else job.laid_out(resources)
+        super().begin(job, resources)
+        self._offsets = job.offsets()
 
         # The order may be made for more ranks than there are: each rank then does the work of several.
         rows, columns = job.blocks
@@ -118,27 +111,14 @@ class RingExecutor:
 
     def hold(self, sides: Sides | None) -> None:
         """Get the row blocks of this rank from the leader. Column blocks arrive when they are needed."""
-        self._dim = self.broadcast(sides[0].vectors.shape[1] if sides else None, int)
-        self._offsets = [self._broadcast_offsets(sides[side].offsets if sides else None, side) for side in (0, 1)]
-
-        if self._backend.builds_layout:  # It stores all blocks, including those that other ranks train.
-            rows, columns = sides or (self._zeros(self._offsets[0]), self._zeros(self._offsets[1]))
-            self._backend.hold(rows, columns, self._job.starts)
-            self._backend.take(self._job.matrix.stored)
-        elif sides is not None:
-            self._backend.hold(*sides, self._job.starts)
+        if sides is None:
+            self._job.hold_later(self._backend)
         else:
-            empty = self._zeros(self._offsets[0][:0])
-            row_blocks, column_blocks = self._job.blocks
-            self._backend.hold(empty, empty, ([0] * (row_blocks + 1), [0] * (column_blocks + 1)))
+            self._job.hold(self._backend, sides)
 
         for block, owner in enumerate(self._row_owners):
             self._move_now(0, _BlockMove(block, 0, owner))
         self._drop_others()
-
-    def _zeros(self, offsets: NDArray[np.float32]) -> ParameterBlock:
-        zeros = np.broadcast_to(np.float32(0), (len(offsets), self._dim))
-        return ParameterBlock(zeros, zeros, offsets)
 
     def _drop_others(self) -> None:
         """Free the memory of all blocks that other ranks have."""
@@ -149,13 +129,7 @@ class RingExecutor:
 
     def _drop(self, side: int, block: int) -> None:
         if not self._backend.builds_layout:
-            self._backend.set_block(side, block, self._zeros(self._offsets[0][:0]))
-
-    def _broadcast_offsets(self, offsets: NDArray[np.float32] | None, side: int) -> NDArray[np.float32]:
-        size = int(self._job.starts[side][-1])
-        values = torch.empty(size) if offsets is None else torch.from_numpy(np.array(offsets, np.float32))
-        dist.broadcast(values, 0)
-        return values.numpy()
+            self._backend.set_block(side, block, self._job.zeros(self._offsets[side][:0]))
 
     def describe(self) -> str:
         """Return the number of ranks, how they communicate, and the backend."""
@@ -166,35 +140,28 @@ class RingExecutor:
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
         """Run this rank's blocks of each round. All ranks yield the same losses and pause after the same round."""
-        order = [round_.blocks for round_ in rounds]
-        moves = self._plan_moves([*order, *ahead], len(order))
+        order = [*(round_.blocks for round_ in rounds), *ahead]
+        moves = self._plan_moves(order, len(rounds))
         moved_before = self.moved
         self._start_moves(moves[0])
         self.moved = moved_before  # The initial distribution is not counted as traffic of an epoch.
 
         for number, round_ in enumerate(rounds):
-            own = replace(round_, blocks=[block for block in round_.blocks if self._owns(block)])
+            own = replace(round_, blocks=[block for block in round_.blocks if self._row_owners[block[0]] == self.rank])
             self._finish_moves({column for _, column in own.blocks})
             losses = self._backend.run(self._job.steps(own), lambda: False).losses()
-            self._reported.append(self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause()))
+            self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause())
             self._start_moves(moves[number + 1])
 
             # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
             if len(self._reported) > 1:
-                steps, pause = self._reported.popleft().wait()
-                yield replace(steps, note=self._note())
+                steps, pause = self._take_report()
+                yield steps
                 if pause:
                     break
 
         while self._reported:
-            steps, _ = self._reported.popleft().wait()
-            yield steps
-
-    def _owns(self, block: Block) -> bool:
-        return self._row_owners[block[0]] == self.rank
-
-    def _note(self) -> str:
-        return f", {format_bytes(self.moved)} sent"
+            yield self._take_report()[0]
 
     def _plan_moves(self, order: Sequence[Sequence[Block]], run: int) -> list[list[_BlockMove]]:
         """Return the moves before the first round and after each of `run` rounds.
@@ -242,44 +209,47 @@ class RingExecutor:
                 self._unpack(1, move.block, values)
         self._transfers = pending
 
-    def _span(self, side: int, block: int) -> slice:
-        starts = self._job.starts[side]
-        return slice(int(starts[block]), int(starts[block + 1]))
-
     def _pack(self, side: int, block: int) -> torch.Tensor:
         """Return vectors and accumulators of a block as one tensor."""
         parameters = self._backend.get_block(side, block)
         return torch.stack([torch.as_tensor(parameters.vectors), torch.as_tensor(parameters.accumulators)])
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
-        span = self._span(side, block)
-        return torch.empty(2, span.stop - span.start, self._dim, dtype=self._dtype, device=self._device)
+        span = self._job.span(side, block)
+        return torch.empty(2, span.stop - span.start, self._job.dim, dtype=self._dtype, device=self._device)
 
     def _unpack(self, side: int, block: int, values: torch.Tensor) -> None:
-        offsets = self._offsets[side][self._span(side, block)]
+        offsets = self._offsets[side][self._job.span(side, block)]
         self._backend.set_block(side, block, ParameterBlock(values[0], values[1], offsets))
 
-    def _report(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> _ReportedRound:
+    def _report(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> None:
         """Start to sum the losses of a round over all ranks; every block has a loss on one rank and zeros elsewhere."""
         values = torch.zeros(len(round_.blocks) + 1, LOSS_FIELDS, dtype=torch.float64)
         for number, block in enumerate(round_.blocks):
             if block in losses:
                 values[number] = torch.tensor(astuple(losses[block]), dtype=torch.float64)
-        values[-1, 0] = float(pause)
-        return _ReportedRound(round_, values, dist.all_reduce(values, async_op=True))
+        values[-1, 0] = float(pause)  # The last row is positive if a rank requests a pause.
+        self._reported.append((round_, values, dist.all_reduce(values, async_op=True)))
+
+    def _take_report(self) -> tuple[CompletedSteps, bool]:
+        """Wait for the oldest pending sum; return the losses, and whether any rank requests a pause."""
+        round_, values, work = self._reported.popleft()
+        work.wait()
+        *losses, pause = values.tolist()
+        note = f", {format_bytes(self.moved)} sent"
+        return CompletedSteps(round_.blocks, [Loss(*fields) for fields in losses], note), pause[0] > 0
 
     def is_finite(self) -> bool:
         """Return whether the parameters of all ranks are finite, after pending transfers."""
         self._finish_moves()
-        return not self.any_rank(not self._backend.is_finite())
+        return not self.any_rank(not super().is_finite())
 
     def fetch(self) -> Sides | None:
         """Gather all parameters on the leader and return them; return None on other ranks."""
         self._finish_moves()
-        for block, owner in enumerate(self._row_owners):
-            self._move_now(0, _BlockMove(block, owner, 0))
-        for block, owner in enumerate(self._column_owners):
-            self._move_now(1, _BlockMove(block, owner, 0))
+        for side, owners in enumerate((self._row_owners, self._column_owners)):
+            for block, owner in enumerate(owners):
+                self._move_now(side, _BlockMove(block, owner, 0))
         if not self.is_leader:
             return None
 
@@ -303,15 +273,12 @@ class RingExecutor:
         """Close the backend. The ranks stay connected until the process ends."""
         # A pending message would keep the process from ending. Ranks stop after the same round, so that messages arrive
         # soon, unless another rank is lost.
-        pending = [work for _, _, work in self._transfers] + [reported.work for reported in self._reported]
-        for work in pending:
+        for _, _, work in (*self._transfers, *self._reported):
             with contextlib.suppress(RuntimeError):
                 work.wait(LAST_WAIT)
         self._transfers.clear()
         self._reported.clear()
-
-        if "_backend" in self.__dict__:
-            self._backend.close()
+        super().close()
 
 
 def _connect(patience: timedelta) -> None:

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from swivel.errors import ClusterError
+from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import first_line
-from swivel.training.backends import ParameterBlock
-from swivel.training.backends.base import Starts
 from swivel.training.distributed.leases import Part
-from swivel.training.distributed.parameter_server import ServedState, Server, server_of
-from swivel.training.executor import Sides
+from swivel.training.distributed.parameter_server import Server, server_of
+from swivel.training.executor import Sides, TrainingJob
 
-Array = NDArray[np.float32]
 MAX_TRANSFERS = 8  # blocks that are sent to or read from the servers at a time
 PING_SECONDS = 1.0
 MAX_RESTORES = 5  # of one server in a row, before the run fails
@@ -43,18 +37,19 @@ class _PoolServer:
 class ServerPool:
     """The servers of a run."""
 
-    def __init__(self, ray: Any, config: ClusterConfig, starts: Starts) -> None:
+    def __init__(self, ray: Any, config: ClusterConfig, job: TrainingJob) -> None:
         self._ray = ray
         self._config = config
-        self._starts = starts
+        self._job = job
         self._members = [_PoolServer(self._create()) for _ in range(config.servers)]
         self._run_id = 0
         self.restored = 0  # number of servers that were replaced
 
-        self._applied: dict[Part, frozenset[int]] = {}  # changes in the copy of each part
-        for side, edges in enumerate(starts):
-            for block in range(len(edges) - 1):
-                self._applied[side, block] = frozenset()
+        # The copy of the parameters, which `save` overwrites, and the changes in the copy of each part.
+        self.sides: Sides
+        self.applied: dict[Part, frozenset[int]] = {}
+        for side, blocks in enumerate(job.blocks):
+            self.applied |= {(side, block): frozenset() for block in range(blocks)}
 
     def _create(self) -> Any:
         options = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
@@ -67,19 +62,15 @@ class ServerPool:
 
     def hold(self, sides: Sides) -> None:
         """Copy the parameters and send them to the servers."""
-        self._sides = tuple(
-            ParameterBlock(
-                np.array(side.vectors, np.float32), np.array(side.accumulators, np.float32), np.array(side.offsets)
-            )
-            for side in sides
-        )
-        self._applied = dict.fromkeys(self._applied, frozenset())
+        rows, columns = (side.map(lambda array: np.array(array, np.float32)) for side in sides)
+        self.sides = rows, columns
+        self.applied = dict.fromkeys(self.applied, frozenset())
         self._for_each_server(self._send)
 
     def begin(self, run_id: int) -> None:
         """Make the servers accept only changes with this run_id."""
         self._run_id = run_id
-        self._applied = dict.fromkeys(self._applied, frozenset())
+        self.applied = dict.fromkeys(self.applied, frozenset())
         self._for_each_server(lambda number: self._get(self._members[number].handle.begin.remote(run_id)))
 
     def _for_each_server(self, call: Callable[[int], Any]) -> None:
@@ -94,11 +85,7 @@ class ServerPool:
         return self._ray.get(reference, timeout=seconds or self._config.lease_seconds)
 
     def _parts(self, number: int) -> list[Part]:
-        return [part for part in self._applied if server_of(part, len(self._members)) == number]
-
-    def _span(self, part: Part) -> slice:
-        edges = self._starts[part[0]]
-        return slice(int(edges[part[1]]), int(edges[part[1] + 1]))
+        return [part for part in self.applied if server_of(part, len(self._members)) == number]
 
     def _send(self, number: int) -> None:
         """Send a server the copies of its blocks."""
@@ -106,27 +93,35 @@ class ServerPool:
         self._get(handle.ping.remote(), self._config.patience_seconds)  # Ray may have to start the server first.
 
         def send(part: Part) -> Any:
-            side = self._sides[part[0]]
-            span = self._span(part)
+            side = self.sides[part[0]]
+            span = self._job.span(*part)
             return handle.hold.remote(
-                part, side.vectors[span], side.accumulators[span], self._applied[part], run_id=self._run_id
+                part, side.vectors[span], side.accumulators[span], self.applied[part], run_id=self._run_id
             )
 
-        self._transfer(self._parts(number), send, lambda part, answer: None)
+        for _ in self._transfer(number, send):
+            pass
 
-    def _transfer(
-        self, parts: Iterable[Part], start: Callable[[Part], Any], finish: Callable[[Part, Any], None]
-    ) -> None:
-        """Start a remote call for each part, a few at a time, and pass each result to `finish`."""
+    def _read(self, number: int) -> None:
+        """Read the blocks of a server into the copy."""
+        for part, block in self._transfer(number, self._members[number].handle.read.remote):
+            side = self.sides[part[0]]
+            span = self._job.span(*part)
+            side.vectors[span] = block.vectors
+            side.accumulators[span] = block.accumulators
+            self.applied[part] = frozenset(block.applied)
+
+    def _transfer(self, number: int, start: Callable[[Part], Any]) -> Iterator[tuple[Part, Any]]:
+        """Start a remote call for each part of a server, a few at a time, and yield each part with its result."""
         pending: deque[tuple[Part, Any]] = deque()
-        for part in parts:
+        for part in self._parts(number):
             pending.append((part, start(part)))
             if len(pending) >= MAX_TRANSFERS:
                 first, reference = pending.popleft()
-                finish(first, self._get(reference))
+                yield first, self._get(reference)
 
         for first, reference in pending:
-            finish(first, self._get(reference))
+            yield first, self._get(reference)
 
     def _restore(self, number: int, error: BaseException) -> None:
         """Replace a lost server by a new one with the copies of its blocks."""
@@ -157,7 +152,7 @@ class ServerPool:
             error = self._check(member, now)
             if error is not None:
                 self._restore(number, error)
-                restored |= {part: self._applied[part] for part in self._parts(number)}
+                restored |= {part: self.applied[part] for part in self._parts(number)}
         return restored
 
     def _check(self, member: _PoolServer, now: float) -> BaseException | None:
@@ -187,47 +182,16 @@ class ServerPool:
 
     def unresponsive(self, now: float) -> list[int]:
         """Return the numbers of the servers that have not responded for a while."""
-        numbers = []
-        for number, member in enumerate(self._members):
-            if member.ping is not None and now - member.asked > 3 * PING_SECONDS:
-                numbers.append(number)
-        return numbers
+        limit = 3 * PING_SECONDS
+        members = enumerate(self._members)
+        return [number for number, member in members if member.ping is not None and now - member.asked > limit]
 
-    def save(self) -> dict[Part, frozenset[int]]:
-        """Read all parameters into the copy; return the blocks whose changes each part has."""
+    def save(self) -> None:
+        """Read all parameters into the copy. A server that is lost is replaced, and the copy of its blocks stays."""
         self._for_each_server(self._read)
-        return self.applied
-
-    def _read(self, number: int) -> None:
-        handle = self._members[number].handle
-
-        def keep(part: Part, state: ServedState) -> None:
-            side = self._sides[part[0]]
-            span = self._span(part)
-            side.vectors[span] = state.vectors
-            side.accumulators[span] = state.accumulators
-            self._applied[part] = state.applied
-
-        self._transfer(self._parts(number), lambda part: handle.read.remote(part), keep)
-
-    @property
-    def applied(self) -> dict[Part, frozenset[int]]:
-        """For each part, the blocks of the other side whose changes the copy has."""
-        return dict(self._applied)
-
-    @property
-    def sides(self) -> Sides:
-        """The copy of the parameters; the next read overwrites it."""
-        rows, columns = self._sides
-        return rows, columns
 
     def close(self) -> None:
         """Stop the servers."""
         for member in self._members:
             with contextlib.suppress(Exception):
                 self._ray.kill(member.handle)
-
-
-def now() -> float:
-    """Return the time in seconds on the clock of the leases."""
-    return time.monotonic()

@@ -1,7 +1,7 @@
 """A worker: trains strips of blocks, with parameters that it fetches from servers and changes that it pushes to them.
 
 Gradients come from the backends that local training uses. A worker handles two strips at a time: while one is computed,
-the next is fetched, or the pushes of the previous one are sent. `Links` hides Ray, so that workers can be tested
+the next is fetched, or the pushes of the previous one are sent. Only `Links` uses Ray, so that workers can be tested
 without a cluster.
 """
 
@@ -12,11 +12,11 @@ import pickle
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from swivel._version import __version__
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
-from swivel.errors import ClusterError
+from swivel.errors import ClusterError, first_line
 from swivel.runtime.progress import SILENT
 from swivel.runtime.resources import keep_freed_memory
 from swivel.storage import scratch_folder
@@ -34,7 +34,7 @@ from swivel.training.backends.cpu_kernels import adagrad
 from swivel.training.distributed.leases import Part, Strip
 from swivel.training.distributed.parameter_server import REFUSED, Fetched, Push, server_of
 from swivel.training.executor import LocalResources, Round, TrainingJob
-from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.objective import Loss
 from swivel.training.plan import TrainingPlan
 from swivel.training.schedule import Block
 
@@ -45,19 +45,32 @@ class Unanswered(Exception):
     """A server is lost, or has not responded in time."""
 
 
-class Links(Protocol):
-    """Connections of a worker to the servers."""
+class Links:
+    """Connections of a worker to the servers on Ray."""
 
-    count: int
+    def __init__(self, servers: Sequence[Any], seconds: float) -> None:
+        self._servers = list(servers)
+        self._seconds = seconds
 
-    def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
-        """Request a block from a server; return a reference for `take`."""
+    def fetch(self, part: Part, with_accumulators: bool) -> Any:
+        """Request a block from its server; return a reference for `take`."""
+        return self._server(part).fetch.remote(part, with_accumulators)
 
-    def push(self, server: int, push: Push) -> Any:
-        """Send a change to a server; return a reference for `take`."""
+    def push(self, push: Push) -> Any:
+        """Send a change to its server; return a reference for `take`."""
+        return self._server(push.part).push.remote(push)
 
-    def take(self, asked: Any) -> Any:
+    def _server(self, part: Part) -> Any:
+        return self._servers[server_of(part, len(self._servers))]
+
+    def take(self, request: Any) -> Any:
         """Wait for the result of a request and return it, or raise Unanswered."""
+        import ray
+
+        try:
+            return ray.get(request, timeout=self._seconds)
+        except ray.exceptions.RayError as error:
+            raise Unanswered(f"a server does not respond: {type(error).__name__}: {first_line(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +102,11 @@ class Result(NamedTuple):
 class Stepper:
     """Computes the gradients of single blocks with the backend of a run."""
 
-    def __init__(self, job: TrainingJob, threads: int) -> None:
-        self._job = job
-        self._backend = job.create_backend(threads)
-
-        matrix = job.matrix
-        objective = Objective.from_config(job.config)
-        self._offsets = (
-            row_offsets(matrix.row_sums, matrix.total, objective).astype(np.float32),
-            column_offsets(matrix.column_sums, objective).astype(np.float32),
-        )
-        self._dim = job.config.dim + objective.extra_dims
-        self._allocate()
-
-    def _allocate(self) -> None:
-        """Give the backend empty blocks, which `gradients` fills; one that builds its own layout gets all blocks."""
-        if self._backend.builds_layout:
-            rows, columns = (self._zeros(len(offsets)) for offsets in self._offsets)
-            self._backend.hold(rows, columns, self._job.starts)
-            self._backend.take(self._job.matrix.stored)
-        else:
-            row_blocks, column_blocks = self._job.blocks
-            starts = [0] * (row_blocks + 1), [0] * (column_blocks + 1)
-            self._backend.hold(self._zeros(0), self._zeros(0), starts)
-
-    def _zeros(self, size: int) -> ParameterBlock:
-        zeros = np.zeros((size, self._dim), np.float32)
-        return ParameterBlock(zeros, zeros, np.zeros(size, np.float32))
-
-    def describe(self) -> str:
-        """Return the description of the backend."""
-        return self._backend.describe()
+    def __init__(self, job: TrainingJob, resources: LocalResources) -> None:
+        self.backend = job.create_backend(resources.threads)
+        self._job = job.laid_out(self.backend, resources)
+        self._offsets = job.offsets()
+        self._job.hold_later(self.backend)  # `gradients` gets the vectors of each block.
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
         """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""
@@ -127,16 +114,12 @@ class Stepper:
         for side, values in enumerate(vectors):
             # Arrays that Ray delivers are read-only: torch warns about them, and numba would compile all kernels again.
             writable = values if values.flags.writeable else np.array(values)
-            offsets = self._offsets[side][block[side] :: self._job.blocks[side]]
+            offsets = self._offsets[side][self._job.span(side, block[side])]
             sides.append(ParameterBlock(writable, writable, offsets))
 
         rows, columns = sides
         (step,) = self._job.steps(Round(turn, [block], 1.0))
-        return self._backend.gradients(step, rows, columns)
-
-    def close(self) -> None:
-        """Close the backend."""
-        self._backend.close()
+        return self.backend.gradients(step, rows, columns)
 
 
 @contextmanager
@@ -155,13 +138,9 @@ def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
 
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
         job = TrainingJob(matrix, setup.config, setup.plan)
-        if setup.plan.backend != "triton":  # Triton builds its layout on the device.
-            job = job.laid_out(LocalResources(scratch, setup.threads, SILENT))
-        stepper = Stepper(job, setup.threads)
-        try:
+        stepper = Stepper(job, LocalResources(scratch, setup.threads, SILENT))
+        with closing(stepper.backend):
             yield stepper
-        finally:
-            stepper.close()
 
 
 class Worker:
@@ -181,7 +160,7 @@ class Worker:
         """Open the matrix and create the backend; return its description."""
         keep_freed_memory()
         self._stepper = self._resources.enter_context(open_stepper(setup))
-        return self._stepper.describe()
+        return self._stepper.backend.describe()
 
     def ping(self) -> int:
         """Return the process id, which shows that the worker responds."""
@@ -209,7 +188,7 @@ class Worker:
                 gate.enter_context(self._lock(self._fetching))
                 if self._paused_run >= run_id and not is_last:
                     return Result(strip.number, run_id, (), failure="paused", is_untouched=True)
-                run.request_first()
+                run.request(0)
 
                 with self._lock(self._computing):
                     run.compute(gate.close)
@@ -218,7 +197,7 @@ class Worker:
             return run.finish()
         except Unanswered as error:
             return Result(
-                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=run.is_untouched
+                strip.number, run_id, (), run.moved, failure=str(error) or "no response", is_untouched=not run.pushed
             )
 
     @contextmanager
@@ -233,7 +212,7 @@ class Worker:
 
 
 class _StripRun:
-    """The training of one strip."""
+    """The training of one strip, in one thread."""
 
     def __init__(self, strip: Strip, run_id: int, links: Links, stepper: Stepper) -> None:
         self.strip = strip
@@ -242,33 +221,20 @@ class _StripRun:
         self._stepper = stepper
 
         self._requests: dict[tuple[int, int], Any] = {}  # pending fetches, by position in the strip and side
-        self._pushed: list[Any] = []  # pending pushes
+        self.pushed: list[Any] = []  # references to all pushes; the result of a push is taken at the end
         self._losses: list[Loss] = []
-        self._shared: _SharedBlock | None = None
+        self._fetched: Fetched  # the block that all blocks of the strip share, if they do,
+        self._shared: Fetched  # and the copy of it that this strip changes
         self.moved = 0  # bytes
         self._seconds = 0.0
 
-    @property
-    def is_untouched(self) -> bool:
-        """Whether no change was pushed."""
-        return not self._pushed
-
-    def request_first(self) -> None:
-        """Request the parameters of the first block."""
-        self._request(0)
-
-    def _request(self, position: int) -> None:
+    def request(self, position: int) -> None:
+        """Request the parameters of a block of the strip."""
         for side, block in enumerate(self.strip.blocks[position]):
             # The shared block is fetched once, with its accumulators: the worker takes its Adagrad steps itself.
             is_shared = side == self.strip.shared
             if not is_shared or position == 0:
-                server = server_of((side, block), self._links.count)
-                self._requests[position, side] = self._links.fetch(server, (side, block), is_shared)
-
-    def _take(self, position: int, side: int) -> Fetched:
-        fetched: Fetched = self._links.take(self._requests.pop((position, side)))
-        self.moved += payload_bytes(fetched)
-        return fetched
+                self._requests[position, side] = self._links.fetch((side, block), is_shared)
 
     def compute(self, on_last: Callable[[], None]) -> None:
         """Compute all blocks and push their changes: gradients at once, the shared block at the end.
@@ -279,20 +245,22 @@ class _StripRun:
         last = len(self.strip.blocks) - 1
         for position, block in enumerate(self.strip.blocks):
             if position < last:
-                self._request(position + 1)
+                self.request(position + 1)
             else:
                 on_last()
             self._step(position, block)
 
-        if self._shared is not None and self.strip.shared is not None:
-            side = self.strip.shared
-            shared = self._shared
-            others = tuple(block[1 - side] for block in self.strip.blocks)
+        side = self.strip.shared
+        if side is not None:
             part = side, self.strip.blocks[0][side]
-            self._push(Push(self._run_id, part, others, shared.version, *shared.changes()))
+            others = tuple(block[1 - side] for block in self.strip.blocks)
+            vectors = self._shared.vectors - self._fetched.vectors
+            accumulators = self._shared.accumulators - self._fetched.accumulators
+            self._push(Push(self._run_id, part, others, self._fetched.version, vectors, accumulators))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
+        """Compute the gradients of a block; push them, but apply that of the shared side to the copy."""
         rows = self._open(position, 0)
         columns = self._open(position, 1)
         gradients = self._stepper.gradients(block, (rows.vectors, columns.vectors), self.strip.turn)
@@ -300,51 +268,36 @@ class _StripRun:
 
         learning_rate = self.strip.rates[position]
         for side, (parameters, gradient) in enumerate(((rows, gradients.rows), (columns, gradients.columns))):
-            if isinstance(parameters, _SharedBlock):
-                parameters.step(gradient, learning_rate)
+            if side == self.strip.shared:
+                adagrad(parameters.vectors, parameters.accumulators, gradient, 1.0, 0.0, learning_rate)
             else:
                 part = (side, block[side])
                 others = (block[1 - side],)
                 self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate))
 
-    def _open(self, position: int, side: int) -> Fetched | _SharedBlock:
-        """Return the fetched block, or the local copy of the shared block."""
+    def _open(self, position: int, side: int) -> Fetched:
+        """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""
+        if side == self.strip.shared and position > 0:
+            return self._shared
+
+        fetched: Fetched = self._links.take(self._requests.pop((position, side)))
+        self.moved += payload_bytes(fetched)
         if side != self.strip.shared:
-            return self._take(position, side)
-        if self._shared is None:
-            self._shared = _SharedBlock(self._take(position, side))
+            return fetched
+        self._fetched = fetched
+        self._shared = Fetched(fetched.version, np.array(fetched.vectors), np.array(fetched.accumulators))
         return self._shared
 
     def _push(self, push: Push) -> None:
         self.moved += payload_bytes(push)
-        self._pushed.append(self._links.push(server_of(push.part, self._links.count), push))
+        self.pushed.append(self._links.push(push))
 
     def finish(self) -> Result:
         """Wait until the servers have applied all changes, and return the result."""
-        answers = [self._links.take(pushed) for pushed in self._pushed]
+        answers = [self._links.take(pushed) for pushed in self.pushed]
         staleness = tuple(answer for answer in answers if answer != REFUSED)
         losses = tuple(self._losses)
         return Result(self.strip.number, self._run_id, losses, self.moved, staleness, self._seconds)
-
-
-class _SharedBlock:
-    """A local copy of the block that all blocks of a strip share."""
-
-    def __init__(self, fetched: Fetched) -> None:
-        assert fetched.accumulators is not None
-        self.version = fetched.version
-        self.vectors = np.array(fetched.vectors)
-        self._accumulators = np.array(fetched.accumulators)
-        self._fetched_vectors = fetched.vectors
-        self._fetched_accumulators = fetched.accumulators
-
-    def step(self, gradient: Array, learning_rate: float) -> None:
-        """Take an Adagrad step."""
-        adagrad(self.vectors, self._accumulators, gradient, 1.0, 0.0, learning_rate)
-
-    def changes(self) -> tuple[Array, Array]:
-        """Return the changes of vectors and accumulators since the fetch."""
-        return self.vectors - self._fetched_vectors, self._accumulators - self._fetched_accumulators
 
 
 def payload_bytes(message: Any) -> int:

@@ -6,16 +6,15 @@ A worker for which the cluster has no free cores yet joins later. A worker that 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from swivel.errors import ClusterError, SwivelError
+from swivel.errors import ClusterError, SwivelError, first_line
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import first_line
-from swivel.training.distributed.leases import Part, Strip
-from swivel.training.distributed.parameter_server import Push
-from swivel.training.distributed.worker import Result, Unanswered, Worker, WorkerSetup
+from swivel.training.distributed.leases import Strip
+from swivel.training.distributed.worker import Links, Result, Worker, WorkerSetup
 
 # A worker that died is created again after 0, 1, 3, 7, ... seconds, up to this many.
 MAX_DELAY_SECONDS = 30.0
@@ -23,43 +22,18 @@ MAX_DOUBLINGS = 10
 MAX_FAILED_STARTS = 3  # in a row, before the run fails
 
 
-class RayLinks:
-    """Connections of a worker on Ray to the servers."""
-
-    def __init__(self, handles: Sequence[Any], seconds: float) -> None:
-        self._handles = list(handles)
-        self._seconds = seconds
-        self.count = len(self._handles)
-
-    def fetch(self, server: int, part: Part, with_accumulators: bool) -> Any:
-        """Request a block from a server."""
-        return self._handles[server].fetch.remote(part, with_accumulators)
-
-    def push(self, server: int, push: Push) -> Any:
-        """Send a change to a server."""
-        return self._handles[server].push.remote(push)
-
-    def take(self, asked: Any) -> Any:
-        """Return the result of a request."""
-        import ray
-
-        try:
-            return ray.get(asked, timeout=self._seconds)
-        except ray.exceptions.RayError as error:
-            raise Unanswered(f"a server does not respond: {type(error).__name__}: {first_line(error)}") from None
-
-
 class WorkerMessage(NamedTuple):
     """The result of a strip; without a result, the message that a worker has joined or is lost."""
 
     worker: int
     result: Result | None = None
-    is_lost: bool = False
-    reason: str = ""  # why the worker is lost
+    loss_reason: str = ""  # why the worker is lost, if it is
 
 
 @dataclass(slots=True)
 class _PoolWorker:
+    """A place for a worker, whose process may be replaced."""
+
     handle: Any = None
     joining: Any = None  # reference to the result of `begin`, while it is pending
     leases: dict[Any, None] = field(default_factory=dict)  # an ordered set of references to pending results
@@ -67,6 +41,16 @@ class _PoolWorker:
     deaths: int = 0  # since the last finished strip
     create_at: float = 0.0  # time of the next start
     created: int = 0  # number of starts
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the worker has opened the matrix."""
+        return self.handle is not None and self.joining is None
+
+    @property
+    def responds(self) -> bool:
+        """Whether the worker has joined and is not late."""
+        return self.has_joined and self.late_since is None
 
 
 class WorkerPool:
@@ -86,7 +70,12 @@ class WorkerPool:
     @property
     def ready(self) -> int:
         """Number of workers that have joined."""
-        return sum(member.handle is not None and member.joining is None for member in self._members)
+        return sum(member.has_joined for member in self._members)
+
+    @property
+    def unresponsive(self) -> int:
+        """Number of workers that have not joined or are late."""
+        return sum(not member.responds for member in self._members)
 
     @property
     def replaced(self) -> int:
@@ -133,38 +122,38 @@ class WorkerPool:
         member.create_at = now + min(MAX_DELAY_SECONDS, 2.0 ** min(member.deaths, MAX_DOUBLINGS) - 1)
         member.deaths += 1
 
-    def references(self) -> list[Any]:
-        """Return the references to all pending results."""
-        references: list[Any] = []
-        for member in self._members:
-            if member.joining is not None:
-                references.append(member.joining)
-            references += member.leases
-        return references
-
-    def collect(self, references: Sequence[Any], now: float) -> Iterator[WorkerMessage]:
-        """Yield a message for each of these results, which are available."""
-        owners: dict[Any, int] = {}
+    def wait(self, seconds: float) -> list[WorkerMessage]:
+        """Wait until a worker responds, but not longer than `seconds`; return a message for each available result."""
+        owners: dict[Any, int] = {}  # of the references to pending results
         for number, member in enumerate(self._members):
-            owners |= dict.fromkeys(member.leases, number)
             if member.joining is not None:
                 owners[member.joining] = number
+            owners |= dict.fromkeys(member.leases, number)
+        if not owners:
+            time.sleep(seconds)
+            return []
 
-        for reference in references:
+        references = list(owners)
+        self._ray.wait(references, num_returns=1, timeout=seconds)
+        available, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+
+        messages = []
+        for reference in available:
             number = owners[reference]
             member = self._members[number]
             # A worker may have been dropped in this loop; its other results are void.
             if reference == member.joining or reference in member.leases:
-                yield self._collect(number, member, reference, now)
+                messages.append(self._collect(number, member, reference))
+        return messages
 
-    def _collect(self, number: int, member: _PoolWorker, reference: Any, now: float) -> WorkerMessage:
+    def _collect(self, number: int, member: _PoolWorker, reference: Any) -> WorkerMessage:
         try:
             answer = self._ray.get(reference, timeout=self._config.lease_seconds)
         except self._ray.exceptions.RayError as error:
             if reference == member.joining:
                 self._check_start(error)
-            self._drop(member, now)
-            return WorkerMessage(number, is_lost=True, reason=f"{type(error).__name__}: {first_line(error)}")
+            self._drop(member, time.monotonic())
+            return WorkerMessage(number, loss_reason=f"{type(error).__name__}: {first_line(error)}")
 
         if reference == member.joining:
             member.joining = None
@@ -191,19 +180,17 @@ class WorkerPool:
 
     def free(self) -> int | None:
         """Return the responsive worker with the fewest strips, or None if all have enough."""
-        unresponsive = set(self.unresponsive())
         candidates = []
         for number, member in enumerate(self._members):
-            if number not in unresponsive and len(member.leases) < self._config.ahead:
+            if member.responds and len(member.leases) < self._config.ahead:
                 candidates.append((len(member.leases), number))
         return min(candidates)[1] if candidates else None
 
     def assign(self, number: int, strip: Strip, run_id: int, handles: Sequence[Any], *, is_last: bool) -> None:
         """Send a strip to a worker; with `is_last` a paused worker trains it, too."""
-        links = RayLinks(handles, self._setup.wait_seconds)
         member = self._members[number]
-        reference = member.handle.train.remote(strip, run_id, links, is_last)
-        member.leases[reference] = None
+        links = Links(handles, self._setup.wait_seconds)
+        member.leases[member.handle.train.remote(strip, run_id, links, is_last)] = None
 
     def mark_late(self, numbers: Sequence[int], now: float) -> None:
         """Send no more strips to late workers until they respond."""
@@ -217,14 +204,6 @@ class WorkerPool:
         for member in self._members:
             if member.handle is not None:
                 member.handle.pause.remote(run_id)
-
-    def unresponsive(self) -> list[int]:
-        """Return the numbers of the workers that have not joined or are late."""
-        numbers = []
-        for number, member in enumerate(self._members):
-            if member.handle is None or member.joining is not None or member.late_since is not None:
-                numbers.append(number)
-        return numbers
 
     def close(self) -> None:
         """Stop the workers."""

@@ -4,10 +4,8 @@
 """
 
 from swivel.vectors.formats.gensim import from_gensim, to_gensim
-from swivel.vectors.formats.reader import find_vectors, load, open_vectors
-from swivel.vectors.formats.registry import FORMATS
-from swivel.vectors.formats.word2vec_text import read_text
-from swivel.vectors.formats.writer import export, take_columns
+from swivel.vectors.formats.registry import FORMATS, export, find_vectors, load, open_vectors, take_columns
+from swivel.vectors.formats.word2vec import read_text
 
 __all__ = [
     "FORMATS",

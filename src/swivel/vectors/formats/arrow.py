@@ -5,17 +5,18 @@ pyarrow reads the files in batches, so memory is allocated for the data in the f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import StorageError, missing_extra
+from swivel.errors import StorageError, first_line, missing_extra
 from swivel.storage import create_file
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import make_vectors
+from swivel.vectors.formats.validate import check_names, make_vectors
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,7 +32,7 @@ def _load_pyarrow() -> Any:
     return pyarrow
 
 
-def make_table(vectors: Vectors) -> pyarrow.Table:
+def _make_table(vectors: Vectors) -> pyarrow.Table:
     """Return the vectors as a pyarrow table without copying the values."""
     pa = _load_pyarrow()
     flat = pa.array(np.ascontiguousarray(vectors.vectors).reshape(-1))
@@ -45,7 +46,7 @@ def make_table(vectors: Vectors) -> pyarrow.Table:
 
 def write_parquet(vectors: Vectors, path: Path) -> None:
     """Write vectors to a Parquet file, compressed with zstd."""
-    table = make_table(vectors)
+    table = _make_table(vectors)
     from pyarrow import parquet
 
     # Vector values hardly repeat: dictionary encoding would only cost time.
@@ -55,60 +56,52 @@ def write_parquet(vectors: Vectors, path: Path) -> None:
 
 def write_arrow(vectors: Vectors, path: Path) -> None:
     """Write vectors to an Arrow IPC file (Feather 2)."""
-    table = make_table(vectors)
+    table = _make_table(vectors)
     from pyarrow import ipc
 
     with create_file(path) as file, ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, _CHUNK_ROWS)
 
 
-def read_parquet(path: str | Path) -> Vectors:
+def read_parquet(path: Path) -> Vectors:
     """Read the columns `word`, `vector` and, if present, `count` of a Parquet file."""
-    path = Path(path)
-    pa = _load_pyarrow()
-    from pyarrow import parquet
+    with _reading(path, "Parquet"):
+        from pyarrow import parquet
 
-    try:
         with parquet.ParquetFile(path) as file:
-            _check_names(path, file.schema_arrow.names)
-            return _collect_batches(
-                path, file.iter_batches(_CHUNK_ROWS, columns=_select_columns(file.schema_arrow.names))
-            )
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"{path}: not a readable Parquet file ({_first_line(error)})") from error
+            columns = _select_columns(path, file.schema_arrow.names)
+            return _collect_batches(path, file.iter_batches(_CHUNK_ROWS, columns=columns))
 
 
-def read_arrow(path: str | Path) -> Vectors:
+def read_arrow(path: Path) -> Vectors:
     """Read the columns `word`, `vector` and, if present, `count` of an Arrow IPC file."""
-    path = Path(path)
-    pa = _load_pyarrow()
-    from pyarrow import ipc
+    with _reading(path, "Arrow") as pa:
+        from pyarrow import ipc
 
-    try:
         with pa.OSFile(str(path)) as opened, ipc.open_file(opened) as file:
-            _check_names(path, file.schema.names)
-            columns = _select_columns(file.schema.names)
+            columns = _select_columns(path, file.schema.names)
             batches = (file.get_batch(number).select(columns) for number in range(file.num_record_batches))
             return _collect_batches(path, batches)
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[Any]:
+    """Yield pyarrow; convert its errors, which include OSError, into a StorageError."""
+    pa = _load_pyarrow()
+    try:
+        yield pa
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StorageError(f"{path}: not a readable Arrow file ({_first_line(error)})") from error
+        raise StorageError(f"{path}: not a readable {kind} file ({first_line(error)})") from error
 
 
-def _first_line(error: object) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]
-
-
-def _check_names(path: Path, names: Sequence[str]) -> None:
-    for name in ("word", "vector", "count"):
-        if names.count(name) > 1:
+def _select_columns(path: Path, names: Sequence[str]) -> list[str]:
+    columns = [name for name in names if name in ("word", "count", "vector")]
+    for name in columns:
+        if columns.count(name) > 1:
             raise StorageError(f"{path}: several columns called {name!r}")
-    for name in ("word", "vector"):
-        if name not in names:
-            raise StorageError(f"{path}: no column called {name!r}; there are {', '.join(map(repr, names)) or 'none'}")
 
-
-def _select_columns(names: Iterable[str]) -> list[str]:
-    return [name for name in ("word", "count", "vector") if name in names]
+    check_names(path, "column", ("word", "vector"), names)
+    return columns
 
 
 def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch]) -> Vectors:
@@ -118,8 +111,8 @@ def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch]) -> Vect
 
     for batch in batches:
         batch.validate(full=True)  # A damaged file may have offsets outside the file or text that is not UTF-8.
+        values.append(_take_matrix(path, batch.column("vector"), len(words)))
         words += _take_words(path, batch.column("word"), len(words))
-        values.append(_take_matrix(path, batch.column("vector"), len(words) - batch.num_rows))
         if "count" in batch.schema.names:
             counts.append(_take_counts(path, batch.column("count")))
 
@@ -135,7 +128,7 @@ def _collect_batches(path: Path, batches: Iterable[pyarrow.RecordBatch]) -> Vect
 def _take_words(path: Path, column: pyarrow.Array, before: int) -> list[str]:
     pa = _load_pyarrow()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise StorageError(f"{path}: the column 'word' has type {_first_line(column.type)}, expected text")
+        raise StorageError(f"{path}: the column 'word' has type {first_line(column.type)}, expected text")
 
     words: list[str] = column.to_pylist()
     if column.null_count:
@@ -149,7 +142,7 @@ def _take_matrix(path: Path, column: pyarrow.Array, before: int) -> NDArray[np.f
     type_tests = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
     is_list = any(test(column.type) for test in type_tests)
     if not is_list or not pa.types.is_floating(column.type.value_type):
-        raise StorageError(f"{path}: the column 'vector' has type {_first_line(column.type)}, expected lists of floats")
+        raise StorageError(f"{path}: the column 'vector' has type {first_line(column.type)}, expected lists of floats")
 
     if not len(column):
         return np.empty((0, 0), np.float32)
@@ -171,6 +164,4 @@ def _take_counts(path: Path, column: pyarrow.Array) -> NDArray[np.int64]:
         raise StorageError(f"{path}: the column 'count' must contain one integer per word")
 
     counts: NDArray[np.int64] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    if (counts < 0).any():
-        raise StorageError(f"{path}: the column 'count' contains a negative number")
     return counts

@@ -1,10 +1,13 @@
 """Shortest decimal text of float32 values.
 
 `repr` of a Python float gives the fewest digits that identify a float64. Each float32 is therefore first replaced by
-the float64 whose shortest digits are those of the float32.
+the float64 whose shortest digits are those of the float32. NumPy's own formatting (`values.astype("U")`) gives the same
+text, but takes 1.4 times as long (300 dimensions, NumPy 2.4).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +19,21 @@ _MIN_DIGITS = 6  # float32 preserves any 6 digits, so a shorter text is also fou
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])  # exact in float64
 _MIN_SIZE = 1e-14  # from here to _MAX_SIZE the powers above are sufficient
 _MAX_SIZE = 1e27
+_CHUNK_ROWS = 1_024
 
 
-def join_digits(values: Floats, separator: str) -> list[str]:
-    """Return each row as text, its values separated by `separator`.
+def format_rows(values: Floats, separator: str) -> Iterator[str]:
+    """Yield each row as text, its values separated by `separator`.
 
-    >>> join_digits(np.array([[0.1, -2, 1 / 3]], np.float32), " ")
+    >>> list(format_rows(np.array([[0.1, -2, 1 / 3]], np.float32), " "))
     ['0.1 -2.0 0.33333334']
     """
-    return [separator.join(map(repr, row)) for row in round_to_shortest(values).tolist()]
+    for start in range(0, len(values), _CHUNK_ROWS):
+        for row in _round_to_shortest(values[start : start + _CHUNK_ROWS]).tolist():
+            yield separator.join(map(repr, row))
 
 
-def round_to_shortest(values: Floats) -> NDArray[np.float64]:
+def _round_to_shortest(values: Floats) -> NDArray[np.float64]:
     """Return for each finite float32 the float64 with the fewest digits that rounds to it."""
     exact = values.astype(np.float64)
     size = np.abs(exact)

@@ -15,23 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import escape, unescape
-from swivel.errors import StorageError, VocabularyError, clear_errors
-from swivel.storage import create_file, write_arrays, write_header
-from swivel.storage.npy import map_array, read_array_header
+from swivel.errors import StorageError, VocabularyError
+from swivel.storage import create_file, write_arrays
+from swivel.storage.npy import map_array, read_array_header, write_array
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import FREE, is_text, make_vectors, shown
+from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
 
+_WORDS_SUFFIX = ".vocabulary.txt"  # of the vocabulary file next to an `.npy` file
 _MAX_DEFLATE_RATIO = 1_032  # zlib never expands one byte to more
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
-
-
-def words_beside(path: Path) -> Path:
-    """Return the path of the vocabulary file of an `.npy` file.
-
-    >>> words_beside(Path("work/vectors.npy")).name
-    'vectors.vocabulary.txt'
-    """
-    return path.with_suffix(".vocabulary.txt")
 
 
 def write_npy(vectors: Vectors, path: Path) -> None:
@@ -39,58 +31,40 @@ def write_npy(vectors: Vectors, path: Path) -> None:
     values = np.ascontiguousarray(vectors.vectors, "<f4")
     lines = "".join(line + "\n" for line in vectors.vocabulary.to_lines()).encode()
 
-    with create_file(words_beside(path)) as words, create_file(path) as file:
+    with create_file(path.with_suffix(_WORDS_SUFFIX)) as words, create_file(path) as file:
         words.write(lines)
-        write_header(file, values.dtype, values.shape)
-        # Not `np.save`: if the disk is full, it does not report the reason.
-        file.write(values.reshape(-1).view(np.uint8).data)
+        write_array(file, values)
 
 
-def read_npy(path: str | Path) -> Vectors:
+def read_npy(path: Path) -> Vectors:
     """Read a matrix and its vocabulary file, `NAME.vocabulary.txt`: one word per line, optionally a tab and a count."""
-    path = Path(path)
-    values = _map_matrix(path)
-    words, counts = _read_words(words_beside(path))
+    with reading(path, "an npy file"):
+        values = map_array(path)
+
+    words, counts = _read_words(path.with_suffix(_WORDS_SUFFIX))
     return make_vectors(path, words, values, counts)
 
 
-def _map_matrix(path: Path) -> NDArray[Any]:
-    try:
-        with clear_errors(path):
-            values = map_array(path)
-    except ValueError as error:
-        raise StorageError(f"{path}: not an npy file ({error}); it is damaged or has another format") from error
-    _check_matrix(path, values.shape, values.dtype)
-    return values
-
-
 def _read_words(path: Path) -> tuple[list[str], NDArray[np.int64] | None]:
-    try:
-        lines = path.read_bytes().decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise StorageError(
-            f"{path}, line {line:,}: not valid UTF-8 (byte 0x{error.object[error.start]:02x})"
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"{path}: {error.strerror or error}; an .npy file needs this file with one word per line"
-        ) from error
+    if not path.exists():
+        raise StorageError(f"{path}: No such file or directory; an .npy file needs this file with one word per line")
 
-    fields = [line.removesuffix("\r").split("\t") for line in lines]
-    words = [unescape(word) for word, *_ in fields]
-
-    for number, (word, (text, *rest)) in enumerate(zip(words, fields, strict=True), 1):
+    words = []
+    counts = []
+    for number, line in enumerate(read_lines(path), 1):
+        text, *rest = line.split("\t")
+        word = unescape(text)
         if escape(word) != text:
             raise StorageError(
                 f"{path}, line {number:,}: {shown(text)} has a backslash that is not an escape: write \\\\"
             )
-        if len(rest) > 1 or not all(count.isdecimal() and len(count) <= 18 for count in rest):
+        if len(rest) > 1 or not all(map(is_count, rest)):
             raise StorageError(f"{path}, line {number:,}: expected a word, or a word, a tab and a count")
 
-    if any(len(field) != 2 for field in fields):
-        return words, None
-    return words, np.array([int(count) for _, count in fields], np.int64)
+        words.append(word)
+        counts += [int(count) for count in rest]
+
+    return words, np.array(counts, np.int64) if len(counts) == len(words) else None
 
 
 def write_npz(vectors: Vectors, path: Path) -> None:
@@ -115,26 +89,18 @@ def write_npz(vectors: Vectors, path: Path) -> None:
     write_arrays(path, arrays)
 
 
-def read_npz(path: str | Path) -> Vectors:
+def read_npz(path: Path) -> Vectors:
     """Read the arrays `vectors`, `words` and, if present, `counts` of an npz file."""
-    path = Path(path)
-    try:
-        with clear_errors(path), zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for name in ("vectors", "words"):
-                if name not in members:
-                    raise StorageError(
-                        f"{path}: no array called {name!r}; there are {', '.join(map(repr, members)) or 'none'}"
-                    )
+    errors = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, MemoryError)
+    with reading(path, "an npz file", errors), zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        check_names(path, "array", ("vectors", "words"), members)
 
-            present: list[str] = [name for name in ("vectors", "words", "counts") if name in members]
-            arrays = {name: _read_member(path, archive, members[name]) for name in present}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, RuntimeError, MemoryError) as error:
-        raise StorageError(f"{path}: not an npz file ({error}); it is damaged or has another format") from error
+        values = _read_member(path, archive, members["vectors"])
+        words = _take_words(path, _read_member(path, archive, members["words"]))
+        counts = _read_member(path, archive, members["counts"]) if "counts" in members else None
 
-    values = arrays["vectors"]
-    _check_matrix(path, values.shape, values.dtype)
-    return make_vectors(path, _take_words(path, arrays["words"]), values, _take_counts(path, arrays))
+    return make_vectors(path, words, values, counts)
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
@@ -156,11 +122,6 @@ def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
     return np.frombuffer(data, header.dtype).reshape(header.shape, order=header.order)
 
 
-def _check_matrix(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if len(shape) != 2 or dtype.kind != "f":
-        raise StorageError(f"{path}: expected a matrix of floats, got {dtype} of shape {shape}")
-
-
 def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
     if words.ndim != 1 or words.dtype.kind != "U":
         raise StorageError(
@@ -173,20 +134,4 @@ def _take_words(path: Path, words: NDArray[Any]) -> list[str]:
         raise StorageError(f"{path}: 'words' contains an invalid code point ({points.max():,})")
 
     result: list[str] = words.tolist()
-    for number, word in enumerate(result, 1):
-        if not is_text(word):
-            raise StorageError(
-                f"{path}, word {number:,}: {word!r} contains half a surrogate pair and is not valid text"
-            )
     return result
-
-
-def _take_counts(path: Path, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int64] | None:
-    counts = arrays.get("counts")
-    if counts is None:
-        return None
-    if counts.shape != arrays["words"].shape or counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise StorageError(
-            f"{path}: expected 'counts' to have one integer per word, got {counts.dtype} of shape {counts.shape}"
-        )
-    return counts.astype(np.int64)

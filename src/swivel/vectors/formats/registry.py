@@ -1,4 +1,7 @@
-"""The table of all formats: name, reader, writer and file suffixes."""
+"""The table of all formats, and `load` and `export`, which read and write vectors in any of them.
+
+`load` detects the format from the content of a file and not from its name.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swivel.vectors import Vectors, load
-from swivel.vectors.formats.arrow import read_arrow, read_parquet, write_arrow, write_parquet
-from swivel.vectors.formats.npy_npz import read_npy, read_npz, write_npy, write_npz
-from swivel.vectors.formats.projector import read_projector, write_projector
-from swivel.vectors.formats.safetensors import read_vectors_tensors, write_vectors_tensors
-from swivel.vectors.formats.static_models import read_static, write_model2vec, write_sentence_transformers
-from swivel.vectors.formats.word2vec_binary import read_binary, write_binary
-from swivel.vectors.formats.word2vec_text import read_text, write_glove, write_word2vec_text
+from swivel.errors import ConfigError, StorageError, clear_errors
+from swivel.storage import MANIFEST
+from swivel.vectors import Vectors
+from swivel.vectors.formats import arrow, npy_npz, projector, safetensors, static_models, word2vec
+from swivel.vectors.formats.validate import check_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,200 @@ class Format:
 
 
 FORMATS = {
-    "word2vec": Format(read_binary, write_binary, (".bin",)),
-    "word2vec-text": Format(read_text, write_word2vec_text, (".txt", ".w2v")),
-    "fasttext": Format(read_text, write_word2vec_text, (".vec",)),
-    "glove": Format(read_text, write_glove),
-    "gensim": Format(read_binary, write_binary),
-    "npy": Format(read_npy, write_npy, (".npy",)),
-    "npz": Format(read_npz, write_npz, (".npz",)),
-    "safetensors": Format(read_vectors_tensors, write_vectors_tensors, (".safetensors",)),
-    "parquet": Format(read_parquet, write_parquet, (".parquet", ".pq")),
-    "arrow": Format(read_arrow, write_arrow, (".arrow", ".feather")),
-    "projector": Format(read_projector, write_projector, is_folder=True),
-    "sentence-transformers": Format(read_static, write_sentence_transformers, is_folder=True),
-    "model2vec": Format(read_static, write_model2vec, is_folder=True),
-    "swivel": Format(load, lambda vectors, path: vectors.save(path), is_folder=True),
+    "word2vec": Format(word2vec.read_binary, word2vec.write_binary, (".bin",)),
+    "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
+    "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
+    "glove": Format(word2vec.read_text, word2vec.write_glove),
+    "gensim": Format(word2vec.read_binary, word2vec.write_binary),
+    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
+    "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
+    "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
+    "parquet": Format(arrow.read_parquet, arrow.write_parquet, (".parquet", ".pq")),
+    "arrow": Format(arrow.read_arrow, arrow.write_arrow, (".arrow", ".feather")),
+    "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
+    "sentence-transformers": Format(
+        static_models.read_static, static_models.write_sentence_transformers, is_folder=True
+    ),
+    "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
+    "swivel": Format(Vectors.load, Vectors.save, is_folder=True),
 }
+
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
+_UNSUPPORTED = {
+    b"\x80\x02": "a pickle, which is never loaded; in gensim, call save_word2vec_format('NAME.bin', binary=True)",
+    b"\xba\x16\x4f\x2f": "a fastText model; use the .vec file that fastText writes next to it",
+    b"\x1f\x8b": "compressed; unpack it first (gunzip)",
+    b"BZh": "compressed; unpack it first (bunzip2)",
+    b"\xfd7zXZ": "compressed; unpack it first (xz -d)",
+    b"\x28\xb5\x2f\xfd": "compressed; unpack it first (zstd -d)",
+}
+_UNSUPPORTED |= {bytes([0x80, version]): _UNSUPPORTED[b"\x80\x02"] for version in (3, 4, 5)}
+_PROBE_BYTES = 1 << 16  # read from the start of a file to detect its format
+_TEXT_CONTROLS = b"\t\n\r"
+
+
+def load(path: str | Path, *, format: str | None = None) -> Vectors:
+    """Return the vectors in a file or folder.
+
+    Parameters
+    ----------
+    path
+        A folder of Swivel (memory-mapped), of a whole Swivel run, of model2vec, sentence-transformers or the
+        TensorBoard projector; or a file: word2vec text or binary, GloVe, fastText `.vec`, `.npy`, `.npz`,
+        `.safetensors`, Parquet or Arrow.
+    format
+        One of `swivel.vectors.formats.FORMATS`; by default detected from the content.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be read; the message says where it is damaged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "vectors.txt"
+    ...     _ = file.write_bytes(b"king 1 0 0\\nqueen 0.8 0.6 0\\n")
+    ...     load(file).nearest("king")[0].token
+    'queen'
+    """
+    location = find_vectors(path)
+    name = recognize(location) if format is None else _check_format(format)
+    return FORMATS[name].read(location)
+
+
+open_vectors = load  # under a name that differs from `swivel.vectors.load`
+
+
+def find_vectors(path: str | Path) -> Path:
+    """Return the path itself, or the folder `vectors` inside it if the path is the folder of a whole run."""
+    path = Path(path)
+    if not path.exists():
+        raise StorageError(f"{path}: no such file or folder")
+    inside = path / "vectors"
+    return inside if (inside / MANIFEST).exists() else path
+
+
+def recognize(path: Path) -> str:
+    """Return the name of the format of a path; `swivel` for an unknown folder, `word2vec-text` for an unknown file."""
+    if path.is_dir():
+        return _recognize_folder(path)
+    with clear_errors(path), path.open("rb") as file:
+        start = file.read(_PROBE_BYTES)
+
+    for magic, reason in _UNSUPPORTED.items():
+        if start.startswith(magic):
+            raise StorageError(f"{path}: {reason}")
+
+    for magic, name in _MAGIC.items():
+        if start.startswith(magic):
+            return name
+
+    # The length of a header that fits in the file, and JSON.
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") + 8 <= path.stat().st_size:
+        return "safetensors"
+    return "word2vec" if _is_binary(start, path.suffix) else "word2vec-text"
+
+
+def _recognize_folder(path: Path) -> str:
+    if (path / MANIFEST).exists():
+        return "swivel"
+    if static_models.find_tokenizer(path).exists():
+        return "model2vec"
+    return "projector" if (path / projector.VECTORS).exists() else "swivel"
+
+
+def _is_binary(start: bytes, suffix: str) -> bool:
+    """Return whether a first line of two numbers is followed by binary data; any `.bin` with such a line is binary."""
+    line, end, rest = start.partition(b"\n")
+    if not end or word2vec.read_sizes(line.decode("ascii", "replace")) is None:
+        return False
+
+    record, end, _ = rest.partition(b"\n")
+    fields = record.split()[: None if end else -1]  # The last field may be incomplete.
+    ends_in_number = bool(fields) and word2vec.is_number(fields[-1].decode("ascii", "replace"))
+    has_controls = any(byte < 32 and byte not in _TEXT_CONTROLS for byte in rest)
+
+    return suffix == ".bin" or (has_controls and not ends_in_number)
+
+
+def export(vectors: Vectors, path: str | Path, *, format: str | None = None, side: str = "rows") -> None:
+    """Write vectors in the format of another tool; an existing file is replaced.
+
+    Everything is checked before the first byte is written.
+
+    Parameters
+    ----------
+    vectors
+        The vectors to write. Only the format `swivel` also stores the rows and columns of the model.
+    path
+        Destination. The suffix selects the format: `.bin` (word2vec binary), `.txt` and `.vec` (word2vec text), `.npy`,
+        `.npz`, `.safetensors`, `.parquet`, `.arrow`.
+    format
+        Name of the format (see `swivel.vectors.formats.FORMATS`); required for `glove` and for the folder formats
+        `projector`, `sentence-transformers`, `model2vec` and `swivel`.
+    side : {"rows", "columns"}
+        "rows" writes the vectors that `vectors[word]` returns, "columns" the trained columns under their own labels,
+        which is useful if rows and columns are different things.
+
+    Raises
+    ------
+    ConfigError
+        If the format or the side is unknown.
+    VocabularyError
+        If the format cannot store a label.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from swivel.vectors.formats import load
+    >>> from swivel.vectors import VectorTable
+    >>> from swivel.corpus.vocabulary import Vocabulary
+    >>> vectors = Vectors(VectorTable(Vocabulary(["king", "queen"]), np.array([[1, 0.5], [0.1, 0]], np.float32)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(vectors, Path(folder) / "vectors.txt")
+    ...     (Path(folder) / "vectors.txt").read_text(), load(Path(folder) / "vectors.txt")["queen"].tolist()
+    ('2 2\\nking 1.0 0.5\\nqueen 0.1 0.0\\n', [0.10000000149011612, 0.0])
+    """
+    path = Path(path)
+    name = _format_of(path) if format is None else _check_format(format)
+    chosen = FORMATS[name]
+
+    if path.is_dir() and not chosen.is_folder:
+        raise StorageError(f"{path} is a folder: pass the path of a file")
+    if side not in ("rows", "columns"):
+        raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}")
+
+    if side == "columns":
+        vectors = take_columns(vectors)
+
+    check_vectors(vectors)
+    chosen.write(vectors, path)
+
+
+def take_columns(vectors: Vectors) -> Vectors:
+    """Return the columns of a model as `Vectors`; raise ConfigError if it has none."""
+    if vectors.contents.columns is None:
+        raise ConfigError("side='columns': these vectors have no columns; load a folder written by swivel train")
+    return Vectors(vectors.contents.columns)
+
+
+def _check_format(name: str) -> str:
+    if name not in FORMATS:
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
+    return name
+
+
+def _format_of(path: Path) -> str:
+    """Return the format for the suffix of a file name."""
+    suffix = path.suffix.lower()
+    for name, format in FORMATS.items():
+        if suffix in format.suffixes:
+            return name
+
+    known = ", ".join(suffix for format in FORMATS.values() for suffix in format.suffixes)
+    raise ConfigError(
+        f"{path}: the suffix selects no format (known: {known}); pass format, one of {', '.join(FORMATS)}"
+    )

@@ -13,25 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from swivel.errors import StorageError, VocabularyError, clear_errors
+from swivel.errors import StorageError, VocabularyError
 from swivel.storage import create_file
 from swivel.storage.safetensors import Tensors, map_tensors
 from swivel.vectors import Vectors
-from swivel.vectors.formats.validate import make_vectors
+from swivel.vectors.formats.validate import check_names, make_vectors, reading
 from swivel.vectors.search import Floats
 
-TENSOR = "vectors"
+_TENSOR = "vectors"
 _MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _ALIGNMENT = 8
 
 
-def write_vectors_tensors(vectors: Vectors, path: Path) -> None:
+def write_safetensors(vectors: Vectors, path: Path) -> None:
     """Write vectors, words and counts to one safetensors file."""
     vocabulary = vectors.vocabulary
     metadata = {"words": json.dumps(vocabulary.tokens), "format": "swivel"}
     if vocabulary.counts.any():
         metadata["counts"] = json.dumps(vocabulary.counts.tolist())
-    write_matrix(path, TENSOR, vectors.vectors, metadata)
+    write_matrix(path, _TENSOR, vectors.vectors, metadata)
 
 
 def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, str]) -> None:
@@ -53,36 +53,24 @@ def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, s
         file.write(values.reshape(-1).view(np.uint8).data)
 
 
-def read_vectors_tensors(path: str | Path) -> Vectors:
+def read_safetensors(path: Path) -> Vectors:
     """Read a float matrix called `vectors` with its `words` in the metadata."""
-    path = Path(path)
     tensors = read_tensors(path)
-    metadata = tensors.metadata
-    if TENSOR not in tensors.matrices:
-        names = ", ".join(map(repr, tensors.matrices)) or "none"
-        raise StorageError(f"{path}: no tensor called {TENSOR!r}; there are {names}")
-    if "words" not in metadata:
-        names = ", ".join(map(repr, metadata)) or "none"
-        raise StorageError(f"{path}: no list in the metadata called 'words'; there are {names}")
+    check_names(path, "tensor", [_TENSOR], tensors.matrices)
+    check_names(path, "list in the metadata", ["words"], tensors.metadata)
 
-    words = _read_list(path, metadata, "words", str)
+    words = _read_list(path, tensors.metadata, "words", str)
     counts = None
-    if "counts" in metadata:
-        numbers = _read_list(path, metadata, "counts", int)
-        if len(numbers) != len(words) or not all(0 <= number < 1 << 63 for number in numbers):
-            raise StorageError(f"{path}: 'counts' in the metadata must have one integer per word, 0 or more")
-        counts = np.array(numbers, np.int64)
+    if "counts" in tensors.metadata:
+        counts = np.array(_read_list(path, tensors.metadata, "counts", int))
 
-    return make_vectors(path, words, tensors.matrices[TENSOR], counts)
+    return make_vectors(path, words, tensors.matrices[_TENSOR], counts)
 
 
 def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list[Any]:
     try:
         values = json.loads(metadata[name])
         if isinstance(values, list) and all(type(value) is kind for value in values):
-            if kind is str:
-                for value in values:
-                    value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
             return values
     except (ValueError, RecursionError):
         pass
@@ -93,8 +81,5 @@ def _read_list(path: Path, metadata: Mapping[str, str], name: str, kind: type) -
 
 def read_tensors(path: Path) -> Tensors:
     """Return the float matrices of a safetensors file, memory-mapped read-only; other tensors are skipped."""
-    try:
-        with clear_errors(path):
-            return map_tensors(path)
-    except ValueError as error:
-        raise StorageError(f"{path}: not a safetensors file ({error}); it is damaged or has another format") from error
+    with reading(path, "a safetensors file"):
+        return map_tensors(path)

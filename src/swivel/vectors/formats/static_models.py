@@ -2,29 +2,41 @@
 
 Both libraries read `model.safetensors` (one matrix, one row per token) and `tokenizer.json`, and represent a text by
 the mean of its token vectors. The last row is zero and stands for unknown words.
+
+`tokenizer.json` is a file of the Hugging Face tokenizers library. If Swivel's own tokenizer would keep every label as
+one word, the exported tokenizer splits text as Swivel does; otherwise it splits at white space. Labels with white space
+inside are matched before the text is split. Text is lower-cased if all labels are lower case.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from swivel._version import __version__
-from swivel.errors import StorageError, clear_errors
+from swivel.config import CorpusConfig
+from swivel.errors import StorageError
 from swivel.storage import build_folder, write_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.safetensors import read_tensors, write_matrix
-from swivel.vectors.formats.static_tokenizer import describe_tokenizer, read_tokens
-from swivel.vectors.formats.validate import make_vectors
+from swivel.vectors.formats.validate import make_vectors, reading
 
-MODEL = "model.safetensors"
-TOKENIZER = "tokenizer.json"
-NESTED = "0_StaticEmbedding"
+_MODEL = "model.safetensors"
+_TOKENIZER = "tokenizer.json"
+_NESTED = "0_StaticEmbedding"
 _MODULE = {"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}
+_UNKNOWN = "[UNK]"
+_QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+_JOINERS = r"[\x{200c}\x{200d}'\-]"
+_WORD = rf"[\p{{L}}\p{{N}}][\p{{L}}\p{{N}}\p{{M}}]*(?:{_JOINERS}[\p{{L}}\p{{N}}\p{{M}}]+)*"
+_SPELLINGS = {"\u2019": "'", "\u2010": "-", "\u2011": "-", "\u00ad": ""}
+_SPLIT_WORDS = {"type": "Split", "pattern": {"Regex": _WORD}, "behavior": "Removed", "invert": True}
+_TOKEN_FLAGS = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 
 def write_model2vec(vectors: Vectors, path: Path) -> None:
@@ -55,54 +67,128 @@ def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
     }
 
     with build_folder(path) as folder:
-        _write_model(vectors, folder / NESTED, "embedding.weight")
+        _write_model(vectors, folder / _NESTED, "embedding.weight")
         _write_json(folder / "config_sentence_transformers.json", config)
-        _write_json(folder / "modules.json", [_MODULE | {"path": NESTED}])
+        _write_json(folder / "modules.json", [_MODULE | {"path": _NESTED}])
 
 
 def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
     # The tokenizer has the unknown token after all words; its vector is zero.
     unknown = np.zeros((1, vectors.dim), np.float32)
-    _write_json(folder / TOKENIZER, describe_tokenizer(vectors.vocabulary.tokens))
-    write_matrix(folder / MODEL, tensor, np.concatenate([vectors.vectors, unknown]), {"format": "pt"})
+    _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors.vocabulary.tokens))
+    write_matrix(folder / _MODEL, tensor, np.concatenate([vectors.vectors, unknown]), {"format": "pt"})
 
 
 def _write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
 
 
-def read_static(path: str | Path) -> Vectors:
+def _describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON of a tokenizer for these labels; the token for unknown words comes last."""
+    vocabulary = {label: number for number, label in enumerate(labels)}
+    phrases = [label for label in labels if len(label.split()) > 1]
+    are_words = all(map(_is_word, labels))
+
+    # Add brackets until the unknown token differs from every label.
+    unknown = _UNKNOWN
+    while unknown in vocabulary:
+        unknown = f"[{unknown}]"
+
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": vocabulary[label], "content": label, **_TOKEN_FLAGS} for label in phrases],
+        "normalizer": _normalizer(are_words, is_lower=all(label == label.lower() for label in labels)),
+        "pre_tokenizer": _SPLIT_WORDS if are_words else {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {**vocabulary, unknown: len(vocabulary)}, "unk_token": unknown},
+    }
+
+
+def _is_word(label: str) -> bool:
+    """Return whether Swivel's tokenizer keeps a label as one word; a regular expression decides the common case."""
+    if _QUICK_WORD.fullmatch(label):
+        return True
+    from swivel.corpus.tokenizer_reference import split_units
+
+    return split_units(label, CorpusConfig(lowercase=False)) == [[label]]
+
+
+def _normalizer(are_words: bool, *, is_lower: bool) -> dict[str, Any] | None:
+    steps: list[dict[str, Any]] = []
+    if are_words:
+        spellings = _SPELLINGS.items()
+        steps += [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
+    if is_lower:
+        steps.append({"type": "Lowercase"})
+
+    return {"type": "Sequence", "normalizers": steps} if steps else None
+
+
+def find_tokenizer(path: Path) -> Path:
+    """Return where the tokenizer of a folder is: next to the matrix, possibly in the folder of the module."""
+    nested = path / _NESTED
+    return nested / _TOKENIZER if nested.exists() else path / _TOKENIZER
+
+
+def read_static(path: Path) -> Vectors:
     """Read a folder of model2vec or of a StaticEmbedding; the words are the tokens of its tokenizer.
 
     The token for unknown words is left out if its vector is all zeros.
     """
-    path = Path(path)
-    folder = path / NESTED if (path / NESTED / MODEL).exists() else path
+    tokenizer = find_tokenizer(path)
+    folder = tokenizer.parent
 
-    matrices = read_tensors(folder / MODEL).matrices
+    matrices = read_tensors(folder / _MODEL).matrices
     name = next((name for name in ("embeddings", "embedding.weight") if name in matrices), None)
     if name is None:
-        raise StorageError(f"{folder / MODEL}: no float matrix called 'embeddings' or 'embedding.weight'")
+        raise StorageError(f"{folder / _MODEL}: no float matrix called 'embeddings' or 'embedding.weight'")
 
-    tokens, unknown = read_tokens(folder / TOKENIZER, _read_json(folder / TOKENIZER))
+    with reading(tokenizer, "JSON", (ValueError, RecursionError)):
+        content = json.loads(tokenizer.read_bytes())
+    with reading(tokenizer, "a tokenizer with a vocabulary", (ValueError, KeyError, TypeError, AttributeError)):
+        tokens, unknown = _read_tokens(content)
+
     values = matrices[name]
     if len(tokens) != len(values):
-        raise StorageError(f"{folder / TOKENIZER}: {len(tokens):,} tokens, but {len(values):,} vectors")
+        raise StorageError(f"{tokenizer}: {len(tokens):,} tokens, but {len(values):,} vectors")
 
     if unknown is not None and not values[unknown].any():
         values = np.delete(values, unknown, axis=0)
         del tokens[unknown]
 
-    return make_vectors(folder / MODEL, tokens, values)
+    return make_vectors(folder / _MODEL, tokens, values)
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        with clear_errors(path):
-            value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: not JSON ({error})") from error
+def _read_tokens(tokenizer: Mapping[str, Any]) -> tuple[list[str], int | None]:
+    """Return the tokens of a tokenizer in the order of their ids, and the id of the unknown token or None."""
+    model = tokenizer["model"]
+    ids = dict(_model_tokens(model["vocab"]))
+    ids.update((token["content"], token["id"]) for token in tokenizer.get("added_tokens") or ())
 
-    if not isinstance(value, dict):
-        raise StorageError(f"{path}: expected a JSON object, got {type(value).__name__}")
-    return value
+    # WordLevel and WordPiece models name the unknown token; Unigram models have its id.
+    if model.get("unk_token"):
+        unknown = ids.get(model["unk_token"])
+    else:
+        unknown = model.get("unk_id")
+
+    words: list[str | None] = [None] * len(ids)
+    for word, number in ids.items():
+        if type(number) is not int or not 0 <= number < len(ids) or words[number] is not None:
+            raise ValueError(f"{word!r} has the id {number!r}, which is used twice or not below {len(ids):,}")
+        word.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
+        words[number] = word
+
+    if unknown is not None and not (type(unknown) is int and 0 <= unknown < len(ids)):
+        raise ValueError(f"the id of the unknown token is {unknown!r}, expected an integer below {len(ids):,}")
+
+    return [word for word in words if word is not None], unknown
+
+
+def _model_tokens(vocabulary: Any) -> Iterable[tuple[str, int]]:
+    """Yield (token, id) pairs from a mapping of ids or, for Unigram models, a list of (token, score) pairs."""
+    if isinstance(vocabulary, dict):
+        return vocabulary.items()
+    return ((token, number) for number, (token, _) in enumerate(vocabulary))

@@ -1,8 +1,9 @@
-"""Checks that all readers and writers of vector formats share."""
+"""Checks and error messages that all readers and writers of vector formats share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,11 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, StorageError, VocabularyError
+from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
 from swivel.vectors import Vectors, VectorTable
 
 FREE = "use npz, safetensors, parquet or arrow, which can store any label"
+_MAX_COUNT = (1 << 63) - 1
 _CHUNK_ROWS = 8_192
+
+
+@contextmanager
+def reading(path: Path, kind: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Convert an OSError or one of `errors` in the block into a StorageError, which says that `path` is not `kind`."""
+    try:
+        with clear_errors(path):
+            yield
+    except errors as error:
+        raise StorageError(f"{path}: not {kind} ({first_line(error)}); it is damaged or has another format") from error
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without line ends; raise StorageError with the number of a malformed line."""
+    with clear_errors(path), path.open("rb") as file:
+        for number, data in enumerate(file, 1):  # splits at \n only: words may contain U+0085 and similar
+            try:
+                line = data.decode()
+            except UnicodeDecodeError as error:
+                byte = data[error.start]
+                raise StorageError(f"{path}, line {number:,}: not valid UTF-8 (byte 0x{byte:02x})") from error
+
+            yield line.rstrip("\r\n")
+
+
+def check_names(path: Path, kind: str, needed: Iterable[str], present: Collection[str]) -> None:
+    """Raise StorageError if an array, column or tensor is missing; the message lists those that are present."""
+    for name in needed:
+        if name not in present:
+            names = ", ".join(map(repr, present)) or "none"
+            raise StorageError(f"{path}: no {kind} called {name!r}; there are {names}")
 
 
 def check_vectors(vectors: Vectors) -> None:
@@ -26,9 +59,10 @@ def check_vectors(vectors: Vectors) -> None:
         raise VocabularyError("there are no vectors to write")
     _ = vectors.vocabulary.ids  # raises VocabularyError for duplicate words
 
-    for label in vectors.vocabulary:
-        if not is_text(label):
-            raise VocabularyError(f"the label {label!r} contains half a surrogate pair, which UTF-8 cannot store")
+    number = _first_not_text(vectors.vocabulary.tokens)
+    if number is not None:
+        label = vectors.vocabulary[number]
+        raise VocabularyError(f"the label {label!r} contains half a surrogate pair, which UTF-8 cannot store")
 
     row = first_not_finite(vectors.vectors)
     if row is not None:
@@ -37,22 +71,8 @@ def check_vectors(vectors: Vectors) -> None:
         )
 
 
-def is_text(label: str) -> bool:
-    """Return whether a label can be encoded as UTF-8."""
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def refuse_labels(labels: Iterable[str], characters: str, format: str) -> None:
-    """Raise VocabularyError for the first label that is empty or contains one of the characters.
-
-    >>> refuse_labels(["olive oil"], " ", "glove")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    swivel.errors.VocabularyError: glove cannot store the label 'olive oil' (number 1), which contains ' ': use npz, ...
-    """
+    """Raise VocabularyError for the first label that is empty or contains one of the characters."""
     forbidden = set(characters)
     for number, label in enumerate(labels, 1):
         if not label:
@@ -64,21 +84,25 @@ def refuse_labels(labels: Iterable[str], characters: str, format: str) -> None:
             )
 
 
-def make_vectors(
-    path: Path, words: Sequence[str], values: NDArray[Any], counts: NDArray[np.int64] | None = None
-) -> Vectors:
-    """Return `Vectors` from the words, values and counts of a file.
+def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts: NDArray[Any] | None = None) -> Vectors:
+    """Return `Vectors` from the words, the matrix of floats and the counts of a file.
 
-    Raises
-    ------
-    StorageError
-        If there are no vectors, or for the first duplicate word or value that is not finite; the message has its
-        number.
+    Raises StorageError if they do not match, or for the first word or value that is not valid, with its number.
     """
+    if values.ndim != 2 or values.dtype.kind != "f":
+        raise StorageError(f"{path}: expected a matrix of floats, got {values.dtype} of shape {values.shape}")
     if len(words) != len(values):
         raise StorageError(f"{path}: {len(words):,} words, but {len(values):,} vectors")
-    if not len(words) or not values.shape[1]:
+    if not values.size:
         raise StorageError(f"{path}: the file has no vectors")
+    if counts is not None and not _are_counts(counts, len(words)):
+        raise StorageError(f"{path}: expected the counts to be one integer per word, 0 or more")
+
+    number = _first_not_text(words)
+    if number is not None:
+        raise StorageError(
+            f"{path}, word {number + 1:,}: {words[number]!r} contains half a surrogate pair and is not valid text"
+        )
 
     vocabulary = Vocabulary(words, counts)
     check_words(path, vocabulary)
@@ -90,6 +114,11 @@ def make_vectors(
         raise_not_finite(path, row, words)
 
     return Vectors(VectorTable(vocabulary, values))
+
+
+def _are_counts(counts: NDArray[Any], length: int) -> bool:
+    is_integer = counts.shape == (length,) and counts.dtype.kind in "iu"
+    return is_integer and counts.min() >= 0 and counts.max() <= _MAX_COUNT
 
 
 def check_words(path: Path, vocabulary: Vocabulary) -> None:
@@ -118,6 +147,24 @@ def first_not_finite(values: NDArray[Any]) -> int | None:
         if not is_fine.all():
             return start + int(np.argmin(is_fine.all(axis=1)))
     return None
+
+
+def _first_not_text(words: Sequence[str]) -> int | None:
+    """Return the number of the first word with half a surrogate pair, which UTF-8 cannot store, or None."""
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError as error:
+        end = 0
+        for number, word in enumerate(words):
+            end += len(word)
+            if error.start < end:
+                return number
+    return None
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text is a number of occurrences that fits in an int64."""
+    return text.isdecimal() and len(text) <= 18
 
 
 def shown(text: str) -> str:

@@ -14,41 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.counts.cooccurrence.gpu.plan import PairRules
-from swivel.counts.shards import SATURATED, ShardPiece
+from swivel.counts.shards import SATURATED, ShardPiece, shard_ranges
 
 _SLICE = 1 << 24  # distinct keys per multiplication by weights, to bound temporary memory
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """The cells of a range of shards, on the device, in storage order.
-
-    Attributes
-    ----------
-    keys
-        (shard - first shard) << cell bits | local row << local bits | local column.
-    units
-        Exact sums, int64.
-    """
+    """The cells of a range of shards, on the device, in storage order."""
 
     shards: range
-    keys: torch.Tensor
-    units: torch.Tensor
-
-
-def sort_pairs(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the distinct keys in ascending order and their frequencies."""
-    distinct, counts = torch.unique(keys, return_counts=True)
-    return distinct, counts
+    keys: torch.Tensor  # (shard - first shard) << cell bits | local row << local bits | local column
+    units: torch.Tensor  # exact sums, int64
 
 
 def sum_pairs(keys: torch.Tensor, counts: torch.Tensor, rules: PairRules) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cells of distinct keys and their units. Both arguments are overwritten.
-
-    >>> rules = PairRules(np.zeros((4, 1), np.int32), np.array([3, 6]), 1, 1, True, 2, 1)
-    >>> [values.tolist() for values in sum_pairs(torch.tensor([4, 5, 9]), torch.tensor([1, 2, 1]), rules)]
-    [[2, 4], [15, 6]]
-    """
+    """Return the cells of distinct keys and their units. Both arguments are overwritten."""
     weights = torch.from_numpy(rules.weights).to(keys.device)
     mask = (1 << rules.weight_bits) - 1
     for first in range(0, keys.numel(), _SLICE):
@@ -78,22 +59,17 @@ def merge_cells(one: DeviceCounts, two: DeviceCounts) -> DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPiece:
-    """A piece that is being copied to the host. `stop` is its last shard plus one."""
+    """A piece that is being copied to the host. torch reuses its pinned memory once its arrays are freed."""
 
-    stop: int
+    stop: int  # last shard plus one
     arrival: torch.cuda.Event | None
-    lengths: NDArray[np.int64]
-    positions: torch.Tensor
-    counts: torch.Tensor
-    large_cells: NDArray[np.int64]
-    large_counts: NDArray[np.int64]
+    piece: ShardPiece
 
     def wait(self) -> ShardPiece:
-        """Wait for the copy and return the piece. torch reuses the pinned memory once its arrays are freed."""
+        """Wait for the copy and return the piece."""
         if self.arrival is not None:
             self.arrival.synchronize()
-        positions, counts = (values.numpy().view(np.uint32) for values in (self.positions, self.counts))
-        return ShardPiece(self.lengths, positions, counts, self.large_cells, self.large_counts)
+        return self.piece
 
 
 class Fetcher:
@@ -109,16 +85,10 @@ class Fetcher:
         edges = torch.arange(len(cells.shards) + 1, device=cells.keys.device) << self.rules.cell_bits
         ends = torch.searchsorted(cells.keys, edges).cpu().numpy()
 
-        first = 0
-        shards = len(cells.shards)
-
-        while first < shards:
-            last = int(np.searchsorted(ends, ends[first] + self.max_cells, side="right")) - 1
-            last = min(max(last, first + 1), shards)
+        for first, last in shard_ranges(ends[None], self.max_cells):
             part = slice(int(ends[first]), int(ends[last]))
             lengths = np.diff(ends[first : last + 1])
             yield self._send(cells.shards.start + last, lengths, cells.keys[part], cells.units[part])
-            first = last
 
     def _send(self, stop: int, lengths: NDArray[np.int64], keys: torch.Tensor, units: torch.Tensor) -> FetchedPiece:
         large = (units >= SATURATED).nonzero().squeeze(1)
@@ -126,8 +96,11 @@ class Fetcher:
         mask = (1 << bits) - 1
         positions = _to_32_bits((keys >> bits & mask) << 16 | keys & mask)
         counts = _to_32_bits(units.clamp(max=SATURATED))
-        (positions, counts), arrival = self._copy(positions, counts)
-        return FetchedPiece(stop, arrival, lengths, positions, counts, large.cpu().numpy(), units[large].cpu().numpy())
+        hosts, arrival = self._copy(positions, counts)
+        positions_host, counts_host = (host.numpy().view(np.uint32) for host in hosts)
+        large_counts = units[large].cpu().numpy()
+        piece = ShardPiece(lengths, positions_host, counts_host, large.cpu().numpy(), large_counts)
+        return FetchedPiece(stop, arrival, piece)
 
     def _copy(self, *tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         if self._stream is None:

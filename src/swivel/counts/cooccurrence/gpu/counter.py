@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sort_pairs, sum_pairs
-from swivel.counts.cooccurrence.gpu.pairs import PairWriter, choose_writer, make_writer
+from swivel.counts.cooccurrence.count import CountJob
+from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
+from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
 from swivel.counts.cooccurrence.gpu.plan import (
     PairRules,
     choose_capacity,
@@ -29,7 +29,7 @@ from swivel.counts.cooccurrence.gpu.plan import (
     share_memory,
     split_shards,
 )
-from swivel.counts.cooccurrence.plan import Forecast
+from swivel.counts.cooccurrence.plan import Forecast, Survey, estimate_disk, split_places
 from swivel.counts.layout import Layout
 from swivel.counts.shards import ShardPiece
 from swivel.errors import ConfigError
@@ -39,105 +39,56 @@ from swivel.runtime.resources import format_bytes, free_memory
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
 _PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCountOptions:
-    """Device, memory and threads of a count; none of them changes the counts.
-
-    Attributes
-    ----------
-    device
-        Name of a torch device: "cuda", "cuda:1", "mps", "cpu".
-    memory_bytes
-        Memory budget on the device; None for 90 % of the free memory.
-    piece_cells
-        Cells copied to the host at a time, unless a shard has more.
-    threads
-        Number of threads that copy the corpus.
-    writer
-        "triton", "torch", or "auto" (triton on CUDA).
-    """
-
-    device: str = "cuda"
-    memory_bytes: int | None = None
-    piece_cells: int = 1 << 26
-    threads: int = 1
-    writer: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A piece, and the fraction of the work of its chunk that is done with it."""
-
-    piece: ShardPiece
-    done: float
+_PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
 
 class DeviceCounter:
-    """Counts a corpus on a device, chunk by chunk.
-
-    Attributes
-    ----------
-    rules, share, writer
-        Rules of the pairs, sizes of the buffers, and name of the pair writer.
-    seconds
-        Time spent so far in each step: copy, generate, sort, sum, and waiting for fetched cells.
-    groups
-        Number of groups of shards sorted so far.
-
-    Examples
-    --------
-    >>> ids = np.array([0, 1, 0], np.uint32)
-    >>> counter = DeviceCounter(ids, Layout(2, 2, 1, 1, True), CountConfig(window=2), DeviceCountOptions(device="cpu"))
-    >>> [counted.piece.counts.tolist() for chunk in counter.chunks() for counted in counter.count_chunk(*chunk)]
-    [[2, 4, 4]]
-    """
+    """Counts a corpus on a device, chunk by chunk. `writer` is "triton", "torch", or "auto" (triton on CUDA)."""
 
     def __init__(
         self,
         ids: NDArray[np.uint32],
         layout: Layout,
         config: CountConfig,
-        options: DeviceCountOptions,
+        job: CountJob,
+        survey: Survey,
         *,
-        longest: int | None = None,
+        writer: str = "auto",
     ) -> None:
-        """Plan the count; `longest` is the length of the longest unit in places, if known."""
         self.ids = ids
-        self.options = options
-        self.device = open_device(options.device)
-        self.memory_bytes = free_device_memory(self.device) if options.memory_bytes is None else options.memory_bytes
-        self.rules = make_rules(layout, config, longest=ids.size if longest is None else longest)
+        self.layout = layout
+        self.tokens = survey.tokens
+        self.threads = job.threads
+        self.device = open_device(job.device)
+        self.memory_bytes = free_device_memory(self.device) if job.device_memory is None else job.device_memory
+        self.rules = make_rules(layout, config, longest=survey.longest)
         self.share = share_memory(self.memory_bytes, ids.size, self.rules)
-        self.writer = choose_writer(options.writer, self.device)
-        self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)
-        self.groups = 0
-        self._fetcher = Fetcher(self.device, self.rules, max_cells=options.piece_cells)
+        self.writer = choose_writer(writer, self.device)
+        self.piece_cells = max(1, job.memory_bytes // _PIECE_BYTES_PER_CELL)
+        self.seconds = dict.fromkeys(("copy", "generate", "sort", "sum", "fetch"), 0.0)  # spent in each step so far
+        self.groups = 0  # groups of shards sorted so far
+        self._fetcher = Fetcher(self.device, self.rules, max_cells=self.piece_cells)
 
     def __str__(self) -> str:
         return f"counting on {self.device} with {self.writer}, using {format_bytes(self.memory_bytes)} of its memory"
 
     def forecast(self, cells: int) -> Forecast:
         """Return the estimated cost of a matrix of `cells` cells, in memory and disk of the host."""
-        rules = self.rules
-        chunks = len(self.chunks())
-        stored = cells * (1 + 1 / rules.blocks) / 2 if rules.symmetric else cells
-        pairs = self.ids.size * rules.reach * (1 if rules.symmetric else 2)
-        memory = 8 * self.share.staged_places + 32 * min(self.options.piece_cells, int(stored))
-        disk = 8 * stored * (1 if chunks <= 1 else 1 + min(chunks, 3))
-        return Forecast(cells, int(disk), memory, pairs / _PAIRS_PER_SECOND)
+        stored, disk = estimate_disk(cells, self.layout, len(self.chunks()))
+        pairs = self.ids.size * self.rules.reach * (1 if self.rules.symmetric else 2)
+        memory = 8 * self.share.staged_places + 32 * min(self.piece_cells, int(stored))
+        return Forecast(cells, disk, memory, pairs / _PAIRS_PER_SECOND)
 
     def chunks(self) -> list[tuple[int, int]]:
         """Return the ranges of places to count: a single one if the corpus fits on the device."""
-        count = -(-self.ids.size // self.share.chunk_places)
-        edges = [self.ids.size * number // count for number in range(count + 1)] if count else []
-        return list(pairwise(edges))
+        return split_places(self.ids.size, self.share.chunk_places)
 
-    def count_chunk(self, first: int, last: int) -> Iterator[Counted]:
+    def count_chunk(self, first: int, last: int) -> Iterator[tuple[ShardPiece, int]]:
         """Yield the cells of the pairs whose earlier place is in the chunk, all shards once, in order.
 
-        The device counts the next pieces while the caller processes this one.
+        With each piece comes the number of tokens done since the previous one. Tokens are not counted per group of
+        shards, so this is proportional to the estimated pairs. The device counts the next pieces while the caller
+        processes this one.
         """
         with self._timed("copy"):
             slots = upload_slots(self, first, last)
@@ -145,6 +96,7 @@ class DeviceCounter:
 
         chunk = _CorpusChunk(self, slots, last - first, choose_capacity(estimates, self.share, self.rules))
         done = np.concatenate([[0.0], np.cumsum(estimates)]) / max(float(estimates.sum()), 1e-9)
+        reported = self.tokens * first // self.ids.size
         pieces = self._fetch(chunk, estimates)
 
         # One thread drives the device, two pieces ahead of the caller.
@@ -155,7 +107,12 @@ class DeviceCounter:
                     return
                 with self._timed("fetch"):
                     piece = fetched.wait()
-                yield Counted(piece, float(done[fetched.stop]) if fetched.stop < self.rules.shards else 1.0)
+
+                is_last = fetched.stop == self.layout.shards
+                places = last if is_last else first + int(done[fetched.stop] * (last - first))
+                reached = self.tokens * places // self.ids.size
+                yield piece, reached - reported
+                reported = reached
 
     def release(self) -> None:
         """Free the memory on the device that torch caches for this process."""
@@ -182,7 +139,7 @@ class _CorpusChunk:
         self.counter = counter
         self.places = places
         self.keys = torch.empty(capacity, dtype=torch.int64, device=counter.device)
-        self._writer: PairWriter = make_writer(counter.writer, slots, counter.rules, tile=counter.share.tile_places)
+        self._writer = make_writer(counter.writer, slots, counter.rules, tile=counter.share.tile_places)
 
     def count_shards(self, shards: range, places: range) -> Iterator[DeviceCounts]:
         """Yield the cells of `shards`, in several parts if they have more pairs than estimated."""
@@ -212,7 +169,7 @@ class _CorpusChunk:
 
         self.counter.groups += 1
         with timed("sort"):
-            keys, counts = sort_pairs(self.keys[:total])
+            keys, counts = torch.unique(self.keys[:total], return_counts=True)
 
         with timed("sum"):
             return DeviceCounts(shards, *sum_pairs(keys, counts, self.counter.rules))
@@ -224,11 +181,7 @@ def _halve(numbers: range) -> tuple[range, range]:
 
 
 def open_device(name: str) -> torch.device:
-    """Return the device of that name, or raise ConfigError if it cannot be used.
-
-    >>> open_device("cpu")
-    device(type='cpu')
-    """
+    """Return the device of that name, or raise ConfigError if it cannot be used."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -266,11 +219,11 @@ def upload_slots(counter: DeviceCounter, first: int, last: int) -> torch.Tensor:
     buffers = [_Staging(min(staged, slots.numel()), pin=is_cuda) for _ in range(2)]
     stop = min(last + reach, ids.size)
 
-    with ThreadPoolExecutor(counter.options.threads) as pool:
+    with ThreadPoolExecutor(counter.threads) as pool:
         for number, start in enumerate(range(first, stop, staged)):
             piece = ids[start : min(start + staged, stop)]
             target = slots[start - first : start - first + piece.size]
-            buffers[number % 2].send(piece, target, pool, counter.options.threads)
+            buffers[number % 2].send(piece, target, pool, counter.threads)
             target.copy_(_to_slots(target, counter.rules.blocks))
 
     if is_cuda:

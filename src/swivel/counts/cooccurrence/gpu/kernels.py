@@ -97,7 +97,7 @@ def write_pairs(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class TritonPairs:
-    """Writes the keys of a corpus on a CUDA device (see `pairs.PairWriter`)."""
+    """Writes the keys of a corpus on a CUDA device."""
 
     slots: torch.Tensor
     tables: torch.Tensor

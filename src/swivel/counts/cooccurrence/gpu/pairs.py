@@ -1,4 +1,4 @@
-"""Generate the keys of the pairs in a corpus on a device: the `PairWriter` protocol and its version in plain torch.
+"""Generate the keys of the pairs in a corpus on a device, in plain torch; `kernels` does the same in Triton.
 
 See `plan` for slots and keys. The keys of a range of shards are written in no particular order.
 """
@@ -7,31 +7,20 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from swivel.counts.cooccurrence.gpu.plan import PairRules
 from swivel.errors import MissingExtra
 
-
-class PairWriter(Protocol):
-    """Writes the keys of the pairs of a corpus."""
-
-    def write(self, keys: torch.Tensor, shards: range, places: range) -> int:
-        """Write the keys of `places` in `shards`; return their number, which may exceed the length of `keys`."""
+if TYPE_CHECKING:
+    from swivel.counts.cooccurrence.gpu.kernels import TritonPairs
 
 
 @dataclass(frozen=True, slots=True)
 class TorchPairs:
-    """Writes keys with plain torch operations, on any device, `tile` places at a time.
-
-    >>> import numpy as np
-    >>> rules = PairRules(np.zeros((4, 1), np.int32), np.array([1]), 1, 1, True, 1, 0)
-    >>> writer = TorchPairs(torch.tensor([0, 1, -1], dtype=torch.int32), torch.from_numpy(rules.tables), rules, tile=8)
-    >>> writer.write(keys := torch.zeros(4, dtype=torch.int64), range(1), range(2)), keys.tolist()
-    (2, [1, 2, 0, 0])
-    """
+    """Writes keys with plain torch operations, on any device, `tile` places at a time."""
 
     slots: torch.Tensor
     tables: torch.Tensor
@@ -82,11 +71,7 @@ class TorchPairs:
 
 
 def choose_writer(name: str, device: torch.device) -> str:
-    """Return the name of the writer: `name`, or for "auto" triton on CUDA if it is installed, else torch.
-
-    >>> choose_writer("auto", torch.device("cpu"))
-    'torch'
-    """
+    """Return the name of the writer: `name`, or for "auto" triton on CUDA if it is installed, else torch."""
     has_triton = importlib.util.find_spec("triton") is not None
     if name == "triton" and not has_triton:
         raise MissingExtra("the pair writer 'triton' needs Triton: pip install triton, or use the writer 'torch'")
@@ -95,7 +80,7 @@ def choose_writer(name: str, device: torch.device) -> str:
     return "triton" if has_triton and device.type == "cuda" else "torch"
 
 
-def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> PairWriter:
+def make_writer(name: str, slots: torch.Tensor, rules: PairRules, *, tile: int) -> TorchPairs | TritonPairs:
     """Return the writer of that name. `slots` must have `reach` places after the last one that is counted."""
     tables = torch.from_numpy(rules.tables).to(slots.device)
     if name == "torch":

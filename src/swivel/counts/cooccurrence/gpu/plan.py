@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
+from swivel.counts.cooccurrence.plan import split_evenly
 from swivel.counts.cooccurrence.windows import place_parts, window_weights
 from swivel.counts.layout import Layout
 from swivel.errors import MemoryBudgetError
@@ -33,37 +34,23 @@ _STAGED_PLACES = 1 << 24  # per copy to the device
 class PairRules:
     """Which pairs of places are counted, in which cells and with which weight.
 
-    Attributes
-    ----------
-    tables
-        int32 [4, reach], one column per distance: part and weight of the later word as column of the earlier one,
-        then part and weight of the earlier word as column of the later one. A weight is an index into `weights`, or
-        -1 outside the window.
-    weights
-        Distinct weights in units, int64.
-    blocks, parts, symmetric
-        Number of word blocks, columns per word, and whether only shards with row block <= column block are stored.
-    local_bits, weight_bits
-        Bits of a local row or column, and of the index of a weight.
+    `tables` is [4, reach], one column per distance: part and weight of the later word as column of the earlier one,
+    then part and weight of the earlier word as column of the later one. A weight is an index into `weights`, or -1
+    outside the window.
     """
 
     tables: NDArray[np.int32]
-    weights: NDArray[np.int64]
-    blocks: int
-    parts: int
-    symmetric: bool
-    local_bits: int
-    weight_bits: int
+    weights: NDArray[np.int64]  # distinct weights in units
+    blocks: int  # of words
+    parts: int  # columns per word
+    symmetric: bool  # whether only shards with row block <= column block are stored
+    local_bits: int  # of a local row or column
+    weight_bits: int  # of the index of a weight
 
     @property
     def reach(self) -> int:
         """Largest distance in the window."""
         return int(self.tables.shape[1])
-
-    @property
-    def shards(self) -> int:
-        """Number of shards of the matrix, including those that a symmetric matrix leaves empty."""
-        return self.blocks * self.blocks * self.parts
 
     @property
     def cell_bits(self) -> int:
@@ -109,34 +96,18 @@ def make_rules(layout: Layout, config: CountConfig, *, longest: int) -> PairRule
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Sizes of the buffers on the device.
+    """Sizes of the buffers on the device."""
 
-    Attributes
-    ----------
-    chunk_places
-        Places of the corpus on the device at a time.
-    keys
-        Pairs sorted at a time.
-    tile_places
-        Places per tile of `TorchPairs`.
-    staged_places
-        Places per copy to the device.
-    """
-
-    chunk_places: int
-    keys: int
-    tile_places: int
-    staged_places: int
+    chunk_places: int  # places of the corpus on the device at a time
+    keys: int  # pairs sorted at a time
+    tile_places: int  # per tile of `TorchPairs`
+    staged_places: int  # per copy to the device
 
 
 def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
     """Return buffer sizes for `memory` bytes on the device, or raise MemoryBudgetError with the bytes needed.
 
     The corpus gets at most a quarter, tiles get an eighth, keys get the rest.
-
-    >>> rules = make_rules(Layout(397_312, 397_312, 388, 388, True), CountConfig(), longest=256)
-    >>> share_memory(127 * 10**9, 3_300_000_000, rules).chunk_places
-    3300000000
     """
     min_keys = max(_MIN_KEYS, 2 * rules.reach)  # pairs of one place
     merged = BYTES_PER_KEY * min(1 << rules.cell_bits, _MERGED_CELLS)
@@ -157,14 +128,9 @@ def share_memory(memory: int, places: int, rules: PairRules) -> MemoryShare:
 
 
 def estimate_pairs(rules: PairRules, tallies: NDArray[np.int64], *, places: int) -> NDArray[np.float64]:
-    """Return the expected number of pairs of each shard if words were independent.
+    """Return the expected number of pairs of each shard, in so many places, if words were independent.
 
-    Parameters
-    ----------
-    tallies
-        Number of words of each block in a sample; the last entry counts places without a word.
-    places
-        Number of places that the sample represents.
+    `tallies` are the numbers of words of each block in a sample; the last entry counts places without a word.
     """
     share = tallies / max(int(tallies.sum()), 1)
     kept = rules.tables[1::2] >= 0
@@ -182,15 +148,8 @@ def choose_capacity(estimates: NDArray[np.float64], share: MemoryShare, rules: P
 
 
 def split_shards(estimates: NDArray[np.float64], *, max_pairs: int, max_shards: int) -> Iterator[range]:
-    """Yield all shards in as few ranges of about equal work as `max_pairs` and `max_shards` allow.
-
-    >>> [list(shards) for shards in split_shards(np.array([5.0, 1, 1, 5]), max_pairs=8, max_shards=9)]
-    [[0, 1], [2, 3]]
-    """
+    """Yield all shards in as few ranges of about equal work as `max_pairs` and `max_shards` allow."""
     groups = max(1, int(np.ceil(estimates.sum() / (_FILL * max_pairs))))
-    ends = np.cumsum(estimates)
-    edges = np.searchsorted(ends, ends[-1] * np.arange(1, groups) / groups, side="left") + 1
-    edges = np.unique(np.concatenate([[0], edges, [estimates.size]]))
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for first, last in split_evenly(estimates, groups):
         for start in range(first, last, max_shards):
             yield range(start, min(start + max_shards, last))

@@ -1,9 +1,5 @@
 """The training step on NVIDIA GPUs: Triton kernels, and cuBLAS for the products from G to the gradients of the vectors.
 
-`TritonBackend` keeps the parameters and all observed cells on the device, as far as they fit, and runs the blocks of a
-round in few launches.
+`backend.TritonBackend` keeps the parameters and all observed cells on the device, as far as they fit, and runs the
+blocks of a round in few launches.
 """
-
-from swivel.training.backends.triton.backend import TritonBackend
-
-__all__ = ["TritonBackend"]

@@ -2,22 +2,24 @@
 
 `DeviceCells` reads the cells in the blocks in which they are stored and sorts them on the device into the blocks that
 are trained, so that no second copy of the matrix on disk is needed. If they do not fit on the device, it sorts them in
-groups and keeps them in host memory.
+groups and keeps them in host memory; `CellFeed` then copies the cells of a batch while the previous one is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts.matrix import BlockCells, MatrixCells
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
-from swivel.training.backends.base import ObservedCells, StoredCells
-from swivel.training.backends.triton.cuda_streams import HostMemory
+from swivel.training.backends.triton.cuda_streams import CopyQueue, HostMemory, Mark, record_mark, wait_on_device
 from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import BUFFERS, ENTRY_BYTES, PIECE_BYTES, index_bytes, sort_bytes
 
@@ -34,9 +36,6 @@ class CellMemoryLimits:
     temporary: int  # while they are sorted
 
 
-Source = Callable[[], "Iterator[_CellPiece]"]
-
-
 @dataclass(frozen=True, slots=True)
 class ShardCells:
     """Position of the cells of a shard."""
@@ -46,6 +45,11 @@ class ShardCells:
     end: int
     observed: int  # number of observed cells
     mirrored: bool = False
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +65,28 @@ class _CellPiece:
         return _CellPiece(self.shards[mask], self.rows[mask], self.columns[mask], self.counts[mask])
 
 
+_Source = Callable[[], Iterator[_CellPiece]]  # reads some cells; it is called once to count and again to sort them
+
+
 class DeviceCells:
     """All observed cells of a matrix, sorted by block and slot.
 
     A cell of a tile is one entry. A cell between features that are not common is two entries: one in the slot of its
     row, one in the slot of its column.
-
-    Attributes
-    ----------
-    positions, counts
-        int16 and float32, one value per entry: the position of the cell in its tile, or, in the slot of a row or
-        column, the local index on the other side; and the count.
-    starts
-        First entry of each slot, shard by shard; int64, on the device.
-    on_host
-        Whether positions and counts are in host memory.
     """
+
+    # Of every entry: the position of the cell in its tile or, in the slot of a row or column, the local index on the
+    # other side (int16); and the count (float32).
+    positions: Tensor
+    counts: Tensor
+    starts: Tensor  # first entry of each slot, shard by shard; int64, on the device
+
+    # Of every shard: first entry if the shards are in row-major order (and the end), first entry in `positions` and
+    # `counts`, and the number of observed cells.
+    _begins: NDArray[np.int64]
+    _kept_at: NDArray[np.int64]
+    _observed: NDArray[np.int64]
+    _slots: int  # slots of every shard
 
     def __init__(
         self,
@@ -91,20 +101,10 @@ class DeviceCells:
         self.shapes = shapes
         self.device = device
         self.limits = limits  # None: no limit
-        self.on_host = False
-        self._host = host
+        self.on_host = False  # whether positions and counts are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
+        self._host = host or HostMemory(device)
         self._mirrored: set[tuple[int, int]] = set()
-
-        self.positions = torch.zeros(0, dtype=torch.int16)
-        self.counts = torch.zeros(0)
-        self.starts = torch.zeros(1, dtype=torch.int64)
-        # Per shard: first entry if the shards are in row-major order (and the end), first entry in `positions` and
-        # `counts`, and the number of observed cells.
-        self._begins: NDArray[np.int64] = np.zeros(1, np.int64)
-        self._kept_at: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._observed: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._slots = 1
         self._piece_bytes = 0
 
     def find(self, block: tuple[int, int]) -> ShardCells:
@@ -123,7 +123,7 @@ class DeviceCells:
         columns = int(self.places.sizes[self.places.blocks[0] + block[1]])
         return self.shapes.of(columns, rows) if mirrored else self.shapes.of(rows, columns)
 
-    def take(self, stored: StoredCells) -> None:
+    def take(self, stored: MatrixCells) -> None:
         """Read and sort the cells of a whole matrix."""
         self.symmetric = stored.symmetric and self.places.blocks[0] == self.places.blocks[1]
         total = int(stored.offsets[-1])
@@ -135,29 +135,23 @@ class DeviceCells:
         self._piece_bytes = min(size, total) * PIECE_BYTES
         offsets = self._put(np.asarray(stored.offsets, np.int64))
 
-        def source(first: int) -> Source:
-            return lambda: self._read(stored, offsets, first, min(first + size, total))
+        firsts = range(0, total, size)
+        self._fill([partial(self._read, stored, offsets, first, min(first + size, total)) for first in firsts])
 
-        self._fill([source(first) for first in range(0, total, size)])
-
-    def take_blocks(self, blocks: dict[tuple[int, int], ObservedCells]) -> None:
+    def take_blocks(self, blocks: dict[tuple[int, int], BlockCells]) -> None:
         """Sort the cells of some blocks only, each in its given orientation."""
         self._mirrored = {block for block, cells in blocks.items() if cells.mirrored}
+        self._fill([partial(self._read_block, block, cells) for block, cells in blocks.items()])
 
-        def source(block: tuple[int, int], cells: ObservedCells) -> Source:
-            return lambda: iter([self._to_piece(block, cells)])
-
-        self._fill([source(block, cells) for block, cells in blocks.items()])
-
-    def _to_piece(self, block: tuple[int, int], cells: ObservedCells) -> _CellPiece:
+    def _read_block(self, block: tuple[int, int], cells: BlockCells) -> Iterator[_CellPiece]:
         positions = self._put(np.asarray(cells.positions).astype(np.int64))
         shards = torch.full_like(positions, block[0] * self.places.blocks[1] + block[1])
-        return _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
+        yield _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
-    def _read(self, stored: StoredCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
+    def _read(self, stored: MatrixCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
         """Yield the cells `first` to `last` of the stored matrix with the shards they belong to, and their mirrors."""
         positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
         counts = self._put(stored.counts_of(first, last))
@@ -181,9 +175,11 @@ class DeviceCells:
         piece = _CellPiece(i * column_blocks + j, rows // row_blocks, columns // column_blocks, counts)
         return piece.where(i <= j) if self.symmetric else piece
 
-    def _fill(self, sources: Sequence[Source]) -> None:
+    def _fill(self, sources: Sequence[_Source]) -> None:
         """Count the cells of all sources, allocate memory for them, and sort them group by group."""
-        shapes = self._shapes_of_shards()
+        rows, columns = self.places.blocks
+        blocks = [(i, j) for i in range(rows) for j in range(columns)]
+        shapes = [self.shape_of(block, mirrored=block in self._mirrored) for block in blocks]
         count = len(shapes)
         # All shards have the same number of slots. The last one is empty: its start is the end of the one before.
         self._slots = 1 + max((shape.slots for shape in shapes), default=0)
@@ -193,18 +189,20 @@ class DeviceCells:
         total = int(self._begins[-1])
         self.on_host = self._must_stream()
         self._kept_at = self._order_for_rounds() if self.on_host else self._begins[:-1]
-        self.positions = self._empty(total, np.int16)
-        self.counts = self._empty(total, np.float32)
+        if self.on_host:
+            self.positions = self._host.empty((total,), np.int16)
+            self.counts = self._host.empty((total,), np.float32)
+        else:
+            self.positions = torch.empty(total, dtype=torch.int16, device=self.device)
+            self.counts = torch.empty(total, device=self.device)
         self.starts = torch.full((count * self._slots + 1,), total, dtype=torch.int64, device=self.device)
 
         for first, last in self._groups(count):
             # Groups and sources are both ranges of neighboring shards: most pairs have no cell in common.
-            relevant = [
-                source for source, shards in zip(sources, shards_of_sources, strict=True) if shards[first:last].any()
-            ]
+            relevant = compress(sources, (shards[first:last].any() for shards in shards_of_sources))
             self._fill_group(relevant, table, first, last)
 
-    def _count(self, sources: Sequence[Source], table: _ShapeTable, count: int) -> list[NDArray[np.bool_]]:
+    def _count(self, sources: Sequence[_Source], table: _ShapeTable, count: int) -> list[NDArray[np.bool_]]:
         """Count the entries of every shard; return, for each source, the shards it has cells of."""
         entries = np.zeros(count, np.int64)
         observed = np.zeros(count, np.int64)
@@ -235,10 +233,7 @@ class DeviceCells:
         return index_bytes(len(self._observed), self._slots)
 
     def _must_stream(self) -> bool:
-        """Return whether the cells must be in host memory.
-
-        Raises TrainingError if not even the largest shard fits on the device.
-        """
+        """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
         if self.limits is None:
             return False
 
@@ -259,21 +254,6 @@ class DeviceCells:
             )
         return True
 
-    def _empty(self, size: int, dtype: type) -> Tensor:
-        if not self.on_host:
-            return torch.empty(size, dtype=torch.int16 if dtype is np.int16 else torch.float32, device=self.device)
-        self._host = self._host or HostMemory(self.device)
-        return self._host.empty((size,), dtype)
-
-    def _max_sort_bytes(self) -> int:
-        """Return the bytes that sorting may use."""
-        limit = int(sort_bytes(GROUP, 0))
-        if self.limits is None:
-            return limit
-
-        cells = 0 if self.on_host else int(self._begins[-1]) * ENTRY_BYTES
-        return min(limit, self.limits.temporary - self.index_bytes - cells - self._piece_bytes)
-
     def _order_for_rounds(self) -> NDArray[np.int64]:
         """Return the first entry of each shard in host memory: diagonal by diagonal.
 
@@ -289,14 +269,12 @@ class DeviceCells:
         kept_at[order] = np.cumsum(lengths[order]) - lengths[order]
         return kept_at
 
-    def _shapes_of_shards(self) -> list[BlockShape]:
-        rows, columns = self.places.blocks
-        blocks = [(i, j) for i in range(rows) for j in range(columns)]
-        return [self.shape_of(block, mirrored=block in self._mirrored) for block in blocks]
-
     def _groups(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
-        limit = self._max_sort_bytes()
+        limit = int(sort_bytes(GROUP, 0))
+        if self.limits is not None:
+            cells = 0 if self.on_host else int(self._begins[-1]) * ENTRY_BYTES
+            limit = min(limit, self.limits.temporary - self.index_bytes - cells - self._piece_bytes)
         costs = sort_bytes(self._begins, np.arange(count + 1) * self._slots)
 
         first = 0
@@ -306,7 +284,7 @@ class DeviceCells:
             yield first, last
             first = last
 
-    def _fill_group(self, sources: Sequence[Source], table: _ShapeTable, first: int, last: int) -> None:
+    def _fill_group(self, sources: Iterable[_Source], table: _ShapeTable, first: int, last: int) -> None:
         """Sort the entries of the shards `first` to `last` and write their positions, counts and starts."""
         begin, end = int(self._begins[first]), int(self._begins[last])
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
@@ -333,17 +311,14 @@ class DeviceCells:
 
     def _keep(self, first: int, last: int, positions: Tensor, counts: Tensor) -> None:
         """Copy the sorted entries of the shards `first` to `last` to where they are kept."""
-        begins = self._begins[first : last + 1] - self._begins[first]
-        kept_at = self._kept_at[first:last]
-
+        begins = (self._begins[first : last + 1] - self._begins[first]).tolist()
+        places = self._kept_at[first:last].tolist()
         if not self.on_host:
-            # On the device the shards are in the order in which they are sorted.
-            where = slice(int(kept_at[0]), int(kept_at[0] + begins[-1]))
-            self.positions[where] = positions
-            self.counts[where] = counts
-            return
+            # On the device the shards are in the order in which they are sorted: one copy is enough.
+            begins = [0, begins[-1]]
+            places = places[:1]
 
-        for begin, end, place in zip(begins[:-1].tolist(), begins[1:].tolist(), kept_at.tolist(), strict=True):
+        for (begin, end), place in zip(pairwise(begins), places, strict=True):
             self.positions[place : place + end - begin] = positions[begin:end]
             self.counts[place : place + end - begin] = counts[begin:end]
 
@@ -363,18 +338,20 @@ class _ShapeTable:
         def column(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=device)
 
-        self.bands = max((len(shape.bands) for shape in shapes), default=1)
-        self.is_sampled = self.bands > 1
+        most = max((len(shape.bands) for shape in shapes), default=1)
+        self.is_sampled = most > 1
         self.common_rows = column([shape.common[0] for shape in shapes])
         self.common_columns = column([shape.common[1] for shape in shapes])
         self.row_slots = column([shape.row_slots for shape in shapes])
         self.column_slots = column([shape.column_slots for shape in shapes])
 
-        # One tensor per band; a shard with fewer bands repeats its last one.
-        padded = [(*shape.bands, *[shape.bands[-1]] * (self.bands - len(shape.bands))) for shape in shapes]
-        self.starts = [column([bands[n].start for bands in padded]) for n in range(self.bands)]
-        self.slots = [column([bands[n].slot for bands in padded]) for n in range(self.bands)]
-        self.slot_columns = [column([bands[n].slot_columns for bands in padded]) for n in range(self.bands)]
+        # Start, slot and slot_columns of each band; a shard with fewer bands repeats its last one.
+        self.bands: list[tuple[Tensor, Tensor, Tensor]] = []
+        for n in range(most):
+            bands = [shape.bands[min(n, len(shape.bands) - 1)] for shape in shapes]
+            starts = column([band.start for band in bands])
+            slots = column([band.slot for band in bands])
+            self.bands.append((starts, slots, column([band.slot_columns for band in bands])))
 
     def is_sparse(self, piece: _CellPiece) -> Tensor:
         """Return which cells are between features that are not common."""
@@ -402,12 +379,12 @@ class _ShapeTable:
     def _tile_keys(self, piece: _CellPiece, slots: int) -> Tensor:
         """Return the keys of cells that belong to a tile."""
         # The band of a cell is the last one that starts at or above its row.
-        start, slot, across = (tensors[0][piece.shards] for tensors in (self.starts, self.slots, self.slot_columns))
-        for n in range(1, self.bands):
-            is_in_band = piece.rows >= self.starts[n][piece.shards]
-            start = torch.where(is_in_band, self.starts[n][piece.shards], start)
-            slot = torch.where(is_in_band, self.slots[n][piece.shards], slot)
-            across = torch.where(is_in_band, self.slot_columns[n][piece.shards], across)
+        start, slot, across = (values[piece.shards] for values in self.bands[0])
+        for starts, slots_of_band, slot_columns in self.bands[1:]:
+            is_in_band = piece.rows >= starts[piece.shards]
+            start = torch.where(is_in_band, starts[piece.shards], start)
+            slot = torch.where(is_in_band, slots_of_band[piece.shards], slot)
+            across = torch.where(is_in_band, slot_columns[piece.shards], across)
 
         local = piece.rows - start
         tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns
@@ -417,3 +394,95 @@ class _ShapeTable:
         column = piece.columns % self.tile_columns
         place = (column // 8) * (8 * self.tile_rows) + row * 8 + column % 8
         return (piece.shards * slots + slot + tile) << 16 | place
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCellArrays:
+    """Device arrays with the cells of a batch; see `DeviceCells`."""
+
+    positions: Tensor
+    counts: Tensor
+    starts: Tensor
+    base: Sequence[int]  # value to add to the starts of each shard
+
+
+class CellFeed:
+    """Provides the cells of batches on the device; it never waits for the device.
+
+    If the cells are in host memory, they are copied into two buffers in turn: one is filled while the kernels read
+    the other. `_used[n]` is the point of the computation after which buffer n may be overwritten.
+    """
+
+    def __init__(self, cells: DeviceCells, max_blocks: int) -> None:
+        self.cells = cells
+        self._device = device = cells.device
+        self._turn = 0  # the buffer of the current batch
+
+        # Entries of a buffer: what the memory allows, but no more than a batch can have.
+        self._capacity = 0
+        if cells.on_host and cells.limits is not None:
+            entries = (cells.limits.resident - cells.index_bytes) // (BUFFERS * ENTRY_BYTES)
+            self._capacity = max(1, min(entries, max_blocks * cells.largest))
+
+        count = BUFFERS if cells.on_host else 0
+        self._positions = [torch.empty(self._capacity, dtype=torch.int16, device=device) for _ in range(count)]
+        self._counts = [torch.empty(self._capacity, dtype=torch.float32, device=device) for _ in range(count)]
+        self._queue = CopyQueue(device)
+        self._used: list[Mark] = [record_mark(device)] * count
+
+    def can_hold(self, entries: int) -> bool:
+        """Return whether a batch of `entries` entries can be loaded."""
+        return not self.cells.on_host or entries <= self._capacity
+
+    def load(self, shards: Sequence[ShardCells]) -> DeviceCellArrays:
+        """Start copying the cells of a batch and return the arrays that will contain them.
+
+        The computation that is submitted after this call waits for the copy. Call `release` after submitting it.
+        """
+        cells = self.cells
+        if not cells.on_host:
+            return DeviceCellArrays(cells.positions, cells.counts, cells.starts, [0] * len(shards))
+
+        positions = self._positions[self._turn]
+        counts = self._counts[self._turn]
+        base, copies = plan_copies(shards)
+
+        def copy() -> None:
+            for begin, end, target in copies:
+                stop = target + end - begin
+                positions[target:stop].copy_(cells.positions[begin:end], non_blocking=True)
+                counts[target:stop].copy_(cells.counts[begin:end], non_blocking=True)
+
+        copied = self._queue.submit(copy, [self._used[self._turn]])
+        wait_on_device(self._device, copied)
+        return DeviceCellArrays(positions, counts, cells.starts, base)
+
+    def release(self) -> None:
+        """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
+        if self.cells.on_host:
+            self._used[self._turn] = record_mark(self._device)
+            self._turn = (self._turn + 1) % BUFFERS
+
+
+def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the value to add to the starts of each shard, and the copies (begin, end, target).
+
+    Shards that are adjacent in host memory are copied together.
+
+    >>> plan_copies([ShardCells(0, 5, 8, 3), ShardCells(1, 8, 9, 1), ShardCells(2, 0, 2, 2)])
+    ([-5, -5, 4], [(5, 9, 0), (0, 2, 4)])
+    """
+    base: list[int] = []
+    copies: list[tuple[int, int, int]] = []
+    target = 0
+
+    for shard in shards:
+        base.append(target - shard.begin)
+        if copies and copies[-1][1] == shard.begin:
+            begin, _, first = copies.pop()
+            copies.append((begin, shard.end, first))
+        else:
+            copies.append((shard.begin, shard.end, target))
+        target += shard.entries
+
+    return base, copies

@@ -23,7 +23,9 @@ class CopyQueue:
     """A CUDA stream for copies that run beside the computation."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = _make_stream(device) if device.type == "cuda" else None
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def submit(self, job: Callable[[], None], after: Iterable[Mark]) -> Mark:
         """Run a job on the device when all marks in `after` are passed; return a mark at its end."""
@@ -37,10 +39,6 @@ class CopyQueue:
         with torch.cuda.stream(self._stream):
             job()
         return self._stream.record_event()
-
-
-def _make_stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def record_mark(device: torch.device) -> Mark:
@@ -60,10 +58,10 @@ def wait_on_host(mark: Mark) -> None:
         mark.synchronize()
 
 
-def free_memory(device: torch.device, share: float) -> int | None:
-    """Return a share of the free bytes of a device, or None if it is not a GPU and has no limit."""
-    if device.type != "cuda":
-        return None
+def usable_memory(device: torch.device, share: float, limit: int | None) -> int | None:
+    """Return the limit in bytes or, if there is none, a share of the free memory of a GPU; None: no limit."""
+    if limit is not None or device.type != "cuda":
+        return limit
     return int(share * torch.cuda.mem_get_info(device)[0])
 
 
@@ -83,7 +81,7 @@ class HostMemory:
         """Return a new tensor, which is valid until `close`."""
         array = np.empty(shape, dtype)
         if self._device.type == "cuda" and array.nbytes:
-            if _lock(array) != 0:
+            if int(_runtime().cudaHostRegister(array.ctypes.data, array.nbytes, 0)) != 0:
                 raise TrainingError(
                     f"{format_bytes(array.nbytes)} of host memory cannot be locked for copies to the device; "
                     "free some memory, or raise the limit of locked memory (ulimit -l)"
@@ -98,11 +96,6 @@ class HostMemory:
 
 def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-def _lock(array: np.ndarray[Any, Any]) -> int:
-    """Return the CUDA error code of locking an array, 0 on success."""
-    return int(_runtime().cudaHostRegister(array.ctypes.data, array.nbytes, 0))
 
 
 def _unlock(arrays: list[np.ndarray[Any, Any]]) -> None:

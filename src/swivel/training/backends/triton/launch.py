@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import kernels
-from swivel.training.backends.triton.cells import ShardCells
+from swivel.training.backends.triton.cells import DeviceCellArrays, ShardCells
 from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.zero_sampling import step_fraction
 
@@ -38,38 +38,32 @@ HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >=
 
 
 @dataclass(frozen=True, slots=True)
-class ContiguousSteps:
-    """Consecutive steps of a batch whose blocks are adjacent in memory on both sides."""
+class DeviceStep:
+    """A step with the positions of its cells and of its blocks on the device."""
 
-    steps: slice
-    first: tuple[int, int]  # slots of the first step's blocks in the joint array
-
-    def __len__(self) -> int:
-        return int(self.steps.stop - self.steps.start)
-
-
-@dataclass(frozen=True, slots=True)
-class StepBatch:
-    """Steps of one launch; all have the same shape and learning rate."""
-
-    steps: Sequence[Step]
-    cells: Sequence[ShardCells]
+    step: Step
+    cells: ShardCells
     shape: BlockShape
-    blocks: Sequence[tuple[int, int]]  # slots in the joint array: X, the side of the cells' rows, and Y
+    slots: tuple[int, int]  # slots of its blocks in the joint array: X, the side of the cells' rows, and Y
 
-    def __len__(self) -> int:
-        return len(self.steps)
+    def is_like(self, other: DeviceStep) -> bool:
+        """Return whether two steps can be launched together: they have the same shape and learning rate."""
+        return self.shape == other.shape and self.step.learning_rate == other.step.learning_rate
 
-    @property
-    def runs(self) -> list[ContiguousSteps]:
-        """The steps in maximal runs of adjacent blocks; a batched product needs equal distances in memory."""
-        edges = [0]
-        for number, ((i, j), following) in enumerate(pairwise(self.blocks), 1):
-            if following != (i + 1, j + 1):
-                edges.append(number)
-        edges.append(len(self.blocks))
 
-        return [ContiguousSteps(slice(start, stop), self.blocks[start]) for start, stop in pairwise(edges)]
+Batch = Sequence[DeviceStep]  # steps that are launched together
+
+
+def find_runs(batch: Batch) -> list[slice]:
+    """Return maximal runs of adjacent blocks; a batched product needs equal distances in memory on both sides."""
+    edges = [0]
+    for number, (before, after) in enumerate(pairwise(batch), 1):
+        i, j = before.slots
+        if after.slots != (i + 1, j + 1):
+            edges.append(number)
+    edges.append(len(batch))
+
+    return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +78,6 @@ class Parameters:
     mirror: Tensor  # (more rows, padded dim): copy of the vectors in the dtype of the products, padded with zeros
     offsets: Tensor  # (more rows,), in units of log 2
     weights: Tensor  # (more rows,): weights of the zeros of the sampled columns
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCellArrays:
-    """Device arrays with the cells of a batch; see `cells.DeviceCells`."""
-
-    positions: Tensor
-    counts: Tensor
-    starts: Tensor
-    base: Sequence[int]  # value to add to the starts of each shard
 
 
 class StepLauncher:
@@ -117,7 +101,8 @@ class StepLauncher:
         )
 
         # Compile-time constants: a maximum of f, or zeros without a gradient, cost nothing if they are not used.
-        rules = {"CAP": _finite(objective.confidence_most), "PUSH": objective.pushes}
+        cap = objective.confidence_most if math.isfinite(objective.confidence_most) else None
+        rules = {"CAP": cap, "PUSH": objective.pushes}
         # The hardware approximations of exp2 and log2 are less accurate than float32, but the error is negligible if
         # the operands have 16 bits.
         is_fast = is_cuda and parameters.mirror.dtype != torch.float32
@@ -125,11 +110,13 @@ class StepLauncher:
 
         tile = shapes.tile
         self._launch = {"num_warps": tile.warps, "maxnreg": tile.registers} if is_cuda else {}
+        self._one_warp = {"num_warps": 1} if is_cuda else {}
+        # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as on the host.
+        self._no_fusion = {"enable_fp_fusion": False} if is_cuda else {}
         self._precision = "ieee" if parameters.mirror.dtype == torch.float32 else "tf32"
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
 
-        self._strides: tuple[Tensor, Tensor] | None = None
-        self._stride_count = 0
+        self._strides = [torch.zeros(0), torch.zeros(0)]  # starts and lengths, on the device
         self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # the gradient of a band without rows
         # Signs of the three losses of rare cells in `totals`: their loss as zeros is subtracted.
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
@@ -140,17 +127,23 @@ class StepLauncher:
         """The gradient kernel that is used: "hopper" or "plain"."""
         return "plain" if self._hopper is None else "hopper"
 
-    def run(self, batch: StepBatch, cells: DeviceCellArrays, totals: Tensor) -> None:
+    def run(self, batch: Batch, cells: DeviceCellArrays, totals: Tensor) -> None:
         """Submit a batch and write the losses of its steps to `totals`.
 
         totals: (steps, 3) float64, zeros on entry. Observed loss; unobserved loss in units of log 2; weight that
         observed cells had as zeros.
         """
         table = self._make_table(batch, cells)
-        if batch.shape.is_sampled:
+        if batch[0].shape.is_sampled:
             self._run_sampled(batch, cells, table, totals)
-        else:
-            self._run_all(batch, cells, table, totals)
+            return
+
+        # All zeros are computed: there is one band.
+        band = batch[0].shape.bands[0]
+        G = self._gradient(batch, band, table[0], cells, totals)
+        for run in find_runs(batch):
+            for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
+                self._update(batch, table[0, run], side, gradients)
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """Return the buffer `name`, which later calls use again; its content is undefined."""
@@ -159,19 +152,18 @@ class StepLauncher:
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
-    def _make_table(self, batch: StepBatch, cells: DeviceCellArrays) -> Tensor:
+    def _make_table(self, batch: Batch, cells: DeviceCellArrays) -> Tensor:
         """Return the table of the kernels, (bands, shards, fields); see `layout.FIELDS`."""
-        shape = batch.shape
+        shape = batch[0].shape
         table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
         number = np.arange(len(batch))
-        whole = np.array(batch.blocks).T * self.places.pitch  # first rows of the X blocks, and of the Y blocks
-        slot = np.array([shard.slot for shard in batch.cells])
+        whole = np.array([each.slots for each in batch]).T * self.places.pitch  # first rows of X and of Y blocks
+        slot = np.array([each.cells.slot for each in batch])
 
-        # The copies of sampled columns are behind the blocks: band by band, and shard by shard within a band.
-        free_row = self.places.rows
         for line, band in zip(table, shape.bands, strict=True):
-            padded = band.padded(self.shapes.tile)[1]
-            columns = whole[1] if band.stride < 0 else free_row + number * padded
+            columns = whole[1]
+            if band.stride >= 0:
+                columns = self._first_copy(batch, band) + number * band.padded(self.shapes.tile)[1]
             values: tuple[Any, ...] = (
                 whole[0] + band.start, band.rows, columns, band.columns, slot + band.slot, band.slot_columns,
                 cells.base, whole[1], band.stride, band.start, shape.rows, shape.columns,
@@ -179,25 +171,22 @@ class StepLauncher:
             )  # fmt: skip
             for field, value in enumerate(values):
                 line[:, field] = value
-            free_row += 0 if band.stride < 0 else len(batch) * padded
 
         return self._put(table)
+
+    def _first_copy(self, batch: Batch, band: BandShape) -> int:
+        """Return the first row of the copies of the columns that a band samples."""
+        # The copies are behind the blocks: band by band, and step by step within a band.
+        bands = batch[0].shape.bands
+        before = [b.padded(self.shapes.tile)[1] for b in bands if b.stride >= 0 and b.start < band.start]
+        return self.places.rows + len(batch) * sum(before)
 
     def _put(self, array: NDArray[Any]) -> Tensor:
         """Return a small array on the device, without waiting for the device."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-    def _run_all(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
-        """Submit a batch of steps that compute all zeros."""
-        band = batch.shape.bands[0]
-        G = self._gradient(batch, band, table[0], cells, totals)
-
-        for run in batch.runs:
-            for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
-                self._update(batch, table[0, run.steps], side, gradients)
-
     def _gradient(
-        self, batch: StepBatch, band: BandShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
+        self, batch: Batch, band: BandShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
     ) -> Tensor:
         """Return G of a band for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
@@ -221,46 +210,39 @@ class StepLauncher:
         totals[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
-    def _multiply_back(
-        self, batch: StepBatch, run: ContiguousSteps, band: BandShape, G: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _multiply_back(self, batch: Batch, run: slice, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of a band's rows (G Y) and of its columns (G^T X), in float32."""
-        G = G[run.steps]
+        G = G[run]
         n, rows, columns = G.shape
         pitch = self.places.pitch
+        x_slot, y_slot = batch[run.start].slots
 
-        x = self._blocks(run.first[0] * pitch + band.start, n, rows, pitch)
+        x = self._blocks(x_slot * pitch + band.start, n, rows, pitch)
         if band.stride < 0:
-            y = self._blocks(run.first[1] * pitch, n, columns, pitch)
+            y = self._blocks(y_slot * pitch, n, columns, pitch)
         else:
-            y = self._blocks(self._taken_from(batch, band) + run.steps.start * columns, n, columns, columns)
+            y = self._blocks(self._first_copy(batch, band) + run.start * columns, n, columns, columns)
         return _multiply(G, y), _multiply(G.transpose(1, 2), x)
-
-    def _taken_from(self, batch: StepBatch, band: BandShape) -> int:
-        """Return the first row of the copies of the columns that a band samples."""
-        tile = self.shapes.tile
-        before = [b.padded(tile)[1] for b in batch.shape.bands if b.stride >= 0 and b.start < band.start]
-        return self.places.rows + len(batch) * sum(before)
 
     def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
         """Return a view of the mirror: `count` blocks of `rows` rows, `pitch` rows apart."""
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
-    def _update(self, batch: StepBatch, table: Tensor, side: int, gradients: Tensor) -> None:
+    def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
         """Apply Adagrad to one side of steps that compute all zeros."""
-        p, places, shape = self.parameters, self.places, batch.shape
-        rows = shape.columns if side else shape.rows
+        p, places = self.parameters, self.places
+        rows = batch[0].shape.columns if side else batch[0].shape.rows
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
         kernels.update[grid](
             p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
-            self.settings.weight_decay, batch.steps[0].learning_rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
+            self.settings.weight_decay, batch[0].step.learning_rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
-    def _run_sampled(self, batch: StepBatch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
+    def _run_sampled(self, batch: Batch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
         """Submit a batch of steps that sample zeros."""
         n = len(batch)
-        shape = batch.shape
+        shape = batch[0].shape
 
         # For every sampled band, step and column: its index among the sampled ones (or -1) and the weight of its zeros.
         size = len(shape.bands) - 1, n, self.places.pitch
@@ -268,7 +250,7 @@ class StepLauncher:
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
 
         # The gradients of rows and columns, for every run and band.
-        runs = batch.runs
+        runs = find_runs(batch)
         products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
         for number, band in enumerate(shape.bands):
             if band.stride >= 0:
@@ -294,40 +276,36 @@ class StepLauncher:
             p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
-    def _gather(self, batch: StepBatch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
+    def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Copy the columns that a band samples in this step; places: rows of `places` and `taken` of the band."""
-        p, band = self.parameters, batch.shape.bands[number]
-        fractions = np.array([step_fraction(step.seed, number - 1) for step in batch.steps])
+        p, band = self.parameters, batch[0].shape.bands[number]
+        fractions = np.array([step_fraction(each.step.seed, number - 1) for each in batch])
 
-        if self._strides is None or self._stride_count != self.shapes.stride_count:
-            self._stride_count = self.shapes.stride_count
-            starts, lengths = self.shapes.strides()
-            self._strides = self._put(starts), self._put(lengths)
+        # Starts and lengths of the strides, with one unused stride at the end; a new shape adds more.
+        if len(self._strides[0]) != len(self.shapes.starts) + 1:
+            self._strides = [self._put(np.append(values, 0.0)) for values in (self.shapes.starts, self.shapes.lengths)]
 
         padded = band.padded(self.shapes.tile)[1]
         kernels.gather[(triton.cdiv(padded, GATHERED_COLUMNS), len(batch))](
             p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
             self.places.pitch, padded, P=self.places.padded_dim,
-            PP=triton.next_power_of_2(self.places.padded_dim), BN=GATHERED_COLUMNS, **self._no_fusion(),
+            PP=triton.next_power_of_2(self.places.padded_dim), BN=GATHERED_COLUMNS, **self._no_fusion,
         )  # fmt: skip
-
-    def _no_fusion(self) -> dict[str, bool]:
-        # Without fused multiply-add, start + fraction * length rounds as in NumPy: the same columns as on the host.
-        return {"enable_fp_fusion": False} if self.device.type == "cuda" else {}
 
     def _update_sampled(
         self,
-        batch: StepBatch,
-        run: ContiguousSteps,
+        batch: Batch,
+        run: slice,
         cells: DeviceCellArrays,
         arrays: tuple[Tensor, ...],
         parts: list[Tensor],
         side: int,
     ) -> None:
         """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each band."""
-        p, shape, pitch = self.parameters, batch.shape, self.places.pitch
+        p, shape, pitch = self.parameters, batch[0].shape, self.places.pitch
         table, places, taken, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
+        first = batch[run.start].slots
 
         # The kernel takes three parts; with two bands the third is not used.
         three = [*parts, parts[-1]][:3]
@@ -335,28 +313,23 @@ class StepLauncher:
         width = self.places.padded_dim
         whole, rest = _two_powers(width)
 
-        kernels.update_sampled[(size, len(run))](
-            p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run.steps], taken[:, run.steps],
-            table[0, run.steps], *three, *(part.shape[1] for part in three),
-            cells.starts, cells.positions, cells.counts, losses[run.steps], run.first[side] * pitch,
-            run.first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
-            self.settings.weight_decay, batch.steps[0].learning_rate, *self._objective,
+        kernels.update_sampled[(size, run.stop - run.start)](
+            p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run], taken[:, run],
+            table[0, run], *three, *(part.shape[1] for part in three),
+            cells.starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
+            first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
+            self.settings.weight_decay, batch[0].step.learning_rate, *self._objective,
             SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
-            CHUNK=RARE_CHUNK, **self._flags, **({"num_warps": 1} if self.device.type == "cuda" else {}),
+            CHUNK=RARE_CHUNK, **self._flags, **self._one_warp,
         )  # fmt: skip
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _make_hopper(
     mirror: Tensor, tile: KernelTile, objective: tuple[float, float, float, float], rules: Mapping[str, Any]
 ) -> HopperGradient | None:
     """Return the gradient kernel for Hopper, or None if the plain kernel must be used."""
-    if mirror.device.type != "cuda" or torch.cuda.get_device_capability(mirror.device)[0] != 9:
-        return None
-    if not triton.__version__.startswith(KNOWN_TRITONS):
+    is_hopper = mirror.device.type == "cuda" and torch.cuda.get_device_capability(mirror.device)[0] == 9
+    if not is_hopper or not triton.__version__.startswith(KNOWN_TRITONS):
         return None
 
     from swivel.training.backends.triton import hopper

@@ -62,7 +62,7 @@ class BandShape:
     tiles: tuple[int, int]  # rows and columns of tiles
     slot: int  # slot of the first tile
     slot_columns: int  # tiles per row of tiles that have a slot of observed cells
-    stride: int  # first stride in `Shapes.strides`; -1: not sampled, all columns in their place
+    stride: int  # first stride in `Shapes.starts`; -1: not sampled, all columns in their place
 
     def padded(self, tile: KernelTile) -> tuple[int, int]:
         """Return the number of rows and of columns, rounded up to whole tiles."""
@@ -93,10 +93,9 @@ class Shapes:
     def __init__(self, zeros: ZeroSampling, tile: KernelTile) -> None:
         self.zeros = zeros
         self.tile = tile
+        self.starts: NDArray[np.float64] = np.zeros(0)  # of the strides of all shapes so far
+        self.lengths: NDArray[np.float64] = np.zeros(0)
         self._shapes: dict[tuple[int, int], BlockShape] = {}
-        self._starts: list[NDArray[np.float64]] = []
-        self._lengths: list[NDArray[np.float64]] = []
-        self._strides = 0
 
     def of(self, rows: int, columns: int) -> BlockShape:
         """Return the shape of a block of `rows` x `columns`; shapes are computed once."""
@@ -104,16 +103,6 @@ class Shapes:
         if key not in self._shapes:
             self._shapes[key] = self._make(rows, columns)
         return self._shapes[key]
-
-    @property
-    def stride_count(self) -> int:
-        """Number of strides of all shapes so far."""
-        return self._strides
-
-    def strides(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return starts and lengths of the strides of all shapes so far, and one unused stride at the end."""
-        unused = np.zeros(1)
-        return np.concatenate([*self._starts, unused]), np.concatenate([*self._lengths, unused])
 
     def _make(self, rows: int, columns: int) -> BlockShape:
         tiers = self.zeros.tiers(rows, columns)
@@ -140,10 +129,9 @@ class Shapes:
             starts, lengths = tier.starts, tier.lengths
             if starts is None or lengths is None:
                 starts, lengths = np.arange(columns, dtype=np.float64), np.ones(columns)
-            taken, stride = len(starts), self._strides
-            self._starts.append(starts)
-            self._lengths.append(lengths)
-            self._strides += taken
+            taken, stride = len(starts), len(self.starts)
+            self.starts = np.concatenate([self.starts, starts])
+            self.lengths = np.concatenate([self.lengths, lengths])
 
         tiles = math.ceil(rows / self.tile.rows), math.ceil(taken / self.tile.columns)
         slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
@@ -183,7 +171,3 @@ class SlotLayout:
     def padded_dim(self) -> int:
         """Number of values of a padded vector."""
         return -(-self.dim // ALIGNED) * ALIGNED
-
-    def span(self, side: int, block: int) -> tuple[int, int]:
-        """Return the first row of a block in the host's array of its side, and the end."""
-        return int(self.starts[side][block]), int(self.starts[side][block + 1])

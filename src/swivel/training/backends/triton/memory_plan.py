@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -132,15 +132,14 @@ class DeviceMemoryEstimate:
 
     def banks(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> tuple[Banks, Banks]:
         """Return the banks of both sides: `count` of each side, but no more than there are groups."""
-        row_blocks, column_blocks = self.places.blocks
-        row_group, column_group = groups or self.places.blocks
+        sides: list[Banks] = []
+        first = 0
+        for blocks, group, banks in zip(self.places.blocks, groups or self.places.blocks, count, strict=True):
+            starts = tuple(group_starts(blocks, group))
+            sides.append(Banks(starts, min(banks, len(starts) - 1), first))
+            first = sides[0].slots
 
-        row_starts = tuple(group_starts(row_blocks, row_group))
-        rows = Banks(row_starts, min(count[0], len(row_starts) - 1), first=0)
-
-        column_starts = tuple(group_starts(column_blocks, column_group))
-        columns = Banks(column_starts, min(count[1], len(column_starts) - 1), first=rows.slots)
-        return rows, columns
+        return sides[0], sides[1]
 
     def parameters(self, slots: int, max_blocks: int) -> int:
         """Return the bytes of the parameters in `slots` slots, and of the columns copied for `max_blocks` blocks."""
@@ -191,8 +190,9 @@ class DeviceMemoryEstimate:
         """Maximum number of slots of a block, and one that marks the end."""
         return 1 + max(shape.slots for shape in self.shapes)
 
-    def min_bytes(self, banks: tuple[Banks, Banks], max_blocks: int) -> int:
-        """Return the minimum of device memory for an arrangement of banks, if all cells are streamed."""
+    def min_bytes(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> int:
+        """Return the minimum of device memory for an order of blocks and its banks, if all cells are streamed."""
+        max_blocks = self.max_blocks(groups)
         # While training: temporary arrays and the buffers of streamed cells.
         streaming = self.work(max_blocks) + min(self.entries, BUFFERS * max_blocks * self.largest) * ENTRY_BYTES
 
@@ -200,7 +200,7 @@ class DeviceMemoryEstimate:
         piece = min(self.load.cells, MIN_PIECE_CELLS) * PIECE_BYTES
         sorting = max(8 * piece, piece + int(sort_bytes(self.largest, self.slots)))
 
-        slots = sum(side.slots for side in banks)
+        slots = sum(side.slots for side in self.banks(groups, count))
         return self.parameters(slots, max_blocks) + self.index + max(streaming, sorting)
 
 
@@ -210,26 +210,20 @@ def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, 
     Raises TrainingError if not even one row block and one column block fit.
     """
     rows, columns = needs.places.blocks
-    whole = needs.banks(None, (1, 1))
-    if memory is None or needs.min_bytes(whole, needs.max_blocks(None)) <= memory:
+    if memory is None or needs.min_bytes(None, (1, 1)) <= memory:
         return None
 
     # With two banks per side, the next group is copied during the computation; one bank is the last resort.
-    for count in (2, 1):
-        fitting: list[tuple[float, int, int]] = []
-        for row_group in _sizes(rows):
-            for column_group in _sizes(columns):
-                groups = row_group, column_group
-                banks = needs.banks(groups, (count, count))
-                max_blocks = needs.max_blocks(groups)
-                if needs.min_bytes(banks, max_blocks) <= memory:
-                    fitting.append((_epoch_time(banks, max_blocks), -row_group, -column_group))
-        if fitting:
-            # The fastest; of those, the one with the largest groups.
-            _, row_group, column_group = min(fitting)
-            return -row_group, -column_group
+    for count in ((2, 2), (1, 1)):
+        times: dict[tuple[int, int], float] = {}
+        for groups in product(_sizes(rows), _sizes(columns)):
+            if needs.min_bytes(groups, count) <= memory:
+                times[groups] = _epoch_time(needs.banks(groups, count), needs.max_blocks(groups))
+        if times:
+            # The fastest; of those, the first one, which has the largest groups.
+            return min(times, key=lambda groups: times[groups])
 
-    smallest = needs.min_bytes(needs.banks((1, 1), (1, 1)), 1)
+    smallest = needs.min_bytes((1, 1), (1, 1))
     raise TrainingError(
         f"one row block and one column block need {format_bytes(smallest)} of device memory, and there are "
         f"{format_bytes(memory)}; raise device_memory, or lower block_size or dim"
@@ -264,14 +258,13 @@ def arrange(needs: DeviceMemoryEstimate, groups: tuple[int, int] | None, memory:
 
     Raises TrainingError if the order needs more than `memory` bytes; a run never changes its order.
     """
-    max_blocks = needs.max_blocks(groups)
-    choices = [needs.banks(groups, count) for count in (needs.places.blocks, (2, 2), (1, 1))]
-    for banks in choices:
-        if memory is None or needs.min_bytes(banks, max_blocks) <= memory:
-            return banks
+    for count in (needs.places.blocks, (2, 2), (1, 1)):
+        needed = needs.min_bytes(groups, count)
+        if memory is None or needed <= memory:
+            return needs.banks(groups, count)
 
     what = "all blocks" if groups is None else f"groups of {groups[0]} x {groups[1]} blocks"
     raise TrainingError(
-        f"this run trains {what} together, which needs {format_bytes(needs.min_bytes(choices[-1], max_blocks))} of "
+        f"this run trains {what} together, which needs {format_bytes(needed)} of "
         f"device memory, and there are {format_bytes(memory or 0)}; free some, raise device_memory, or start again"
     )

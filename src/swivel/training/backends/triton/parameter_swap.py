@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, zip_longest
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,13 +38,13 @@ STAGE_VALUES = 1 << 22  # float32 values of each buffer: 16 MiB
 Pair = tuple[int, int]  # a group of rows and a group of columns
 
 
+@dataclass(slots=True)
 class _GroupSlot:
     """A bank on the device and the group that is in it."""
 
-    def __init__(self, used: Mark) -> None:
-        self.group: int | None = None  # None: empty
-        self.loaded: Mark = None  # the copy of the group to the device is complete
-        self.used: Mark = used  # the last kernel that uses the bank is complete; copies must wait for it
+    used: Mark  # the last kernel that uses the bank is complete; copies must wait for it
+    loaded: Mark = None  # the copy of the group to the device is complete
+    group: int | None = None  # None: empty
 
 
 class ParameterStore:
@@ -65,7 +68,7 @@ class ParameterStore:
         self._memory = host
 
         self._banks = [[_GroupSlot(record_mark(self.device)) for _ in range(side.banks)] for side in banks]
-        self._host: list[ParameterBlock | None] = [None, None]  # both sides; offsets in units of log 2
+        self._host: dict[int, ParameterBlock] = {}  # sides in host memory; offsets in units of log 2
         self._saved: dict[tuple[int, int], Mark] = {}  # (side, group): its last save to host memory is complete
         self._inward = CopyQueue(self.device)
         self._outward = CopyQueue(self.device)
@@ -78,51 +81,45 @@ class ParameterStore:
 
     def put(self, side: int, given: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
-        offsets = (np.asarray(given.offsets, np.float64) / LN2).astype(np.float32)
-        arrays = np.asarray(given.vectors, np.float32), np.asarray(given.accumulators, np.float32), offsets
+        source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
 
         if not self.layout[side].is_whole:
-            self._host[side] = ParameterBlock(*(self._keep(array) for array in arrays))
+            self._host[side] = source.map(self._keep)
             return
 
-        source = ParameterBlock(*(torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays))
+        source = source.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
         for group, bank in enumerate(self._banks[side]):
             bank.group = group
             for block in self.layout[side].blocks(group):
                 self._copy_in(side, block, group, source)
 
-    def _keep(self, array: NDArray[np.float32]) -> torch.Tensor:
+    def _keep(self, array: NDArray[Any]) -> torch.Tensor:
         kept = self._memory.empty(array.shape, np.float32)
         kept.numpy()[...] = array
         return kept
 
     def fetch(self, side: int) -> ParameterBlock:
         """Return the parameters of a side as host arrays."""
-        host = self._host[side]
-        shape = int(self.places.starts[side][-1]), self.places.dim
-        if host is None:
-            # All groups are on the device.
-            arrays = [np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape[:1], np.float32)]
-            target = ParameterBlock(*(torch.from_numpy(array) for array in arrays))
-            self._download(self._resident_pieces(side, target))
-        else:
+        if side in self._host:
             self._save_all(side)
-            arrays = [tensor.numpy().copy() for tensor in (host.vectors, host.accumulators, host.offsets)]
+            arrays = self._host[side].map(lambda tensor: tensor.numpy().copy())
+        else:
+            # All groups are on the device.
+            shape = int(self.places.starts[side][-1]), self.places.dim
+            arrays = ParameterBlock(*(np.empty(each, np.float32) for each in (shape, shape, shape[:1])))
+            self._download(self._resident_pieces(side, arrays.map(torch.from_numpy)))
 
-        return ParameterBlock(arrays[0], arrays[1], arrays[2] * LN2)
+        return replace(arrays, offsets=arrays.offsets * LN2)
 
     def _resident_pieces(self, side: int, target: ParameterBlock) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield pairs of device and host tensors, each small enough for a stage, that cover the whole side."""
-        p = self.parameters
-        pairs = (p.vectors, target.vectors), (p.accumulators, target.accumulators), (p.offsets, target.offsets)
         for group in range(self.layout[side].groups):
             for block in self.layout[side].blocks(group):
                 host_rows, device_rows = self._spans(side, block, group)
-                for device, host in pairs:
+                for device, host in _pairs(self.parameters, target):
                     size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
-                    yield from zip(
-                        torch.split(device[device_rows], size), torch.split(host[host_rows], size), strict=True
-                    )
+                    pieces = torch.split(device[device_rows], size)
+                    yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
 
     def _download(self, pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Copy tensors to host memory through page-locked buffers: one is filled while the other is emptied."""
@@ -244,8 +241,7 @@ class ParameterStore:
 
     def _choose_bank(self, side: int) -> int:
         """Return the bank to evict: an empty one, or the one whose group is needed last (Belady's rule)."""
-        pairs = [self._current, *self._upcoming] if self._current else self._upcoming
-        needed = [pair[side] for pair in pairs]
+        needed = [pair[side] for pair in (self._current, *self._upcoming) if pair is not None]
 
         def next_use(number: int) -> int:
             group = self._banks[side][number].group
@@ -270,37 +266,30 @@ class ParameterStore:
             if old is not None:
                 after = [*after, self._save(side, old, number, after)]
             if new is not None:
-                bank.loaded = self._inward.submit(self._loader(side, new, number), after)
+                copy = partial(self._copy_in, side, new, number, self._host[side])
+                bank.loaded = self._inward.submit(copy, after)
 
         bank.group = group
 
-    def _loader(self, side: int, block: int, number: int) -> Callable[[], None]:
-        host = self._host[side]
-        assert host is not None
-        return lambda: self._copy_in(side, block, number, host)
-
     def _save(self, side: int, block: int, number: int, after: Sequence[Mark]) -> Mark:
-        host = self._host[side]
-        assert host is not None
-        mark = self._outward.submit(lambda: self._copy_out(side, block, number, host), after)
+        mark = self._outward.submit(partial(self._copy_out, side, block, number), after)
         self._saved[side, self.layout[side].group_of(block)] = mark
         return mark
 
     def _spans(self, side: int, block: int, bank: int) -> tuple[slice, slice]:
         """Return the rows of a block in the host's array of its side and in the device's joint array."""
-        first, last = self.places.span(side, block)
+        first, last = map(int, self.places.starts[side][block : block + 2])
         row = self.layout[side].slot(block, bank) * self.places.pitch
         return slice(first, last), slice(row, row + last - first)
 
     def _copy_in(self, side: int, block: int, bank: int, source: ParameterBlock) -> None:
         host_rows, device_rows = self._spans(side, block, bank)
         p = self.parameters
-        p.vectors[device_rows].copy_(source.vectors[host_rows], non_blocking=True)
-        p.accumulators[device_rows].copy_(source.accumulators[host_rows], non_blocking=True)
-        p.offsets[device_rows].copy_(source.offsets[host_rows], non_blocking=True)
+        for device, host in _pairs(p, source):
+            device[device_rows].copy_(host[host_rows], non_blocking=True)
         p.mirror[device_rows, : self.places.dim].copy_(p.vectors[device_rows])
 
-    def _copy_out(self, side: int, block: int, bank: int, target: ParameterBlock) -> None:
+    def _copy_out(self, side: int, block: int, bank: int) -> None:
         host_rows, device_rows = self._spans(side, block, bank)
         p = self.parameters
 
@@ -309,9 +298,14 @@ class ParameterStore:
             largest = torch.linalg.vector_norm(values, math.inf)
             torch.maximum(self._largest_saved, largest, out=self._largest_saved)
 
-        target.vectors[host_rows].copy_(p.vectors[device_rows], non_blocking=True)
-        target.accumulators[host_rows].copy_(p.accumulators[device_rows], non_blocking=True)
-        target.offsets[host_rows].copy_(p.offsets[device_rows], non_blocking=True)
+        for device, host in _pairs(p, self._host[side]):
+            host[host_rows].copy_(device[device_rows], non_blocking=True)
+
+
+def _pairs(device: Parameters, host: ParameterBlock) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the arrays on the device with their copies on the host."""
+    names = "vectors", "accumulators", "offsets"
+    return [(getattr(device, name), getattr(host, name)) for name in names]
 
 
 def _empty_stage(stage: torch.Tensor, target: torch.Tensor, filled: Mark) -> None:

@@ -1,0 +1,62 @@
+"""`swivel evaluate`: word similarity, analogies and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from swivel import evaluation
+from swivel.cli.main import cli, open_vectors
+from swivel.cli.options import Command, config_options
+from swivel.cli.render import draw_table, show
+from swivel.runtime.options import RunOptions
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("sets", nargs=-1, metavar="[FOLDER_OR_FILE]...")
+@click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
+@click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
+@config_options(evaluation.EvaluationConfig)
+@click.option("--sections", is_flag=True, help="show analogies by section, too")
+@click.option("--markdown", is_flag=True, help="print tables in Markdown")
+def evaluate(
+    vectors: str,
+    sets: tuple[str, ...],
+    data: str | None,
+    against: tuple[str, ...],
+    sections: bool,
+    markdown: bool,
+    options: RunOptions,
+    **rules: Any,
+) -> None:
+    """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
+
+    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
+    """
+    places = [data, *sets] if data else list(sets)
+    reports = {}
+    for path in (vectors, *against):
+        reports[path] = evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
+
+    report = reports[vectors]
+    compared = {path: evaluation.compare_reports(report, reports[path], draws=rules["draws"]) for path in against}
+    result = report.to_dict()
+    if against:
+        result["against"] = {path: [each.to_dict() for each in found] for path, found in compared.items()}
+
+    def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if markdown:
+            click.echo(evaluation.draw_markdown(header, rows))
+        else:
+            draw_table(header, rows)
+
+    def draw_all() -> None:
+        draw(evaluation.TABLE_HEADER, report.table(sections=sections))
+        for name, comparisons in compared.items():
+            click.echo(f"\nagainst {name}:\n")
+            draw(evaluation.COMPARISON_HEADER, evaluation.tabulate_comparisons(comparisons))
+
+    show(result, draw_all)

@@ -1,0 +1,404 @@
+"""Streams of text: files, compressed files, standard input and iterables, cut into pieces.
+
+Every source becomes a `Stream`, a named sequence of UTF-8 bytes. Texts in memory become bytes, too: 0xFF, which does
+not occur in UTF-8, ends each text or list of tokens, and 0xFE separates the tokens of a list.
+
+Pieces of a stream can be tokenized in parallel. A piece ends at a line end if possible; the next piece can then be
+tokenized independently. Otherwise it ends at a code point inside a line, and the next piece continues from the state at
+its end. A line of any length therefore needs no more memory than a piece.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import itertools
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from swivel.config import CorpusConfig
+from swivel.corpus.sources import FILE_TYPES, STDIN, TextFile, Texts, list_files, open_file, size_of
+from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
+
+BLOCK_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20  # small enough for the cache of a core
+_ZSTD_BYTES = 1 << 13  # Read few bytes at a time, because they may decompress to a thousand times as many.
+_MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
+_SEPARATOR = "swivel.separator"
+_OPENERS: dict[str, tuple[str, Callable[[IO[bytes]], Any]]] = {
+    ".gz": ("gzip", gzip.open),
+    ".bz2": ("bzip2", bz2.open),
+    ".xz": ("xz", lzma.open),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Some bytes of UTF-8, at least one, and the number of source bytes they come from, for progress bars."""
+
+    data: bytes
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A named sequence of blocks."""
+
+    name: str  # for error messages
+    blocks: Callable[[], Iterator[TextBlock]]  # opens the source
+    size: int | None = None  # in bytes; None if unknown
+    has_marks: bool = False  # whether 0xFE and 0xFF end tokens and texts, because the source is in memory
+    is_tokenized: bool = False  # whether the source consists of tokens
+
+
+def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
+    """Return the streams of all kinds of texts; only the first item of an iterable is read.
+
+    Raises CorpusError if `texts` is of the wrong type or a file does not exist.
+    """
+    codec = find_codec(config.encoding)
+    if isinstance(texts, (str, *FILE_TYPES)):
+        return [file_stream(file, codec, config) for file in list_files(texts)]
+
+    try:
+        items: Iterator[Any] = iter(texts)
+    except TypeError:
+        raise CorpusError(f"texts must be a path or an iterable, got {type(texts).__name__}") from None
+
+    # The type of the first item determines the type of all items.
+    first = list(itertools.islice(items, 1))
+    items = itertools.chain(first, items)
+
+    if first and isinstance(first[0], FILE_TYPES):
+        files = list_files(_checked(items, FILE_TYPES, "a path"))
+        return [file_stream(file, codec, config) for file in files]
+    if first and not isinstance(first[0], str):
+        return [Stream("iterable", lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
+    return [Stream("iterable", lambda: _pack(_pack_texts(items)), has_marks=True)]
+
+
+def find_codec(encoding: str) -> codecs.CodecInfo:
+    """Return the Python codec of a text encoding; raise ConfigError if there is none."""
+    try:
+        codec = codecs.lookup(encoding)
+    except (LookupError, ValueError):
+        raise ConfigError(
+            f"encoding must be the name of a Python codec, such as utf-8 or latin-1, got {encoding!r}"
+        ) from None
+    if not getattr(codec, "_is_text_encoding", True):
+        raise ConfigError(f"encoding must be a text encoding, such as utf-8 or latin-1, got {encoding!r}")
+    return codec
+
+
+def file_stream(file: TextFile, codec: codecs.CodecInfo, config: CorpusConfig) -> Stream:
+    """Return the stream of a file, which is opened when the stream is read."""
+    name = "standard input" if file == STDIN else str(file)
+
+    def read() -> Iterator[TextBlock]:
+        blocks = _read_file(file, name)
+        if codec.name in ("utf-8", "utf-8-sig"):
+            return blocks
+        return _transcode(blocks, name, codec, config)
+
+    return Stream(name, lambda: drop_bom(read()), size_of(file))
+
+
+def _read_file(file: TextFile, name: str) -> Iterator[TextBlock]:
+    raw = sys.stdin.buffer if file == STDIN else open_file(file)
+    suffix = file.suffix.lower()
+    try:
+        if suffix == ".zst":
+            yield from _read_zstd(raw, name)
+        elif suffix in _OPENERS:
+            yield from _decompress(raw, name, suffix)
+        else:
+            yield from _read_plain(raw, name)
+    finally:
+        if file != STDIN:
+            raw.close()
+
+
+def _read_plain(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
+    while True:
+        with clear_errors(name, CorpusError):
+            data = raw.read(BLOCK_BYTES)
+        if not data:
+            return
+        yield TextBlock(data, len(data))
+
+
+def _decompress(raw: IO[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
+    kind, opener = _OPENERS[suffix]
+    done = 0
+
+    with opener(raw) as file:
+        while True:
+            try:
+                data = file.read(BLOCK_BYTES)
+            except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
+                raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
+            if not data:
+                return
+
+            yield TextBlock(data, raw.tell() - done)
+            done = raw.tell()
+
+
+def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
+    """Yield the decompressed blocks of a zstd file, which may have several frames."""
+    try:
+        import zstandard
+    except ImportError:
+        raise missing_extra(f"{name}: .zst files", "zstandard", "zstd") from None
+
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    is_open = False  # whether the last frame is incomplete
+    cost = 0
+
+    for block in iter(lambda: raw.read(_ZSTD_BYTES), b""):
+        cost += len(block)
+        rest = block
+
+        while rest:
+            try:
+                data = frame.decompress(rest)
+            except (zstandard.ZstdError, MemoryError) as error:
+                raise CorpusError(f"{name}: not a zstd file, or damaged ({error})") from error
+
+            is_open = not frame.eof
+            rest = b""
+            if frame.eof:  # Another frame may follow.
+                rest = frame.unused_data
+                frame = zstandard.ZstdDecompressor().decompressobj()
+
+            if data:
+                yield TextBlock(data, cost)
+                cost = 0
+
+    if is_open:
+        raise CorpusError(f"{name}: not a zstd file, or damaged (it is truncated)")
+
+
+def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
+    """Yield the blocks without the UTF-8 byte order mark that some files start with."""
+    held = b""
+    cost = 0
+
+    for block in blocks:
+        held += block.data
+        cost += block.cost
+        if len(held) >= len(codecs.BOM_UTF8):
+            if text := held.removeprefix(codecs.BOM_UTF8):
+                yield TextBlock(text, cost)
+            yield from blocks
+            return
+
+    if held:
+        yield TextBlock(held, cost)
+
+
+codecs.register_error(_SEPARATOR, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
+
+
+def _transcode(
+    blocks: Iterator[TextBlock], name: str, codec: codecs.CodecInfo, config: CorpusConfig
+) -> Iterator[TextBlock]:
+    """Convert blocks from another encoding to UTF-8; invalid bytes become NUL, which separates tokens."""
+    assert codec.incrementaldecoder is not None  # true for all text encodings of Python
+    decoder = codec.incrementaldecoder("strict" if config.errors == "strict" else _SEPARATOR)
+    place = TextPlace()
+
+    def decode(data: bytes, *, final: bool = False) -> bytes:
+        try:
+            text = decoder.decode(data, final)
+        except UnicodeError as error:
+            byte = None
+            if isinstance(error, UnicodeDecodeError):
+                byte = error.object[error.start]
+                with suppress(UnicodeError):  # Some codecs cannot ignore errors; the column is then that of the block.
+                    place.move(codec.decode(error.object[: error.start], "ignore")[0])
+            raise _encoding_error(name, place, codec.name, byte) from error
+
+        place.move(text)
+        return text.encode("utf-8", "surrogatepass")
+
+    cost = 0
+    for block in blocks:
+        data = decode(block.data)
+        cost += block.cost
+        if data:
+            yield TextBlock(data, cost)
+            cost = 0
+
+    # Only the last call may be final: an earlier one would treat half a character at the end of a block as an error.
+    if data := decode(b"", final=True):
+        yield TextBlock(data, cost)
+
+
+def _encoding_error(name: str, place: TextPlace, encoding: str, byte: int | None) -> CorpusError:
+    where = "" if byte is None else f" (byte 0x{byte:02x} at column {place.column})"
+    return CorpusError(f"{name}, line {place.line}: not valid {encoding}{where}; pass encoding or errors='replace'")
+
+
+@dataclass(slots=True)
+class TextPlace:
+    """A line and column of a text, both counted from 1."""
+
+    line: int = 1
+    column: int = 1
+    _after_return: bool = False
+
+    def move(self, text: str | bytes) -> None:
+        """Move to the position after `text`; a line ends at a line feed, a carriage return, or both."""
+        if not text:
+            return
+
+        feed: Any = "\n" if isinstance(text, str) else b"\n"
+        back: Any = "\r" if isinstance(text, str) else b"\r"
+        ends = text.count(feed)
+        if back in text:
+            ends += text.count(back) - text.count(back + feed)
+
+        # A line feed at the start belongs to the carriage return at the end of the previous text.
+        self.line += ends - (self._after_return and text.startswith(feed))
+
+        last = max(text.rfind(feed), text.rfind(back))
+        self.column = len(text) - last if last >= 0 else self.column + len(text)
+        self._after_return = text.endswith(back)
+
+
+def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
+    """Join parts to blocks of at least BLOCK_BYTES, because a block for each short text would take twice the time."""
+    held: list[bytes] = []
+    size = 0
+
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= BLOCK_BYTES:
+            yield TextBlock(b"".join(held), size)
+            held = []
+            size = 0
+
+    if size:
+        yield TextBlock(b"".join(held), size)
+
+
+def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
+    """Yield the items; raise CorpusError for the first one of another type."""
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, kind):
+            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
+        yield item
+
+
+def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
+    for text in _checked(items, str, "a string"):
+        for start in range(0, len(text), BLOCK_BYTES):
+            yield text[start : start + BLOCK_BYTES].encode("utf-8", "surrogatepass")
+        yield b"\xff"
+
+
+def _pack_tokens(items: Iterable[Any], config: CorpusConfig) -> Iterator[bytes]:
+    for number, tokens in enumerate(items, 1):
+        if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+            raise CorpusError(f"item {number}: expected a list of tokens, got {type(tokens).__name__}")
+
+        try:
+            yield b"\xfe".join([token.encode("utf-8", config.errors) for token in tokens]) + b"\xff"
+        except (AttributeError, TypeError):
+            raise CorpusError(f"item {number}: all tokens must be strings") from None
+        except UnicodeEncodeError:
+            raise CorpusError(
+                f"item {number}: a token contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some bytes of a stream, in UTF-8."""
+
+    data: bytes
+    stream: Stream  # for error messages
+    place: TextPlace  # line and column of the first byte
+    items_before: int  # number of texts before the piece, in a stream from memory
+    cost: int  # bytes of the source, for progress bars
+    is_continued: bool = False  # whether the previous piece was cut inside a line
+    is_last: bool = False  # whether the stream ends here
+
+
+def cut_stream(stream: Stream, piece_bytes: int) -> Iterator[TextPiece]:
+    """Yield the pieces of a stream, each of about `piece_bytes`; an empty piece with `is_last` ends it."""
+    mark = b"\xff" if stream.has_marks else b"\n"
+    place = TextPlace()
+    items = 0
+    is_continued = False
+
+    for data, cost in _gather(stream, mark, piece_bytes):
+        yield TextPiece(data, stream, replace(place), items, cost, is_continued)
+
+        is_continued = not data.endswith(mark)
+        if stream.has_marks:
+            items += data.count(mark)
+        else:
+            place.move(data)
+
+    yield TextPiece(b"", stream, place, items, 0, is_continued, is_last=True)
+
+
+def _gather(stream: Stream, mark: bytes, piece_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the bytes and the cost of each piece, from blocks of any size."""
+    held = [b""]
+    size = 0
+    cost = 0
+
+    for block in stream.blocks():
+        held.append(block.data)
+        size += len(block.data)
+        cost += block.cost
+        if size < piece_bytes + _MAX_CONTINUATION_BYTES:
+            continue
+
+        data = b"".join(held)
+        start = 0
+        while len(data) - start >= piece_bytes + _MAX_CONTINUATION_BYTES:
+            stop = _find_cut(data, start, start + piece_bytes, mark)
+            yield data[start:stop], cost
+            start = stop
+            cost = 0
+
+        held = [data[start:]]
+        size = len(data) - start
+
+    if size:
+        yield b"".join(held), cost
+
+
+def _find_cut(data: bytes, start: int, stop: int, mark: bytes) -> int:
+    """Return the end of the last line before `stop`, or else the first position from `stop` on between code points."""
+    after_line = data.rfind(mark, start, stop) + 1
+    if after_line > 0:
+        return after_line
+
+    following = data[stop : stop + _MAX_CONTINUATION_BYTES]
+    for offset, byte in enumerate(following):
+        if byte & 0xC0 != 0x80:  # not a continuation byte
+            return stop + offset
+    return stop + len(following)
+
+
+def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
+    """Return the error for invalid UTF-8 at a byte of a piece, with its line and column or its item."""
+    if piece.stream.has_marks:
+        item = piece.items_before + piece.data.count(b"\xff", 0, at) + 1
+        return CorpusError(f"item {item}: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'")
+
+    place = replace(piece.place)
+    place.move(piece.data[:at])
+    return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])

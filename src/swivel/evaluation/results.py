@@ -1,0 +1,113 @@
+"""Results on test sets: one class per kind of set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.evaluation.bootstrap import Doubles, Interval
+from swivel.evaluation.datasets import FourWords
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """What the results of all kinds of sets have in common.
+
+    `figure` is None if it is not defined; `interval` is its 95 % interval. `known` is the number of items without an
+    unknown word, and `total` the number of all items.
+    """
+
+    kind: ClassVar[str]
+    measure: ClassVar[str]
+
+    name: str
+    figure: float | None
+    interval: Interval | None
+    known: int
+    total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON, without the items."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "measure": self.measure,
+            "figure": self.figure,
+            "interval": None if self.interval is None else list(self.interval),
+            "known": self.known,
+            "total": self.total,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityResult(SetResult):
+    """Spearman's rho; None if it is not defined (fewer than two pairs, or all values equal).
+
+    `cosines`, `scores` and the pairs in `items` have the order of the file; the cosine of a skipped pair is NaN.
+    """
+
+    kind: ClassVar[str] = "similarity"
+    measure: ClassVar[str] = "rho"
+
+    cosines: Doubles = field(compare=False, repr=False)
+    scores: Doubles = field(compare=False, repr=False)
+    items: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionResult(SetResult):
+    """Accuracy of the questions of one section; None if no question is known."""
+
+    kind: ClassVar[str] = "section"
+    measure: ClassVar[str] = "accuracy"
+
+    correct: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        # Not super(), which does not work in a dataclass with slots.
+        return SetResult.to_dict(self) | {"correct": self.correct}
+
+
+@dataclass(frozen=True, slots=True)
+class AnalogyResult(SectionResult):
+    """Accuracy over all questions and by section; None if no question is known.
+
+    `is_right`, `is_known` and the questions in `items` have the order of the file. A question with an unknown word is
+    never right.
+    """
+
+    kind: ClassVar[str] = "analogies"
+
+    sections: tuple[SectionResult, ...] = field(repr=False)
+    is_right: Flags = field(compare=False, repr=False)
+    is_known: Flags = field(compare=False, repr=False)
+    items: tuple[FourWords, ...] = field(compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON, without the questions."""
+        return SectionResult.to_dict(self) | {"sections": [section.to_dict() for section in self.sections]}
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryResult(SetResult):
+    """Purity of the clusters; None if the known words have fewer than two categories.
+
+    `is_right` (the category of the word is that of its cluster), `is_known` and the words in `items` have the order of
+    the file.
+    """
+
+    kind: ClassVar[str] = "categories"
+    measure: ClassVar[str] = "purity"
+
+    is_right: Flags = field(compare=False, repr=False)
+    is_known: Flags = field(compare=False, repr=False)
+    items: tuple[str, ...] = field(compare=False, repr=False)
+
+
+Result = SimilarityResult | AnalogyResult | CategoryResult

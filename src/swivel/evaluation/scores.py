@@ -1,0 +1,201 @@
+"""Scores of vectors on one test set: similarity, analogies or categories.
+
+Similarity is Spearman's rank correlation of the cosines of pairs with human scores. An analogy, "a is to b as c is to
+?", is answered by the best word of the whole vocabulary; the words of the question and vectors of zeros are never
+answers. For categories, the known words are clustered by k-means on unit vectors, with as many clusters as categories;
+each cluster is assigned its most frequent category, and purity is the fraction of words whose category is that of
+their cluster. `EvaluationConfig` has the rules for unknown words.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from swivel.errors import missing_extra
+from swivel.evaluation.analogy_search import answer_questions
+from swivel.evaluation.bootstrap import Doubles, Interval, correlation_interval, share_interval
+from swivel.evaluation.config import EvaluationConfig, find_ids
+from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet
+from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SectionResult, SimilarityResult
+from swivel.runtime.progress import SILENT, Progress, track
+from swivel.vectors import Vectors
+from swivel.vectors.search import scale_to_unit
+
+
+def score_set(vectors: Vectors, test_set: TestSet, rules: EvaluationConfig, *, progress: Progress = SILENT) -> Result:
+    """Return the result of vectors on a test set of any kind."""
+    match test_set:
+        case SimilaritySet():
+            return score_similarity(vectors, test_set, rules)
+        case AnalogySet():
+            return score_analogies(vectors, test_set, rules, progress=progress)
+        case CategorySet():
+            return score_categories(vectors, test_set, rules)
+
+
+def score_similarity(vectors: Vectors, pairs: SimilaritySet, rules: EvaluationConfig | None = None) -> SimilarityResult:
+    """Return the rank correlation between the cosines of the pairs and their human scores."""
+    rules = rules or EvaluationConfig()
+    ids = np.array([find_ids(vectors, pair, rules) for pair in pairs.pairs], np.int64).reshape(-1, 2)
+    is_known = (ids >= 0).all(axis=1)
+
+    # Unit vectors of the words of the set, with a stand-in for unknown words.
+    words, indices = np.unique(ids, return_inverse=True)
+    rows = np.zeros((len(words), vectors.dim), np.float32)
+    if rules.unknown_pairs == "mean":
+        mean = vectors.vectors[: rules.known_words(vectors)].mean(axis=0, dtype=np.float64)
+        rows[:] = scale_to_unit(mean[None])
+    rows[words >= 0] = vectors.unit_vectors[words[words >= 0]]
+
+    firsts, seconds = indices.reshape(ids.shape).T
+    cosines = np.einsum("ij,ij->i", rows[firsts].astype(np.float64), rows[seconds])
+    if rules.unknown_pairs == "skip":
+        cosines[~is_known] = np.nan
+
+    return summarize_pairs(pairs, cosines, known=int(is_known.sum()), draws=rules.draws)
+
+
+def summarize_pairs(
+    pairs: SimilaritySet, cosines: ArrayLike, *, known: int | None = None, draws: int = EvaluationConfig().draws
+) -> SimilarityResult:
+    """Return the result for given cosines, one per pair; NaN for a pair to skip.
+
+    >>> pairs = SimilaritySet("p", (("a", "b"), ("a", "c"), ("b", "c")), (9, 5, 1))
+    >>> summarize_pairs(pairs, [0.5, 0.4, np.nan], draws=0)
+    SimilarityResult(name='p', figure=1.0, interval=None, known=2, total=3)
+    """
+    values = np.array(cosines, np.float64)
+    scores = np.array(pairs.scores, np.float64)
+    is_counted = ~np.isnan(values)
+    if known is None:
+        known = int(is_counted.sum())
+
+    figure = interval = None
+    if known:
+        figure = rank_correlation(values[is_counted], scores[is_counted])
+    if figure is not None:
+        interval = correlation_interval(values[is_counted], scores[is_counted], draws=draws)
+
+    return SimilarityResult(pairs.name, figure, interval, known, pairs.size, values, scores, pairs.pairs)
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> float | None:
+    """Return Spearman's rho with average ranks for ties, or None if it is not defined.
+
+    >>> rank_correlation([1, 2, 3], [10, 20, 15])
+    0.5
+    >>> rank_correlation([1], [2]) is None
+    True
+    """
+    # scipy.stats.spearmanr does the same, but importing it takes a second.
+    first = _centered_ranks(x)
+    second = _centered_ranks(y)
+    scale = float(np.sqrt((first @ first) * (second @ second)))
+    if not scale > 0:  # fewer than two values, or all values equal
+        return None
+    return float(np.clip(first @ second / scale, -1, 1))
+
+
+def _centered_ranks(values: ArrayLike) -> Doubles:
+    """Return ranks minus their mean, with average ranks for ties."""
+    _, groups, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[groups]
+    return np.asarray(ranks - (len(ranks) + 1) / 2, np.float64)
+
+
+def score_analogies(
+    vectors: Vectors, questions: AnalogySet, rules: EvaluationConfig | None = None, *, progress: Progress = SILENT
+) -> AnalogyResult:
+    """Answer every question of a set and return the accuracies."""
+    rules = rules or EvaluationConfig()
+    ids = np.array([find_ids(vectors, words, rules) for words in questions.questions], np.int64).reshape(-1, 4)
+    is_known = np.asarray((ids >= 0).all(axis=1))
+
+    asked = ids[is_known]
+    with track(progress, questions.name, len(asked), "questions") as task:
+        answers = answer_questions(vectors, asked[:, :3], rules.method, top=rules.top, advance=task.advance)
+
+    is_right = np.zeros(len(ids), bool)
+    is_right[is_known] = answers == asked[:, 3]
+    return summarize_answers(questions, is_right, is_known, rules)
+
+
+def summarize_answers(
+    questions: AnalogySet, is_right: Flags, is_known: Flags, rules: EvaluationConfig | None = None
+) -> AnalogyResult:
+    """Return the accuracies of given answers; both arrays have the order of the file.
+
+    >>> questions = AnalogySet("q", (("a", "b", "c", "d"), ("a", "b", "e", "f")), ("section", "section"))
+    >>> summarize_answers(questions, np.array([True, False]), np.array([True, False]), EvaluationConfig(draws=0)).figure
+    0.5
+    """
+    rules = rules or EvaluationConfig()
+    section_of = np.array(questions.sections, object)
+
+    sections = []
+    for name in dict.fromkeys(questions.sections):
+        is_member = section_of == name
+        sections.append(SectionResult(name, *_tally(is_right[is_member], is_known[is_member], rules)))
+
+    summary = _tally(is_right, is_known, rules)
+    return AnalogyResult(questions.name, *summary, tuple(sections), is_right, is_known, questions.questions)
+
+
+def _tally(
+    is_right: Flags, is_known: Flags, rules: EvaluationConfig
+) -> tuple[float | None, Interval | None, int, int, int]:
+    """Return the accuracy, its interval, and the numbers of known, of all and of correctly answered questions."""
+    correct = int(is_right.sum())
+    known = int(is_known.sum())
+    total = len(is_right)
+    if known == 0:  # None and not 0 %: no question was asked.
+        return None, None, 0, total, 0
+
+    counted = total if rules.unknown == "wrong" else known
+    return correct / counted, share_interval(correct, counted, draws=rules.draws), known, total, correct
+
+
+def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
+    """Cluster the known words of a set and return the purity of the clusters."""
+    rules = rules or EvaluationConfig()
+    ids = np.array(find_ids(vectors, words.words, rules), np.int64)
+    is_known = ids >= 0
+    is_right = np.zeros(len(ids), bool)
+    known = int(is_known.sum())
+    names, categories = np.unique(np.array(words.categories)[is_known], return_inverse=True)
+
+    figure = interval = None
+    if len(names) > 1:
+        clusters = _cluster(vectors.unit_vectors[ids[is_known]].astype(np.float64), len(names))
+        is_right[is_known] = _lie_in_own_cluster(clusters, categories)
+        correct = int(is_right.sum())
+        figure = correct / known
+        interval = share_interval(correct, known, draws=rules.draws)
+
+    return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.words)
+
+
+def _cluster(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the cluster of each vector, from k-means with a fixed seed."""
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError as error:
+        raise missing_extra("sets of categories", "scikit-learn", "evaluate") from error
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Equal vectors may leave a cluster empty, which does not affect purity.
+        return np.asarray(KMeans(count, n_init=10, random_state=1).fit_predict(unit), np.int64)
+
+
+def _lie_in_own_cluster(clusters: NDArray[np.int64], categories: NDArray[np.intp]) -> Flags:
+    """Return whether the category of each item is the most frequent of its cluster; of ties the first one.
+
+    >>> _lie_in_own_cluster(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 0])).tolist()
+    [True, True, False, True]
+    """
+    table = np.zeros((clusters.max() + 1, categories.max() + 1), np.int64)
+    np.add.at(table, (clusters, categories), 1)
+    return np.asarray(table.argmax(axis=1)[clusters] == categories)

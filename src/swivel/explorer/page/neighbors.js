@@ -1,0 +1,182 @@
+// The tab of one word (or of arithmetic on words): its neighbors, and the columns it goes with, a list for each set.
+import { getJson } from "./api.js";
+import { amount, announce, bar, cosine, h, segments, whole } from "./dom.js";
+import { current, go, link } from "./state.js";
+
+export const COUNTS = ["10", "20", "50", "100", "200"];
+
+/** Draw the tab into `place`; returns what the map should mark: one list of tokens for each set, the word first. */
+export async function drawWord(place, sets, signal) {
+  const state = current();
+  if (!state.q.trim()) {
+    place.replaceChildren(welcome(sets));
+    return sets.map(() => []);
+  }
+  const found = await Promise.all(sets.map((set) => ask(set, state, signal).catch((error) => keepRefusal(error))));
+  const first = found.find((answer) => !answer.refused);
+  const inAll = found.length > 1 ? tokensInAll(found) : new Set();
+  const parts = [
+    heading(state, first),
+    first ? controls(state, sets, first) : null,
+    h("div", { class: "columns" }, found.map((answer, number) => list(answer, sets[number], sets.length > 1, inAll))),
+  ];
+  place.replaceChildren(...parts.filter(Boolean));
+  announce(first ? `${rows(first).length} answers for ${state.q}` : `${state.q} is unknown`);
+  return found.map((answer) => (answer.refused ? [] : [...answer.terms.map((term) => term.token), ...rows(answer).map((row) => row.token)]));
+}
+
+/** Ask a set; what goes with arithmetic is not known, so that is answered with what is near it. */
+async function ask(set, state, signal) {
+  const listsColumns = state.list === "columns" && set.columns;
+  const view = !listsColumns && set.views.some(({ key }) => key === state.view) ? state.view : "";
+  const near = await getJson("nearest", { set: set.number, q: state.q, count: state.n, view }, signal);
+  if (!listsColumns || near.terms.length !== 1) return near;
+  const found = await getJson("columns", { set: set.number, q: near.terms[0].token, count: state.n }, signal);
+  return { ...found, terms: near.terms };
+}
+
+/** A refusal is an answer to show in its place; what was called off is none. */
+export function keepRefusal(error) {
+  if (error.name === "AbortError") throw error;
+  return { refused: error };
+}
+
+const rows = (answer) => answer.answers || answer.columns;
+
+function tokensInAll(found) {
+  const known = found.filter((answer) => !answer.refused).map((answer) => rows(answer).map((row) => row.token));
+  if (known.length < 2) return new Set();
+  return new Set(known[0].filter((token) => known.every((tokens) => tokens.includes(token))));
+}
+
+function heading(state, answer) {
+  const facts = answer && answer.terms.length === 1 ? wordFacts(answer.terms[0]) : answer ? "arithmetic on words" : "";
+  return h("div", { class: "heading" }, h("h2", { class: "title" }, answer ? expression(answer.terms) : state.q), h("p", { class: "faint" }, facts));
+}
+
+/** What is known of a word, as a sentence. */
+export function wordFacts({ count, rank, of }) {
+  const place = `rank ${whole(rank)} of ${whole(of)}`;
+  return count === null ? place : `seen ${whole(count)} times · ${place}`;
+}
+
+/** Words with their signs, each one a link. */
+export function expression(terms) {
+  return terms.map(({ token, sign }, number) => [
+    number || sign < 0 ? h("span", { class: "sign" }, sign < 0 ? " − " : " + ") : null,
+    terms.length > 1 ? wordLink(token) : token,
+  ]);
+}
+
+export function wordLink(token) {
+  return h("a", { class: "word", href: link({ tab: "word", q: token }) }, token);
+}
+
+function controls(state, sets, answer) {
+  const single = !answer || answer.terms.length === 1;
+  const kinds = [
+    { key: "similar", label: "Similar" },
+    { key: "columns", label: "Goes with" },
+  ];
+  const choose = sets.some((set) => set.columns) && single;
+  return h(
+    "div",
+    { class: "controls" },
+    choose ? segments("What to list", "list", kinds, state.list, (key) => go({ list: key })) : h("span"),
+    countPicker(state),
+  );
+}
+
+/** How many answers. */
+export function countPicker(state) {
+  const options = COUNTS.map((count) => h("option", { value: count, selected: count === state.n }, count));
+  return h("label", { class: "count" }, "Show ", h("select", { onchange: (event) => go({ n: event.target.value }) }, options));
+}
+
+function list(answer, set, several, inAll) {
+  const title = several ? h("h3", { class: "set" }, set.name) : null;
+  if (answer.refused) return h("section", { class: "list" }, title, refusal(answer.refused));
+  return h("section", { class: "list" }, title, answer.columns ? columnTable(answer, set) : nearTable(answer, set, inAll));
+}
+
+/** What is wrong, with spellings that would work. */
+export function refusal(error) {
+  const close = error.close.length ? [h("p", {}, "Did you mean one of these?"), h("p", { class: "chips" }, error.close.map(chip))] : null;
+  return h("div", { class: "refused", role: "alert" }, h("p", {}, error.message), close);
+}
+
+const chip = (token) => h("a", { class: "chip", href: link({ tab: "word", q: token }) }, token);
+
+function nearTable(answer, set, inAll) {
+  if (!answer.answers.length) return h("p", { class: "faint" }, "No neighbors: this word never co-occurred with anything.");
+  const body = answer.answers.map((row) =>
+    h(
+      "tr",
+      { class: inAll.has(row.token) ? "shared" : "" },
+      h("th", { scope: "row" }, wordLink(row.token), inAll.has(row.token) ? h("span", { class: "hidden" }, " (in both)") : null),
+      h("td", { class: "measure" }, bar(row.similarity), h("span", {}, cosine(row.similarity))),
+      frequency(row, set),
+    ),
+  );
+  return table("Nearest words", ["word", "cosine", ...frequencyHeads(set)], body);
+}
+
+/** A column's label: a link where it is a word, too; others say where a word stood, such as `right 2-10:milk`. */
+export function columnLabel({ token, is_word }) {
+  return is_word ? wordLink(token) : h("span", {}, token);
+}
+
+function columnTable(answer, set) {
+  const most = Math.max(...answer.columns.map((row) => row.scores[0]), 1e-9);
+  const body = answer.columns.map((row) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, columnLabel(row)),
+      h("td", { class: "measure" }, bar(row.scores[0] / most, "second"), h("span", {}, row.scores[0].toFixed(2))),
+      set.has_matrix ? h("td", { class: "number" }, row.counts[0] === null ? "–" : amount(row.counts[0])) : null,
+      h("td", { class: "number rank" }, whole(row.rank)),
+    ),
+  );
+  return table("Columns it goes with", ["column", "score (PMI)", ...(set.has_matrix ? ["together"] : []), "rank"], body);
+}
+
+const frequencyHeads = (set) => (set.has_counts ? ["count", "rank"] : ["rank"]);
+
+function frequency(row, set) {
+  const count = set.has_counts ? h("td", { class: "number" }, row.count === null ? "–" : whole(row.count)) : null;
+  return [count, h("td", { class: "number rank" }, whole(row.rank))];
+}
+
+/** A table with headers, `measures` of them over bars and the rest over numbers; the caption is for screen readers. */
+export function table(caption, heads, body, measures = [1]) {
+  const names = heads.map((name, number) => h("th", { scope: "col", class: number && !measures.includes(number) ? "number" : "" }, name));
+  return h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, names)), h("tbody", {}, body));
+}
+
+/** On a map alone, what is marked: the word, its nearest, and the way to all of them. */
+export function drawCard(place, state, tokens) {
+  place.hidden = state.tab !== "map" || !tokens?.length;
+  const onMap = (token) => h("a", { class: "chip", href: link({ q: token }) }, token);
+  place.replaceChildren(
+    h("h3", {}, state.q),
+    h("a", { class: "primary", href: link({ tab: "word" }) }, "Show word"),
+    h("p", { class: "chips" }, (tokens ?? []).slice(1, 7).map(onMap)),
+  );
+}
+
+function welcome(sets) {
+  const names = sets.map((set) =>
+    h("p", {}, h("strong", {}, set.name), h("span", { class: "faint" }, ` ${whole(set.tokens)} words, ${whole(set.dim)} dimensions`)),
+  );
+  return h(
+    "div",
+    { class: "welcome" },
+    h("h2", { class: "title" }, "Explore the vectors"),
+    names,
+    h("p", {}, "Type a word, or start with one of these:"),
+    h("p", { class: "chips" }, sets[0].examples.map(chip)),
+    sets[0].expressions.length ? [h("p", {}, "Words can be added and subtracted:"), h("p", { class: "chips" }, sets[0].expressions.map(chip))] : null,
+    h("p", { class: "faint" }, h("kbd", {}, "/"), " search from anywhere, ", h("kbd", {}, "1"), " to ", h("kbd", {}, "4"), " tabs, ", h("kbd", {}, "?"), " all keys"),
+  );
+}

@@ -1,0 +1,404 @@
+"""`swivel extend`: vectors for the words of new text, added to trained vectors without training.
+
+The result has the trained words with unchanged vectors, followed by the new words. The new text is counted with the
+settings of the training, over all words together; only the cells of a new word with a trained word are kept. Then
+`training.fold_in` computes the row of each new word with the trained columns held fixed, and its columns with the
+trained rows held fixed. Rows and columns are combined in the same way as those of the trained words.
+
+Marginals: the total count D and the sums of the trained rows and columns are those of the training. The sums of a new
+word are its counts with trained words in the new text. Words that an earlier `extend` added occupy their positions in
+the context windows but do not take part in the fold-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
+from swivel.corpus import encode_corpus, fingerprint_sources
+from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.counts.cooccurrence import column_vocabulary
+from swivel.errors import ConfigError, VocabularyError
+from swivel.pipeline.count import TextCounting, count_encoded, list_tokens
+from swivel.pipeline.settings import given, settings_of, split_settings
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import Progress, Task, track
+from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, scratch_folder
+from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
+from swivel.vectors.formats.registry import find_vectors, recognize
+
+if TYPE_CHECKING:
+    from swivel.corpus import Texts
+    from swivel.counts import Matrix
+
+COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
+ROWS_PER_STEP = 256  # folded in between two updates of the progress
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """Trained vectors with their columns, marginals and settings, as the fold-in needs them."""
+
+    path: Path
+    manifest: Manifest
+    vectors: Vectors
+    columns: VectorTable
+    row_sums: NDArray[np.float64]
+    column_sums: NDArray[np.float64]
+    words: int  # number of trained words, which come first; the words after them were added by `extend`
+    train_config: TrainConfig
+    vectors_config: VectorsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WordCounts:
+    """New words and their counts with the trained words."""
+
+    words: Vocabulary  # by decreasing count
+    rows: scipy.sparse.csr_array  # counts of the rows of the new words, (n_words, n_trained_columns)
+    columns: scipy.sparse.csr_array  # of their columns, transposed: (n_words * columns_per_row, n_trained_rows)
+
+
+def extend(
+    vectors: Vectors | str | Path,
+    texts: Texts,
+    out: str | Path | None = None,
+    *,
+    vocabulary: Iterable[str] | None = None,
+    options: RunOptions | None = None,
+    **settings: Any,
+) -> Vectors:
+    """Add vectors for the new words of a text to trained vectors, without training.
+
+    The known words come first with unchanged vectors; the new words follow by decreasing count.
+
+    Parameters
+    ----------
+    vectors
+        The folder written by `train` or `extend`, the folder of a run, or the vectors loaded from it.
+    texts
+        The new text, as in `swivel.count`.
+    out
+        Folder for the result; by default it is kept in memory only.
+    vocabulary
+        The words to add; by default all new words that `min_count` and `max_size` allow. Known words are ignored.
+    options
+        Threads, memory, progress and overwriting.
+    settings
+        Fields of VocabularyConfig, to choose the new words, and of CorpusConfig, to read the new text. Fields of
+        CountConfig must be those of the training; pass them only if an older folder has no record of them.
+
+    Raises
+    ------
+    ConfigError
+        The columns of the vectors are not words, the vectors were trained with the GloVe objective, or a setting
+        differs from that of the training.
+    VocabularyError
+        The text has no new word.
+
+    Examples
+    --------
+    >>> import swivel
+    >>> matrix = swivel.count(["red wine", "white wine", "red rose", "white rose"] * 5)
+    >>> trained = swivel.train(matrix, dim=4)
+    >>> extend(trained, ["pink wine", "pink rose"] * 5)
+    <Vectors of 5 tokens, 4 dimensions, 20 columns>
+    """
+    options = options or RunOptions()
+    trained = _open_trained(vectors)
+    counting = _choose_counting(trained, settings, options.progress)
+
+    inputs = {"vectors": trained.manifest.fingerprint, **fingerprint_sources(texts, counting.corpus)}
+    listed = list_tokens(vocabulary)
+    if listed is not None:
+        listed = tuple(dict.fromkeys(listed))
+        inputs["vocabulary"] = fingerprint(list(listed))
+    provenance = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
+
+    with folder_or_temporary(out) as folder:
+        path = folder.path
+        if path.resolve() == trained.path.resolve():
+            raise ConfigError(f"{path}: out is the folder of the vectors; choose another folder for the result")
+        if is_done(path, "vectors", provenance, options):
+            return load(path)
+
+        with create_folder(path, "vectors", overwrite=options.overwrite) as writer:
+            with scratch_folder(path) as scratch:
+                counts = _count_words(trained, texts, counting, listed, scratch, options)
+            result = _add_words(trained, counts, counting, options)
+
+            facts = {
+                **trained.manifest.facts,
+                **write_vectors(writer, result),
+                "trained_rows": trained.words,
+                "counted_with": {name: counting.to_dict()[name] for name in ("corpus", "count")},
+            }
+            writer.finish(**provenance, facts=facts)
+        return folder.keep(load(path))
+
+
+def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
+    """Return the vectors with the settings of their training, or raise ConfigError if they cannot be extended."""
+    path = vectors.path if isinstance(vectors, Vectors) else find_vectors(vectors)
+    if path is None:
+        raise ConfigError("vectors in memory have no record of their training; pass a folder written by training")
+    if recognize(path) != "swivel":
+        raise ConfigError(f"{path}: vectors of another tool have no columns; pass a folder written by swivel train")
+    manifest = read_manifest(path)
+    loaded = vectors if isinstance(vectors, Vectors) else load(path)
+
+    if not {"train", "vectors"} <= set(manifest.config):
+        raise ConfigError(f"{path}: the manifest has no training settings; pass a folder written by training")
+    if manifest.config["train"].get("objective", "swivel") != "swivel":
+        raise ConfigError(f"{path}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
+
+    columns = loaded.contents.columns
+    if columns is None or columns.sums is None or loaded.row_sums is None:
+        raise ConfigError(f"{path}: has no columns or no sums of rows and columns; pass a folder written by training")
+    if loaded.columns_per_row == 0:
+        raise ConfigError(
+            f"{path}: its columns are not words, so that text cannot be counted with them; "
+            "swivel.training.fold_in.fold_in accepts counts of new rows"
+        )
+    return TrainedModel(
+        path,
+        manifest,
+        loaded,
+        columns,
+        loaded.row_sums,
+        columns.sums,
+        words=int(manifest.facts.get("trained_rows", len(loaded))),
+        train_config=TrainConfig(**manifest.config["train"]),
+        vectors_config=VectorsConfig(**manifest.config["vectors"]),
+    )
+
+
+def _choose_counting(trained: TrainedModel, settings: Mapping[str, Any], progress: Progress) -> TextCounting:
+    """Return the recorded settings of the training, updated with `settings`.
+
+    Older folders have no record of CountConfig. It is then inferred from the names of the columns.
+    """
+    chosen = given(**settings)
+    chosen_count = settings_of(chosen, CountConfig)
+    # Fields of CountConfig are only valid together with the recorded ones, so that only their names are checked here.
+    checked = {**chosen, **dict.fromkeys(chosen_count)}
+    _, vocabulary, _ = split_settings("fast", checked, CorpusConfig, VocabularyConfig, CountConfig)
+
+    recorded = trained.manifest.facts.get("counted_with") or {}
+    corpus = CorpusConfig(**{**recorded.get("corpus", {}), **settings_of(chosen, CorpusConfig)})
+    if "count" not in recorded:
+        count = _guess_counting(trained, chosen_count)
+        progress.message(
+            f"{trained.path} has no record of how its text was counted; assuming {count.columns} columns, window "
+            f"{count.window_left} and {count.window_right}, weight {count.weight}, unit {corpus.unit}; "
+            "pass the settings of the training if they differ"
+        )
+        return TextCounting(corpus, vocabulary, count)
+
+    count = CountConfig(**{**recorded["count"], **chosen_count})
+    for name in chosen_count.keys() & recorded["count"].keys():
+        if chosen_count[name] != recorded["count"][name]:
+            raise ConfigError(
+                f"{name} must be {recorded['count'][name]!r} as in the training of {trained.path}, "
+                f"got {chosen_count[name]!r}; omit {name}"
+            )
+    return TextCounting(corpus, vocabulary, count)
+
+
+def _guess_counting(trained: TrainedModel, settings: Mapping[str, Any]) -> CountConfig:
+    """Return the first kind of columns whose names match those of the first word, or raise ConfigError."""
+    first = Vocabulary(trained.vectors.vocabulary.tokens[:1], [1])
+    names = trained.columns.vocabulary.tokens[: trained.vectors.columns_per_row]
+
+    for columns in COLUMNS:
+        config = CountConfig(**{"columns": columns, **settings})
+        if (column_vocabulary(first, config) or first).tokens == names:
+            return config
+
+    raise ConfigError(
+        f"{trained.path}: the column names {', '.join(map(repr, names))} do not match these settings; "
+        "pass window, near and columns of the training"
+    )
+
+
+def _count_words(
+    trained: TrainedModel,
+    texts: Texts,
+    counting: TextCounting,
+    listed: tuple[str, ...] | None,
+    scratch: Path,
+    options: RunOptions,
+) -> WordCounts:
+    """Count the text over old and new words together, and return the cells of new words with trained words.
+
+    The new words are those of the list `listed`; None to choose them by their counts.
+    """
+    progress = options.progress
+    known = trained.vectors.vocabulary
+
+    encoded = encode_corpus(texts, counting.corpus, scratch=scratch, threads=options.thread_count, progress=progress)
+    seen = encoded.counts()
+    new = {word: count for word, count in seen.items() if word not in known}
+    if listed is not None:
+        words = _choose_listed(listed, new, known, progress)
+    elif new:
+        words = _choose_frequent(new, counting.vocabulary)
+    else:
+        raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
+    progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
+
+    # The known words keep their places in the windows, so that the new words are counted as in training.
+    joint = from_list([*known.tokens, *words.tokens], seen)
+    matrix = count_encoded(encoded, joint, counting, scratch / "matrix", scratch, {}, options)
+    return _select_cells(matrix, known.tokens[: trained.words], words)
+
+
+def _choose_frequent(new: Mapping[str, int], config: VocabularyConfig) -> Vocabulary:
+    most_common = max(new, key=lambda word: (new[word], word))
+    if new[most_common] < config.min_count:
+        raise VocabularyError(
+            f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
+            f"{new[most_common]:,}); pass a smaller min_count"
+        )
+    return choose_tokens(new, config)
+
+
+def _choose_listed(
+    listed: tuple[str, ...], new: Mapping[str, int], known: Vocabulary, progress: Progress
+) -> Vocabulary:
+    chosen = [word for word in listed if word in new]
+    absent = [word for word in listed if word not in new and word not in known]
+    if not chosen:
+        raise VocabularyError(f"none of the {len(listed):,} listed words is both new and in the text")
+    if absent:
+        progress.message(f"{len(absent):,} listed words are not in the text ({absent[0]!r}); they get no vector")
+    return from_list(chosen, new)
+
+
+# Rows, columns and counts of cells, block by block.
+Pieces = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]
+
+
+def _select_cells(matrix: Matrix, trained: Sequence[str], words: Vocabulary) -> WordCounts:
+    """Return the cells of new words with trained words, read block by block to limit the memory."""
+    parts = matrix.columns_per_row
+    old = _find_positions(matrix.rows, trained)
+    new = _find_positions(matrix.rows, words.tokens)
+
+    as_rows: Pieces = []
+    as_columns: Pieces = []
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            cells = matrix.cells(i, j)
+            # A position packs (first << 16 | second); in a mirrored block, `first` is the column.
+            row = (cells.positions >> 16).astype(np.int64)
+            column = (cells.positions & 0xFFFF).astype(np.int64)
+            if cells.mirrored:
+                row, column = column, row
+            row = row * matrix.row_blocks + i
+            column = column * matrix.column_blocks + j
+            word, part = np.divmod(column, parts)  # column = word * parts + part
+
+            at = np.flatnonzero((new[row] >= 0) & (old[word] >= 0))
+            as_rows.append((new[row[at]], old[word[at]] * parts + part[at], cells.counts[at]))
+            at = np.flatnonzero((new[word] >= 0) & (old[row] >= 0))
+            as_columns.append((new[word[at]] * parts + part[at], old[row[at]], cells.counts[at]))
+
+    return WordCounts(
+        words,
+        _to_sparse(as_rows, (len(words), len(trained) * parts)),
+        _to_sparse(as_columns, (len(words) * parts, len(trained))),
+    )
+
+
+def _find_positions(joint: Vocabulary, tokens: Sequence[str]) -> NDArray[np.int64]:
+    """Return the position in `tokens` of each word of the joint vocabulary, -1 for a word that is not in `tokens`."""
+    positions = np.full(len(joint), -1, np.int64)
+    positions[[joint.ids[token] for token in tokens]] = np.arange(len(tokens))
+    return positions
+
+
+def _to_sparse(pieces: Pieces, shape: tuple[int, int]) -> scipy.sparse.csr_array:
+    rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return scipy.sparse.csr_array((counts.astype(np.float64), (rows, columns)), shape=shape)
+
+
+def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting, options: RunOptions) -> Vectors:
+    """Return the known words followed by the new words, whose rows and columns are folded in."""
+    old = trained.vectors
+    words = trained.words
+    columns_of_words = words * old.columns_per_row
+    fixed_columns = (trained.columns.values[:columns_of_words], trained.column_sums[:columns_of_words])
+    fixed_rows = (old.rows[:words], trained.row_sums[:words])
+
+    # The loss is symmetric in rows and columns, so columns are folded in like rows.
+    total = counts.rows.shape[0] + counts.columns.shape[0]
+    with track(options.progress, "folding in", total, "rows") as task:
+        new_rows = _fold(counts.rows, fixed_columns, trained, counting.count.device, task)
+        new_columns = _fold(counts.columns, fixed_rows, trained, counting.count.device, task)
+
+    rows = VectorTable(
+        _join(old.vocabulary, counts.words),
+        np.concatenate([old.rows, new_rows]),
+        np.concatenate([trained.row_sums, counts.rows.sum(axis=1)]),
+    )
+
+    column_names = rows.vocabulary
+    if old.columns_per_row > 1:
+        new_names = column_vocabulary(counts.words, counting.count) or counts.words
+        column_names = _join(trained.columns.vocabulary, new_names)
+    columns = VectorTable(
+        column_names,
+        np.concatenate([trained.columns.values, new_columns]),
+        np.concatenate([trained.column_sums, counts.columns.sum(axis=1)]),
+    )
+
+    combined = None
+    if trained.vectors_config.combine != "rows":
+        combined = np.concatenate([old.vectors, _combine(trained, new_rows, new_columns)])
+    return Vectors(rows, columns, vectors=combined, shift=old.shift, columns_per_row=old.columns_per_row)
+
+
+def _fold(
+    counts: scipy.sparse.csr_array,
+    fixed: tuple[NDArray[np.float32], NDArray[np.float64]],
+    trained: TrainedModel,
+    device: str,
+    task: Task,
+) -> NDArray[np.float32]:
+    """Return one vector per row of `counts`; `fixed` is the trained vectors and the sums of the other side."""
+    from swivel.training.fold_in import fold_in
+
+    total = float(trained.row_sums[: trained.words].sum())  # D, the sum of all counts of the training
+    folded = []
+    for start in range(0, counts.shape[0], ROWS_PER_STEP):
+        piece = counts[start : start + ROWS_PER_STEP]
+        folded.append(fold_in(piece, *fixed, total, trained.train_config, device=device))
+        task.advance(piece.shape[0])
+    return np.concatenate(folded)
+
+
+def _combine(trained: TrainedModel, rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the vectors of new words, combined from rows and columns in the same way as those of the trained words."""
+    old = trained.vectors
+    words = trained.words
+    parts = old.columns_per_row
+    config = trained.vectors_config
+
+    # The projection that combine="parts" applied is not saved; it is recovered from the trained words.
+    axes = None
+    if config.combine == "parts":
+        axes = recover_axes(old.rows[:words], trained.columns.values[: words * parts], old.vectors[:words], config)
+    return combine_vectors(rows, columns, parts, config, axes=axes)
+
+
+def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:
+    return Vocabulary([*old.tokens, *new.tokens], np.concatenate([old.counts, new.counts]))

@@ -1,0 +1,285 @@
+"""The report of a finished run: `report.html`, one self-contained page.
+
+`run_summary` computes the numbers, and `compose_run` arranges them in a document. An error in the report does not make
+a finished run fail.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from swivel._version import __version__
+from swivel.counts import Matrix
+from swivel.errors import MissingExtra, first_line
+from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
+from swivel.reports.html import write_html
+from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_norms
+from swivel.reports.plots.style import short_number
+from swivel.reports.run_summary import BANDS, RunSummary, summarize_run
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import Stopwatch
+from swivel.runtime.resources import count_cores, find_rank
+from swivel.storage import write_file
+
+REPORT = "report.html"
+Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
+NOTHING = "–"
+NO_FIGURES = (
+    "This page has no figures, only their numbers: figures need matplotlib. `pip install 'swivel-embeddings[plot]'`, "
+    "remove this file, and run the same command again to write it with figures."
+)
+LOSSES = (
+    "Mean loss of a cell per epoch. Training minimizes the loss of all cells together. The loss of an observed cell is "
+    "the squared distance from its PMI, weighted by f(x); that of an unobserved cell is the soft hinge, which keeps "
+    "products low."
+)
+NORMS = (
+    "Lengths of the vectors against the frequency of their words. Points are words, the line is the median of each "
+    "bucket, and the band goes from the 10 % to the 90 % quantile."
+)
+FIT = (
+    "Observed cells by the frequency of their row. Left: the loss, in which frequent pairs have more weight. Right: "
+    "the root mean square distance of w\u00a0·\u00a0c from the PMI of the cell, all cells with the same weight."
+)
+
+
+def write_report(
+    vectors: str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
+) -> RunSummary:
+    """Write the report of a finished run as an HTML page.
+
+    Parameters
+    ----------
+    vectors : str or Path
+        The folder written by training.
+    matrix : Matrix
+        The matrix that the vectors were trained on.
+    out : str or Path
+        The file to write.
+    seconds : mapping of str to float, optional
+        Seconds of each stage that ran in this call, by name; `total` for all of them.
+
+    Returns
+    -------
+    RunSummary
+        The numbers in the report.
+
+    Examples
+    --------
+    >>> import swivel, tempfile
+    >>> matrix = swivel.count(["tea milk", "milk sugar", "tea sugar"], min_count=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     vectors = swivel.train(matrix, Path(folder) / "vectors", dim=2, epochs=2)
+    ...     run = write_report(Path(folder) / "vectors", matrix, Path(folder) / "report.html")
+    >>> len(run.epochs), run.shape[0]
+    (2, 3)
+    """
+    run = summarize_run(Path(vectors), matrix, seconds)
+    write_file(Path(out), write_html(compose_run(run, draw_run(run))).encode())
+    return run
+
+
+def draw_run(run: RunSummary) -> dict[str, bytes]:
+    """Return the figures of a run as SVG, by name; an empty dictionary if matplotlib is not installed."""
+    svgs = {}
+    try:
+        if run.epochs:
+            svgs["epochs"] = draw_figure(plot_epochs(run.epochs), "svg")
+        if run.norms:
+            svgs["norms"] = draw_figure(plot_norms(run.norms), "svg")
+        if run.fit:
+            svgs["fit"] = draw_figure(plot_fit(run.fit), "svg")
+    except MissingExtra:
+        return {}
+    return svgs
+
+
+def write_run_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
+    """Write `out/report.html` after training, or if it is missing, when `options.report` is set.
+
+    An error is reported as a progress message and not raised.
+    """
+    rank = find_rank()
+    is_leader = rank is None or rank[0] == 0
+    if not options.report or not is_leader:
+        return
+
+    was_trained = "training" in watch.seconds
+    if not was_trained and (out / REPORT).exists():
+        return
+    seconds = {**watch.seconds, "total": watch.total} if was_trained else None
+
+    try:
+        write_report(folder, matrix, out / REPORT, seconds)
+    except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
+        options.progress.message(f"no report: {first_line(error)}")
+        return
+    options.progress.message(f"the report: {out / REPORT}")
+
+
+def compose_run(run: RunSummary, svgs: Svgs) -> Document:
+    """Return the report of a run; without figures, it shows their numbers in tables."""
+    blocks: list[Block] = [] if svgs else [Paragraph(NO_FIGURES)]
+    blocks += _write_losses(run, svgs)
+    blocks += _write_neighbors(run)
+    blocks += _write_fit(run, svgs)
+    blocks += _write_norms(run, svgs)
+    blocks += _write_times(run)
+    blocks += _write_settings(run)
+    return Document(f"Swivel: {run.name}", _describe(run), tuple(blocks))
+
+
+def _describe(run: RunSummary) -> str:
+    rows, columns = run.shape
+    text = f"{rows:,} rows × {columns:,} columns, {run.cells:,} cells observed; vectors of {run.dim} dimensions"
+    if not run.epochs:
+        return text + "."
+
+    epochs = "1 epoch" if len(run.epochs) == 1 else f"{len(run.epochs)} epochs"
+    return f"{text}, trained in {format_seconds(run.training_seconds)} ({epochs})."
+
+
+def _shown(svgs: Svgs, name: str, caption: str, table: Table) -> Iterator[Block]:
+    """Yield a figure with its numbers in a collapsed table, or without matplotlib the table alone."""
+    if name in svgs:
+        yield Picture(name, caption, svgs[name])
+        yield Details("The numbers", (table,))
+    else:
+        yield Paragraph(caption)
+        yield table
+
+
+def _write_losses(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
+    if not run.epochs:
+        return
+
+    yield Heading("Losses")
+    first = run.epochs[0]
+    last = run.epochs[-1]
+    if len(run.epochs) > 1:
+        yield Paragraph(
+            f"From the first epoch to the last: all cells {first.mean:.4f} to {last.mean:.4f}, observed "
+            f"{first.observed:.3f} to {last.observed:.3f}, unobserved {first.unobserved:.4f} to {last.unobserved:.4f}."
+        )
+
+    rows = [
+        (Cell(str(number)), Cell(f"{loss.mean:.5f}"), Cell(f"{loss.observed:.4f}"), Cell(f"{loss.unobserved:.5f}"))
+        for number, loss in enumerate(run.epochs, 1)
+    ]
+    yield from _shown(svgs, "epochs", LOSSES, Table(("epoch", "all cells", "observed", "unobserved"), tuple(rows)))
+
+
+def _write_neighbors(run: RunSummary) -> Iterator[Block]:
+    yield Heading("Neighbors")
+    if not run.asked:
+        yield Paragraph("The vocabulary is empty.")
+        return
+    yield Paragraph("Nearest neighbors of common, middling and rare words, with the cosines of the first and the last.")
+
+    rows: list[tuple[Cell, ...]] = []
+    for band in BANDS:
+        words = [asked for asked in run.asked if asked.band == band]
+        for index, asked in enumerate(words):
+            nearest = ", ".join(near.token for near in asked.nearest) or "none: it never co-occurred with anything"
+            seen = f"{asked.frequency:,.0f}" if asked.frequency else NOTHING
+            ends = asked.nearest[:: max(len(asked.nearest) - 1, 1)]  # the nearest and the last one
+            cosines = " to ".join(f"{near.similarity:.2f}" for near in ends)
+            rows.append((Cell(band if index == 0 else ""), *map(Cell, (asked.word, seen, nearest, cosines))))
+
+    yield Table(("", "word", "seen", "nearest", "cosines"), tuple(rows), is_text=True)
+
+
+def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
+    yield Heading("Loss by frequency")
+    if not run.fit:
+        yield Paragraph("These vectors have no columns, so there are no products to compare with the counts.")
+        return
+
+    rows = []
+    for bucket in run.fit:
+        texts = (_range(bucket), f"{bucket.words:,}", f"{bucket.cells:,}", f"{bucket.loss:.4f}", f"{bucket.error:.3f}")
+        rows.append(tuple(map(Cell, texts)))
+
+    header = ("frequency of the row", "rows", "cells sampled", "mean loss", "distance")
+    yield from _shown(svgs, "fit", FIT, Table(header, tuple(rows)))
+
+
+def _write_norms(run: RunSummary, svgs: Svgs) -> Iterator[Block]:
+    yield Heading("Lengths and frequency")
+    if not run.norms:
+        yield Paragraph("The frequencies of the words are not known.")
+        return
+
+    # The rows and the final vectors have the same words, so they share the buckets.
+    rows = []
+    for buckets in zip(*(norms.buckets for norms in run.norms), strict=True):
+        lengths = [Cell(f"{each.median:.3f}", f"{each.tenth:.3f} to {each.ninetieth:.3f}") for each in buckets]
+        rows.append((Cell(_range(buckets[0])), Cell(f"{buckets[0].words:,}"), *lengths))
+
+    header = ("frequency", "words measured", *(norms.name for norms in run.norms))
+    yield from _shown(svgs, "norms", NORMS, Table(header, tuple(rows)))
+
+
+def _range(bucket: NormBucket | FitBucket) -> str:
+    """Return the bounds of a bucket as text, such as "30 k to 100 k"."""
+    return f"{short_number(bucket.low)} to {short_number(bucket.high)}"
+
+
+def _write_times(run: RunSummary) -> Iterator[Block]:
+    yield Heading("Time")
+
+    stages = [(name, seconds, "") for name, seconds in run.seconds.items() if name not in ("training", "total")]
+    if run.epochs:
+        stages.append(("training", run.training_seconds, _speed(run)))
+    if "total" in run.seconds:
+        stages.append(("this call, from its start to this page", run.seconds["total"], ""))
+
+    rows = [(Cell(name), Cell(format_seconds(seconds)), Cell(note)) for name, seconds, note in stages]
+    yield Table(("stage", "time", ""), tuple(rows))
+
+    if not run.seconds.keys() & {"reading", "counting"}:
+        yield Paragraph("The counts existed already, so their stages have no times.")
+
+
+def _speed(run: RunSummary) -> str:
+    """Return the training speed and what it was measured on, as "1.2 G cells/s, torch cuda float32"."""
+    rows, columns = run.shape
+    speed = float(rows) * columns * len(run.epochs) / max(run.training_seconds, 1e-9)
+
+    plan = run.manifest.facts.get("plan", {})
+    names = [str(plan[name]) for name in ("backend", "device", "dtype") if plan.get(name)]
+    return f"{short_number(float(f'{speed:.3g}'))} cells/s, {' '.join(dict.fromkeys(names))}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as text.
+
+    >>> format_seconds(0.126), format_seconds(42), format_seconds(331), format_seconds(7320)
+    ('0.13 s', '42.0 s', '5 min 31 s', '2 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _write_settings(run: RunSummary) -> Iterator[Block]:
+    yield Heading("Settings")
+    facts = run.manifest.facts
+    counted = {name: values for name, values in facts.get("counted_with", {}).items() if isinstance(values, Mapping)}
+    stages = {**counted, **run.manifest.config, "chosen for this run": facts.get("plan", {})}
+    for stage, settings in stages.items():
+        if settings:
+            yield Details(stage, (facts_table(settings),))
+
+    machine = {
+        "swivel-embeddings": run.manifest.library,
+        "page written by": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} on {platform.machine()}",
+        "cores": count_cores(),
+        "counts, all together": run.total,
+    }
+    yield Details("machine and versions", (facts_table(machine),))

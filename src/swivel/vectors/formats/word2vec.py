@@ -1,0 +1,308 @@
+"""The formats of word2vec.
+
+Text is also the format of fastText `.vec` files, with a first line `words dimensions`, and of GloVe, without it.
+Reading is strict: a line that is not valid raises an error with its number and is never skipped.
+
+A binary file has the same first line, then for each word its text, a space and float32 values. Words have different
+lengths, so the position of a record is known only after the record before it. One thread scans the words; others copy
+the values behind it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import StorageError, VocabularyError, clear_errors
+from swivel.runtime.resources import count_cores
+from swivel.storage import create_file
+from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.formats.decimal_text import format_rows
+from swivel.vectors.formats.validate import (
+    check_words,
+    first_not_finite,
+    raise_not_finite,
+    read_lines,
+    refuse_labels,
+    shown,
+)
+from swivel.vectors.search import Floats
+
+_WHITE = " \t\n\r\v\f"  # characters that some reader of these formats treats as the end of a word
+_MAX_DIGITS = 15  # of a size in the first line; int() refuses thousands of digits
+_MAX_HEADER_BYTES = 64
+_BATCH_ROWS = 8_192  # records scanned before their values are copied by another thread
+_CHUNK_ROWS = 512  # records copied at a time; 512 x 300 float32 values fit in the L2 cache of a core
+
+
+def read_sizes(line: str) -> tuple[int, int] | None:
+    """Return the number of words and dimensions in a first line, or None if the line is something else.
+
+    >>> read_sizes("71290 300"), read_sizes("the 0.1 0.2")
+    ((71290, 300), None)
+    """
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MAX_DIGITS for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def is_number(text: str) -> bool:
+    """Return whether `float` accepts a text."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def write_text(vectors: Vectors, path: Path) -> None:
+    """Write vectors with a first line `words dimensions`; values have the fewest digits that identify them."""
+    refuse_labels(vectors.vocabulary, _WHITE, "word2vec text")
+    _write_lines(vectors, path, f"{len(vectors)} {vectors.dim}\n")
+
+
+def write_glove(vectors: Vectors, path: Path) -> None:
+    """Write vectors without a first line; values have the fewest digits that identify them."""
+    refuse_labels(vectors.vocabulary, _WHITE, "glove")
+    if vectors.vocabulary[0].startswith("\ufeff"):
+        raise VocabularyError("glove cannot store a first label that starts with U+FEFF: use word2vec-text")
+    _write_lines(vectors, path, "")
+
+
+def _write_lines(vectors: Vectors, path: Path, header: str) -> None:
+    rows = zip(vectors.vocabulary, format_rows(vectors.vectors, " "), strict=True)
+    with create_file(path) as file:
+        file.write(header.encode())
+        file.writelines(f"{word} {row}\n".encode() for word, row in rows)
+
+
+def read_text(path: str | Path) -> Vectors:
+    """Read vectors in the text format of word2vec or GloVe; words keep the order of the file and have no counts.
+
+    Raises StorageError with the line number for a vector of another length, an empty or duplicate word, or a value
+    that is not finite.
+    """
+    reader = _TextReader(Path(path))
+    for line in read_lines(reader.path):
+        reader.line += 1
+        text = line.replace("\t", " ").rstrip(" ")
+        if reader.line == 1:
+            text = text.removeprefix("\ufeff")
+        if reader.line > 1 or not reader.read_header(text):
+            reader.read_vector(text)
+
+    return reader.finish()
+
+
+@dataclass(slots=True)
+class _TextReader:
+    """The vectors read so far, and the number of the current line."""
+
+    path: Path
+    line: int = 0
+    dim: int = 0
+    expected: int | None = None  # number of words according to the first line
+    words: dict[str, None] = field(default_factory=dict)  # an ordered set
+    values: list[Floats] = field(default_factory=list)
+
+    def fail(self, message: str) -> NoReturn:
+        raise StorageError(f"{self.path}, line {self.line:,}: {message}")
+
+    def read_header(self, text: str) -> bool:
+        """Parse the first line as `words dimensions`; return False if it is a vector instead."""
+        sizes = read_sizes(text)
+        if sizes is not None:
+            self.expected, self.dim = sizes
+            if self.dim == 0:
+                self.fail("the number of dimensions is 0")
+            return True
+
+        self.dim = len(text.split(" ")) - 1
+        if self.dim < 1:
+            self.fail(f"expected a word and its numbers, got {shown(text)}")
+        return False
+
+    def read_vector(self, text: str) -> None:
+        """Parse one line; the word is everything before the last `dim` numbers, because it may contain spaces."""
+        word, *numbers = text.rsplit(" ", self.dim)
+        word = word.strip(" ")
+
+        if len(numbers) != self.dim:
+            self.fail(f"expected a word and {self.dim} numbers, got {len(numbers)}: {shown(text)}")
+        if not word:
+            self.fail("the word is empty")
+        if " " in word and is_number(word.rsplit(" ", 1)[1]):
+            self.fail(f"expected a word and {self.dim} numbers, got more: {shown(text)}")
+        if word in self.words:
+            self.fail(f"duplicate word {word!r}")
+
+        self.words[word] = None
+        self.values.append(self._parse(numbers))
+        if self.expected is not None and len(self.words) > self.expected:
+            self.fail(f"the first line says {self.expected:,} words, but the file has more")
+
+    def _parse(self, numbers: list[str]) -> Floats:
+        try:
+            values = np.array(list(map(float, numbers)))
+        except ValueError:
+            wrong = next(number for number in numbers if not is_number(number))
+            self.fail(f"{wrong!r} is not a number, or the vector has more than {self.dim} of them")
+
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
+
+        is_finite = np.isfinite(narrow)
+        if not is_finite.all():
+            self.fail(f"{numbers[int(is_finite.argmin())]} is not a finite float32")
+        return narrow
+
+    def finish(self) -> Vectors:
+        if not self.words:
+            raise StorageError(f"{self.path}: the file has no vectors")
+        if self.expected is not None and len(self.words) != self.expected:
+            self.fail(f"the first line says {self.expected:,} words, but the file has {len(self.words):,}")
+        return Vectors(VectorTable(Vocabulary(self.words), np.stack(self.values)))
+
+
+def write_binary(vectors: Vectors, path: Path) -> None:
+    """Write vectors in the binary format that the word2vec program and gensim read."""
+    refuse_labels(vectors.vocabulary, _WHITE, "word2vec")
+    values = np.asarray(vectors.vectors, "<f4")
+
+    with create_file(path) as file:
+        file.write(b"%d %d\n" % values.shape)
+        for start in range(0, len(values), _BATCH_ROWS):
+            words = vectors.vocabulary.tokens[start : start + _BATCH_ROWS]
+            rows = values[start : start + _BATCH_ROWS]
+            file.write(b"".join(b"%b %b\n" % (word.encode(), row.data) for word, row in zip(words, rows, strict=True)))
+
+
+def read_binary(path: Path) -> Vectors:
+    """Read vectors in the binary format of word2vec, with or without a line end after each vector.
+
+    Memory is allocated only after the sizes in the first line have been compared with the size of the file. Raises
+    StorageError with the number of the word if the file is cut or has another format.
+    """
+    try:
+        with clear_errors(path), path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise StorageError(f"{path}: the file is empty") from None
+
+    count, dim, start = _read_header(path, data)
+    words: list[bytes] = []
+    values = np.empty((count, dim), "<f4")
+
+    # This thread scans the words and is the only one that changes `words`; each task of the pool fills its own rows.
+    with ThreadPoolExecutor(count_cores()) as pool:
+        copies: list[Future[int | None]] = []
+        try:
+            for starts in _scan_words(path, data, start, values.shape, words):
+                first = len(words) - len(starts)
+                copies.append(pool.submit(_copy_values, data, starts, values[first : len(words)]))
+
+            vocabulary = Vocabulary(_decode_words(path, b" ".join(words)))
+            check_words(path, vocabulary)
+        except BaseException:
+            # Otherwise leaving the `with` block would first copy all values that were submitted.
+            pool.shutdown(cancel_futures=True)
+            raise
+
+        for number, copy in enumerate(copies):
+            row = copy.result()
+            if row is not None:
+                raise_not_finite(path, number * _BATCH_ROWS + row, vocabulary.tokens)
+
+    return Vectors(VectorTable(vocabulary, values))
+
+
+def _read_header(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
+    """Return the number of words, the number of dimensions and the position of the first record."""
+    end = data.find(b"\n", 0, _MAX_HEADER_BYTES)
+    sizes = read_sizes(data[: max(end, 0)].decode("ascii", "replace"))
+    if sizes is None:
+        raise StorageError(f"{path}, line 1: expected the number of words and the number of dimensions")
+
+    count, dim = sizes
+    if not count or not dim:
+        raise StorageError(f"{path}, line 1: {count:,} words of {dim:,} dimensions; both must be positive")
+
+    available = len(data) - end - 1
+    needed = count * (4 * dim + 2)  # at least one letter, the space and the values per word
+    if needed > available:
+        raise StorageError(
+            f"{path}, line 1: {count:,} words of {dim:,} dimensions need {needed:,} bytes, "
+            f"but only {available:,} follow; the file is cut or not in the binary format of word2vec"
+        )
+
+    return count, dim, end + 1
+
+
+def _scan_words(
+    path: Path, data: mmap.mmap, position: int, shape: tuple[int, int], words: list[bytes]
+) -> Iterator[NDArray[np.int64]]:
+    """Append all words to `words`, a batch at a time; yield the positions where the values of the batch start."""
+    count, dim = shape
+    find = data.find  # An attribute lookup would take a good part of the inner loop, which runs once per word.
+
+    while len(words) < count:
+        starts = []
+        for _ in range(min(_BATCH_ROWS, count - len(words))):
+            space = find(b" ", position)
+            if space < 0:
+                break
+            words.append(data[position:space])
+            starts.append(space + 1)
+            position = space + 1 + 4 * dim
+
+        if space < 0 or position > len(data):
+            last = shown(words[-1].strip(b"\n").decode("utf-8", "replace")) if words else "the first line"
+            raise StorageError(
+                f"{path}, word {len(words):,}: the file ends in or after {last}, but should have {count:,} words"
+            )
+        yield np.array(starts, np.int64)
+
+    rest = len(data) - position
+    if rest and data[position : position + 2] != b"\n":
+        raise StorageError(f"{path}: {rest:,} extra bytes after the last of {count:,} words")
+
+
+def _decode_words(path: Path, joined: bytes) -> list[str]:
+    """Return the words; a line end before a word belongs to the record before it."""
+    try:
+        words = joined.decode().replace(" \n", " ").removeprefix("\n").split(" ")
+    except UnicodeDecodeError as error:
+        number = joined.count(b" ", 0, error.start) + 1
+        raise StorageError(f"{path}, word {number:,}: not valid UTF-8 (byte 0x{joined[error.start]:02x})") from error
+    if "" in words:
+        raise StorageError(f"{path}, word {words.index('') + 1:,}: the word is empty")
+    return words
+
+
+def _copy_values(data: mmap.mmap, starts: NDArray[np.int64], values: Floats) -> int | None:
+    """Fill `values` from records at arbitrary byte positions; return the first row that is not finite, or None.
+
+    `items` is a view with stride 1 byte whose item n is the `row_bytes` bytes from byte n on, so that one indexing
+    operation copies whole vectors that are not aligned.
+    """
+    row_bytes = values.shape[1] * values.itemsize
+    items = np.ndarray((len(data) - row_bytes + 1,), f"V{row_bytes}", buffer=data, strides=(1,))
+    rows = values.reshape(-1).view(f"V{row_bytes}")
+
+    first_wrong = None
+    for start in range(0, len(starts), _CHUNK_ROWS):
+        piece = slice(start, start + _CHUNK_ROWS)
+        rows[piece] = items[starts[piece]]
+        if first_wrong is None and (row := first_not_finite(values[piece])) is not None:
+            first_wrong = start + row
+
+    return first_wrong
