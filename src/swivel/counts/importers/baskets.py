@@ -88,8 +88,9 @@ def _number_baskets(baskets: list[list[Any]], context: ImportContext, place: Pla
     lengths = np.array([len(basket) for basket in baskets], np.int64)
     longest = int(lengths.max(initial=0))
     if config.window is None and longest > config.largest_basket:
+        pairs = longest * (longest - 1) // 2
         raise CountsError(
-            f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {longest * (longest - 1) // 2:,} pairs; "
+            f"{place(int(lengths.argmax()))}: a basket of {longest:,} items makes {pairs:,} pairs; "
             "pass a larger largest_basket, or a window"
         )
 

@@ -86,7 +86,7 @@ function drawTabs(state) {
     const chosen = tab.dataset.tab === state.tab;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
-    if (chosen) results.setAttribute("aria-labeledby", tab.id);
+    if (chosen) results.setAttribute("aria-labelledby", tab.id);
   }
 }
 
