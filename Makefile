@@ -113,8 +113,10 @@ write-failures: setup
 damage: setup
 	$(BIN)/python benchmarks/damage.py
 
-# Commands killed 300 times at random moments, and started again; CRASHES="--count 30 --seed 2" for a short look.
+# Every verb killed before, halfway through and after each of its file operations (CRASH_POINTS="--every 20" for a short
+# look); then commands killed 300 times at random moments (CRASHES="--count 30 --seed 2"). Each is started again.
 crashes: setup
+	$(BIN)/python benchmarks/crash_points.py $(CRASH_POINTS)
 	$(BIN)/python benchmarks/crashes.py $(CRASHES)
 
 clean:

@@ -68,14 +68,15 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
     encode._SLICE_BYTES = 64  # Small texts are read in slices, too, and the tables stay small, which saves 8 ms.
-    worker, segments, carry = EncodeWorker(0, folder / "ids.npy"), [], _initial_carry()
+    worker, segments, carry = EncodeWorker(0, folder, max_table_bytes=1 << 30), [], _initial_carry()
     stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
     with contextlib.closing(worker.ids):
         for piece in cut_stream(stream, piece_bytes):
             segments.append(worker.encode(piece, carry if piece.is_continued else _initial_carry(), rules))
             carry = segments[-1].carry
-    encoded = EncodedCorpus([worker], segments)
-    types = encoded.types.pack()
+    types = worker.types.pack()
+    worker.save_types()
+    encoded = EncodedCorpus([worker], segments, memory_bytes=1 << 30)
     tokens = [types.arena[start:stop].tobytes().decode() for start, stop in itertools.pairwise(types.types[:, START])]
     ids = open_array(worker.ids.path)
     units = [[tokens[i] for i in unit if i != BREAK] for unit in np.split(ids, np.flatnonzero(ids == BREAK))]

@@ -42,7 +42,7 @@ PACKAGES = (
 )
 # Which packages may import which library.
 KNOWN_TO = {
-    "numba": {"training", "corpus", "counts"},
+    "numba": {"training", "corpus", "counts", "runtime"},
     "llvmlite": {"training", "corpus", "counts"},
     "torch": {"training", "counts", "runtime"},
     "tensorboard": {"runtime"},

@@ -29,7 +29,7 @@ from crash_runs import (
     stamp_stages,
 )
 from swivel.cli import cli
-from swivel.cli.exit import RESUMES, STARTS_OVER, describe_kept, say_goodbye
+from swivel.cli.exit import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
 from swivel.cli.options import Command
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
@@ -149,6 +149,15 @@ def parse(*arguments: str) -> click.Context:
         (["import", "t", "-o", "{}"], "manifest.json", RESUMES),
         (["reproduce", "t", "-o", "{}"], "matrices/a/manifest.json", RESUMES),
         (["reproduce", "t", "-o", "{}"], "vectors/a/checkpoint-1/manifest.json", RESUMES),
+        (["count", "-", "-o", "{}"], "manifest.json", COMPLETE),
+        (["import", "-", "-o", "{}"], "manifest.json", COMPLETE),
+        (["run", "-", "-o", "{}"], "matrix/rows.txt", STARTS_OVER),
+        (["run", "-", "-o", "{}"], "matrix/manifest.json", "resume with: swivel train {0}/matrix -o {0}/vectors"),
+        (
+            ["run", "a", "-", "-o", "{}", "--window", "3", "--dim", "9", "--recipe", "fast", "--no-report"],
+            "vectors/checkpoint-1/manifest.json",
+            "resume with: swivel train {0}/matrix -o {0}/vectors --recipe fast --dim 9 --no-report",
+        ),
         (["nearest", "{}", "word"], "manifest.json", ""),
         (["compare", "a", "b", "-o", "{}"], "manifest.json", ""),
         (["demo"], "manifest.json", ""),
@@ -159,7 +168,7 @@ def test_last_line_of_an_interrupted_command_is_true(
 ) -> None:
     if kept is not None:
         put(tmp_path / kept)
-    assert describe_kept(parse(*(argument.format(tmp_path) for argument in arguments))) == line
+    assert describe_kept(parse(*(argument.format(tmp_path) for argument in arguments))) == line.format(tmp_path)
 
 
 def test_goodbye_tells_termination_from_interruption(

@@ -11,9 +11,11 @@ def main() -> None:
     try:
         from swivel.cli import main as run
         from swivel.cli.exit import end_process
+        from swivel.cli.terminal import protect_streams
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
 
+    protect_streams()
     try:
         run()
     except SystemExit as leave:

@@ -6,12 +6,13 @@ The command line makes its flags from these dataclasses, and manifests record th
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
 from swivel.errors import ConfigError
+
+MAX_REAL = 1e30  # of settings: training computes in float32, whose largest number is 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ def _is_int(value: object) -> bool:
 def _is_real(value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
-    return abs(value) <= sys.float_info.max  # math.isfinite raises an error for larger integers.
+    return abs(value) <= MAX_REAL
 
 
 POSITIVE_INT = Rule(lambda v: _is_int(v) and v > 0, "a positive integer")
 NATURAL = Rule(lambda v: _is_int(v) and v >= 0, "an integer of 0 or more")
-POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number")
-NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number of 0 or more")
-NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number of 1e-30 or more")
-FINITE = Rule(_is_real, "a finite number")
+POSITIVE = Rule(lambda v: _is_real(v) and v > 0, "a positive number up to 1e30")
+NOT_NEGATIVE = Rule(lambda v: _is_real(v) and v >= 0, "a number from 0 to 1e30")
+NORMAL = Rule(lambda v: _is_real(v) and v >= 1e-30, "a number from 1e-30 to 1e30")
+FINITE = Rule(_is_real, "a number from -1e30 to 1e30")
 FRACTION = Rule(lambda v: _is_real(v) and 0 < v <= 1, "a number above 0 and at most 1")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 LIMIT = Rule(lambda v: v is None or NATURAL.holds(v), NATURAL.words)

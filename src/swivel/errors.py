@@ -87,6 +87,10 @@ class MissingExtra(SwivelError, ImportError):
     """An optional library is not installed."""
 
 
+class SwivelWarning(UserWarning):
+    """A command goes on, but the user can improve something; the command line prints it as a message."""
+
+
 def missing_extra(what: str, library: str, extra: str) -> MissingExtra:
     """Return a `MissingExtra` error that names the extra to install.
 

@@ -20,7 +20,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
-from swivel.storage import read_manifest
+from swivel.storage import read_manifest, scratch_folder
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -135,13 +135,11 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         column_order = _descending_order(cells.sum(axis=0))
 
         # Training needs rows and columns by descending sum; results are returned in the order of X.
-        with tempfile.TemporaryDirectory(prefix="swivel-", ignore_cleanup_errors=True) as folder:
-            matrix = _build_matrix(Path(folder) / "matrix", cells, (row_order, column_order), options)
-            vectors = train(
-                matrix, Path(folder) / "vectors", recipe=self.recipe, options=options, combine="rows", **settings
-            )
+        with scratch_folder(Path(tempfile.gettempdir())) as folder:
+            matrix = _build_matrix(folder / "matrix", cells, (row_order, column_order), options)
+            vectors = train(matrix, folder / "vectors", recipe=self.recipe, options=options, combine="rows", **settings)
 
-            self.losses_ = read_manifest(Path(folder) / "vectors").facts["losses"]
+            self.losses_ = read_manifest(folder / "vectors").facts["losses"]
             self.row_vectors_ = _restore_order(vectors.rows, row_order)
             self.column_vectors_ = _restore_order(vectors.columns, column_order)
             self.row_sums_ = _restore_order(matrix.row_sums, row_order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,10 +53,11 @@ def test_unexpected_error_is_one_line_too(text: Path, tmp_path: Path) -> None:
     assert done.stderr == "error: 'NoneType' object is not callable (unexpected; --traceback shows where)\n"
 
 
-def start_long_training(text: Path, out: Path, epochs: int) -> subprocess.Popen[str]:
+def start_long_training(text: Path, out: Path, epochs: int, *, is_piped: bool = False) -> subprocess.Popen[str]:
     """Start a run and return when it trains."""
-    command = [*COMMAND, "run", str(text), "-o", str(out), *LONG, "--epochs", str(epochs)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [*COMMAND, "run", "-" if is_piped else str(text), "-o", str(out), *LONG, "--epochs", str(epochs)]
+    with text.open() as file:
+        process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("training"):
@@ -82,6 +84,22 @@ def test_terminated_run_leaves_with_one_line_and_its_own_status(text: Path, tmp_
     out, err = process.communicate(timeout=60)
     assert (out, err) == ("", "terminated; run the same command again to resume\n")
     assert process.returncode == 143
+
+
+def test_terminated_run_of_standard_input_names_the_command_that_resumes(text: Path, tmp_path: Path) -> None:
+    process = start_long_training(text, tmp_path / "out", epochs=300, is_piped=True)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+
+    what, _, command = err.strip().rpartition(": ")
+    assert what == "terminated; resume with"
+    program, *arguments = shlex.split(command)
+    assert program.endswith("swivel")
+    done = swivel(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^resuming after [\d,]+ of [\d,]+ steps$", done.stderr, re.MULTILINE)
+    assert done.stdout == f"{tmp_path / 'out' / 'vectors'}: 300 vectors of 8 dimensions\n"
 
 
 def test_standard_input_is_read_and_odd_words_are_printed_somehow(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Files, folders, globs, compressed files, standard input and iterables, and errors of sources that cannot be read."""
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
 import os
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, fingerprint_sources, list_files
 from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.streams import TextBlock, open_streams
-from swivel.errors import ConfigError, CorpusError, MissingExtra
+from swivel.errors import ConfigError, CorpusError, FolderExists, MissingExtra
+from swivel.pipeline.count import count as matrix_of
 
 TEXT = "Ünïcode words\nand more\r\n" * 50
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -262,6 +266,10 @@ def test_a_fingerprint_changes_with_the_file_and_the_settings(tmp_path: Path) ->
     assert before != fingerprint_sources(file, CorpusConfig(lowercase=False))
 
     os.utime(file, ns=(2, 2))
+    assert before == fingerprint_sources(file, CorpusConfig())
+
+    file.write_text("y")
+    os.utime(file, ns=(1, 1))
     assert before != fingerprint_sources(file, CorpusConfig())
 
     items = iter(["a"])
@@ -296,3 +304,46 @@ def test_files_of_the_same_name_have_separate_fingerprints(tmp_path: Path) -> No
         "-#2", "a.txt", "a.txt#2", "a.txt#3", "a.txt#4", "a.txt#5", "iterable#2", "vocabulary#2",
     ]  # fmt: skip
     assert fingerprints["a.txt#5"] == fingerprints["a.txt"]
+
+
+def test_linked_folders_are_read_once(tmp_path: Path) -> None:
+    for name in ("in/a/1.txt", "elsewhere/2.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "link2").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "a" / "loop").symlink_to(tmp_path / "in")
+
+    expected = [tmp_path / "in" / "a" / "1.txt", tmp_path / "in" / "link" / "2.txt"]
+    assert list_files(tmp_path / "in") == expected
+    assert list_files(str(tmp_path / "in" / "**")) == expected
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(path.parent):  # Paths of sockets are short.
+        listener.bind(path.name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+@pytest.mark.parametrize(("make", "kind"), [(getattr(os, "mkfifo", None), "a pipe"), (make_socket, "a socket")])
+def test_special_file_in_a_folder_is_refused(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("x")
+    make(tmp_path / "in" / "special")
+    for texts in (tmp_path / "in", str(tmp_path / "in" / "*")):
+        with pytest.raises(CorpusError, match=f"special: {kind}, which is read only if it is named itself"):
+            list_files(texts)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_named_pipe_is_read_once_and_never_compared(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert fingerprint_sources(pipe, CorpusConfig()) == {"pipe": "pipe"}
+
+    writer = threading.Thread(target=lambda: pipe.write_text("a b\n" * 9))
+    writer.start()
+    assert matrix_of(pipe, tmp_path / "matrix").shape == (2, 8)
+    writer.join()
+    with pytest.raises(FolderExists, match="text in memory or from a pipe cannot be compared"):
+        matrix_of(pipe, tmp_path / "matrix")

@@ -41,7 +41,7 @@ def test_an_empty_vocabulary_is_an_error_with_the_reason() -> None:
 @given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**62), max_size=20))
 def test_lines_are_read_back(counts: dict[str, int]) -> None:
     vocabulary = Vocabulary(counts, counts.values())
-    lines = vocabulary.to_lines()
+    lines = list(vocabulary.to_lines())
     assert not any(char in line for line in lines for char in "\r\n")
     assert Vocabulary.from_lines(lines) == vocabulary
 

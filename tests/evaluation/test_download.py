@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -81,6 +82,18 @@ def test_sets_are_downloaded_once_and_then_read_from_the_cache(server: tuple[str
     assert [each.name for each in find_sets(files).sets] == ["men", "google_analogies"]
     assert fetch_sets(sources, host=CLOSED, progress=recorder) == files
     assert (len(recorder.lines), len(QuietHandler.requested)) == (1, 2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+def test_others_may_read_the_cache_if_the_umask_allows_it(server: tuple[str, Path], cache: Path) -> None:
+    host, folder = server
+    source = publish(folder, "men", "bruni_men.txt", "sun moon 9\n")
+    before = os.umask(0o022)
+    try:
+        fetch_sets([source], host=host)
+    finally:
+        os.umask(before)
+    assert [(file.name, file.stat().st_mode & 0o777) for file in cache.iterdir()] == [("bruni_men.txt", 0o644)]
 
 
 def test_a_damaged_file_in_the_cache_is_downloaded_again(server: tuple[str, Path], cache: Path) -> None:

@@ -93,12 +93,20 @@ def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [f"{first.fingerprint}.npy"]
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04"])
+CLAIMS = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }\n"
+HUGE = b"\x93NUMPY\x01\x00" + len(CLAIMS).to_bytes(2, "little") + CLAIMS
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04", HUGE])
 def test_an_unreadable_cached_map_is_computed_again(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{Map(make_view()).fingerprint}.npy").write_bytes(content)
     made = MapMaker(tmp_path, spread).map_of(make_view())
     wait_until_made(made)
     assert made.problem == ""
+
+    again = MapMaker(tmp_path, lambda *_: pytest.fail("it was computed twice")).map_of(make_view())
+    wait_until_made(again)
+    assert again.problem == ""
 
 
 def test_a_cached_map_of_another_size_is_computed_again(tmp_path: Path) -> None:
@@ -214,7 +222,7 @@ def test_a_stopped_maker_makes_nothing() -> None:
     assert made.umap is None and made.clusters is None
 
 
-def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(reduced: Reduced) -> projection.Floats:
         raise ValueError("odd")
 
@@ -223,7 +231,7 @@ def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "nice", lambda _: 0)
     server_end, process_end = Pipe()
     server_end.send(np.zeros((3, 2), np.float32))
-    run_umap(process_end)
+    run_umap(process_end, tmp_path)
     assert server_end.recv() == "ValueError: odd"
     server_end.close()
     process_end.close()

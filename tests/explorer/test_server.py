@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import click
 import pytest
@@ -21,7 +27,7 @@ from swivel import explorer
 from swivel.cli import cli
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, MissingExtra, StorageError
-from swivel.explorer import server
+from swivel.explorer import connections, server
 from swivel.explorer.models import open_set
 
 
@@ -140,6 +146,62 @@ def test_a_public_address_gives_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
     assert opened[0].startswith("http://127.0.0.1:")
     quiet = CliRunner().invoke(cli, ["explore", str(tmp_path), "--port", "0"])
     assert "warning" not in quiet.output
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """Address of a server that allows five connections and closes idle ones soon."""
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
+    with explorer.listen("127.0.0.1", 0) as listener:
+        running = server.make_server(make_exploration(), "127.0.0.1")
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[:2]
+        running.should_exit = True
+        thread.join()
+
+
+def test_idle_connections_are_closed_and_make_room_for_others(address: tuple[str, int]) -> None:
+    sent = [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "] * 3
+    idle = [socket.create_connection(address, timeout=30) for _ in sent]
+    for each, data in zip(idle, sent, strict=True):
+        each.sendall(data)
+    for each in idle:
+        with each, contextlib.suppress(ConnectionResetError):
+            assert each.recv(1) == b""
+
+    with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/api/sets", timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_a_connection_with_requests_stays_open_longer_than_an_idle_one() -> None:
+    """The state of a connection changes with every request and with every byte that the client takes."""
+    timers: list[tuple[Callable[..., None], Any]] = []
+
+    def call_later(seconds: float, call: Callable[..., None], state: Any) -> MagicMock:
+        timers.append((call, state))
+        return MagicMock()
+
+    protocol = connections.TimedProtocol.__new__(connections.TimedProtocol)
+    protocol.loop = MagicMock(call_later=call_later)
+    protocol.transport = MagicMock()
+
+    for request, unread_bytes, is_closed in [
+        (None, 0, False),  # connected
+        (SimpleNamespace(response_complete=False), 0, False),
+        (SimpleNamespace(response_complete=False), 900, False),
+        (SimpleNamespace(response_complete=False), 500, False),
+        (None, 500, True),  # None: the same request as before
+    ]:
+        protocol.transport.get_write_buffer_size.return_value = unread_bytes
+        protocol.cycle = request or getattr(protocol, "cycle", None)  # type: ignore[assignment]
+        if timers:
+            call, state = timers[-1]
+            call(state)
+        else:
+            protocol._check_later()
+        assert protocol.transport.abort.called is is_closed
 
 
 def test_the_docs_list_every_option_and_every_route() -> None:

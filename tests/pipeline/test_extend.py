@@ -359,7 +359,7 @@ def test_columns_that_are_not_words_are_rejected(tmp_path: Path) -> None:
 
 
 def test_result_does_not_replace_the_extended_folder(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="out is the folder of the vectors; choose another folder"):
+    with pytest.raises(ConfigError, match=r"the output would replace the input .*; choose another output"):
         extend(folders["fast"], NEW_TEXT, folders["fast"], options=RunOptions(overwrite=True))
 
 

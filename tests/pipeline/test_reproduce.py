@@ -321,6 +321,16 @@ def write_empty(out: Path, fails: str, *, options: RunOptions) -> None:
         raise KeyboardInterrupt
 
 
+def test_a_finished_stage_is_swept(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, RunOptions(), Counting([]))
+    stages.do("one", folder_job(tmp_path / "one"))
+    for name in ("lock", "plan.json"):
+        (tmp_path / "one" / name).write_text("{}")
+    (tmp_path / "one" / "checkpoint-2").mkdir()
+    stages.do("one", folder_job(tmp_path / "one"))
+    assert [file.name for file in (tmp_path / "one").iterdir()] == [storage.MANIFEST]
+
+
 def test_a_stage_runs_once_and_again_when_its_provenance_changes(tmp_path: Path) -> None:
     runner = Counting([])
     stages = Stages(tmp_path, RunOptions(), runner)

@@ -191,6 +191,24 @@ def test_finished_stages_are_not_done_again(text: Path, tmp_path: Path) -> None:
     assert bits(again) == bits(first)
 
 
+def test_leftovers_are_swept_from_finished_stages(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(path: Path) -> None:
+        raise KeyboardInterrupt  # as if killed after the manifest was written
+
+    settings: dict[str, Any] = {"dim": 4, "epochs": 2, "min_count": 1}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("swivel.pipeline.train_job.remove_checkpoints", end)
+        run(text, tmp_path / "work", **settings)
+    assert (tmp_path / "work" / "vectors" / "plan.json").exists()
+
+    for name in ("lock", "matrix/lock", "vectors/lock", "vectors/scratch-00000000-1-x"):
+        (tmp_path / "work" / name).write_text("{}")
+    run(text, tmp_path / "work", **settings)
+    run(text, tmp_path / "calm", **settings)
+    listings = [{file.relative_to(path) for file in path.rglob("*")} for path in tmp_path.glob("[cw]*")]
+    assert listings[0] == listings[1]
+
+
 def test_what_does_not_change_the_result_does_not_do_it_again(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(text, out, min_count=1, **QUICK)
@@ -225,8 +243,9 @@ def test_finished_folder_of_another_vocabulary_is_refused(text: Path, tmp_path: 
 
 def test_finished_folder_of_another_stage_is_refused(text: Path, tmp_path: Path) -> None:
     matrix = count(text, tmp_path / "matrix")
-    with pytest.raises(FolderExists, match="matrix: already holds matrix; choose another folder"):
-        train(matrix, tmp_path / "matrix", **QUICK)
+    count(text, tmp_path / "other")
+    with pytest.raises(FolderExists, match="other: already holds matrix; choose another folder"):
+        train(matrix, tmp_path / "other", **QUICK)
 
 
 def test_finished_folder_is_refused_before_a_text_in_memory_is_read(text: Path, tmp_path: Path) -> None:
@@ -347,6 +366,36 @@ def test_training_goes_on_after_an_interruption_as_if_there_was_none(text: Path,
     assert {file.name for file in (out / "vectors").iterdir()} == {
         file.name for file in (tmp_path / "whole" / "vectors").iterdir()
     }
+
+
+def test_unfinished_run_with_other_settings_is_kept_and_named(text: Path, tmp_path: Path) -> None:
+    settings = {"min_count": 1, "block_size": 4, **QUICK, "epochs": 4, "seed": 3}
+    whole = run(text, tmp_path / "whole", **settings)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(text, out, options=RunOptions(progress=Interrupting(5)), **settings)
+    before = times(out)
+
+    kept = "holds an unfinished run with"
+    with pytest.raises(FolderExists, match=rf"vectors: {kept} dim 4, seed 3; use the same settings to resume it, ch"):
+        run(text, out, **{**settings, "seed": 5, "dim": 5})
+    with pytest.raises(FolderExists, match=f"{kept} epochs 4; .* or pass overwrite=True"):
+        train(out / "matrix", out / "vectors", block_size=4, seed=3, **{**QUICK, "epochs": None})
+    other = count(text, tmp_path / "other", min_count=1, window=2)
+    with pytest.raises(FolderExists, match="holds an unfinished run of another matrix; "):
+        train(other, out / "vectors", block_size=4, seed=3, **{**QUICK, "epochs": 4})
+
+    assert times(out) == before
+    assert bits(run(text, out, **settings)) == bits(whole)
+
+
+def test_unfinished_run_is_replaced_with_overwrite(text: Path, tmp_path: Path) -> None:
+    matrix, settings = count(text, tmp_path / "matrix", min_count=1), {"block_size": 4, **QUICK, "epochs": 4}
+    with pytest.raises(KeyboardInterrupt):
+        train(matrix, tmp_path / "out", seed=3, options=RunOptions(progress=Interrupting(5)), **settings)
+    replaced = train(matrix, tmp_path / "out", seed=5, options=RunOptions(overwrite=True), **settings)
+    assert bits(replaced) == bits(train(matrix, tmp_path / "alone", seed=5, **settings))
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
 def test_damaged_matrix_is_refused_before_training(text: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -139,11 +139,43 @@ def test_nodes_have_cores_and_memory(ray: Any) -> None:
 
 
 def test_a_cluster_without_cores_is_an_error() -> None:
-    dead = {"Alive": False, "Resources": {"CPU": 4.0}, "NodeManagerAddress": "10.0.0.1"}
-    empty = {"Alive": True, "Resources": {"GPU": 1.0}, "NodeManagerAddress": "10.0.0.2"}
-    cluster = SimpleNamespace(nodes=lambda: [dead, empty])
+    dead = {"NodeID": "a", "Alive": False, "Resources": {"CPU": 4.0}, "NodeManagerAddress": "10.0.0.1"}
+    empty = {"NodeID": "b", "Alive": True, "Resources": {"GPU": 1.0}, "NodeManagerAddress": "10.0.0.2"}
     with pytest.raises(ClusterError, match="no node of the cluster has had a core for 0 s; see: ray status"):
-        ray_runtime.await_nodes(cluster, seconds=0.05)
+        ray_runtime.await_nodes(make_cluster("b", [dead, empty]), seconds=0.05)
+
+
+def make_cluster(own: str, nodes: list[dict[str, Any]]) -> Any:
+    """Return a cluster that does not reply; `own` is the node of this process."""
+    import ray
+
+    def get(reference: Any, timeout: float) -> None:
+        raise ray.exceptions.GetTimeoutError("Get timed out")
+
+    context = SimpleNamespace(get_node_id=lambda: own)
+    return SimpleNamespace(nodes=lambda: nodes, get=get, get_runtime_context=lambda: context, exceptions=ray.exceptions)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        ray_runtime.check_node,
+        ray_runtime.await_nodes,
+        lambda cluster: ray_runtime.await_reply(cluster, "reference", seconds=600),
+    ],
+)
+def test_a_lost_node_of_this_process_ends_every_wait_at_once(wait: Callable[[Any], Any]) -> None:
+    own = {"NodeID": "a", "Alive": False, "Resources": {"CPU": 4.0}, "NodeManagerAddress": "10.0.0.1"}
+    other = {"NodeID": "b", "Alive": True, "Resources": {"CPU": 4.0}, "NodeManagerAddress": "10.0.0.2"}
+    with pytest.raises(ClusterError, match=r"^Ray's node on this machine has ended: .*; run the same command again$"):
+        wait(make_cluster("a", [own, other]))
+    assert ray_runtime.check_node(make_cluster("b", [own, other])) == [own, other]
+
+
+def test_a_reply_is_awaited_for_the_given_time(ray: Any) -> None:
+    assert ray_runtime.await_reply(ray, ray.put(7), seconds=20) == 7
+    with pytest.raises(ray.exceptions.GetTimeoutError):
+        ray_runtime.await_reply(make_cluster("a", []), "reference", seconds=0.05)
 
 
 def test_a_task_that_never_ends_is_cancelled(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:

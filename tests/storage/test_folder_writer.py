@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from swivel import storage
 from swivel.config import TrainConfig
@@ -32,6 +34,7 @@ from swivel.storage import (
     scratch_folder,
     write_file,
 )
+from swivel.storage import manifest as manifests
 from swivel.storage.lock import LOCK
 from swivel.storage.manifest import FORMAT_VERSION
 
@@ -84,10 +87,18 @@ def test_tensors_are_stored_as_one_part(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_file(tmp_path / "all.safetensors")["a"], np.arange(6.0).reshape(2, 3).T)
 
 
+def test_tensor_files_have_the_same_bytes_as_with_the_library(tmp_path: Path) -> None:
+    tensors = {name: np.random.default_rng(1).random((3, size), np.float32) for size, name in enumerate("zab", 2)}
+    with create_folder(tmp_path, "example") as folder:
+        folder.write_tensors("ours.safetensors", tensors)
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
+
+
 def test_tensors_that_cannot_be_written_raise_a_storage_error(tmp_path: Path) -> None:
     with create_folder(tmp_path / "new", "example") as folder:
         remove_tree(tmp_path / "new")
-        with pytest.raises(StorageError, match=r"all\.safetensors\.part: "):
+        with pytest.raises(StorageError, match=r"all\.safetensors: "):
             folder.write_tensors("all.safetensors", {"a": np.arange(3)})
 
 
@@ -211,7 +222,7 @@ def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, m
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(storage, "flush", fail)
-    with pytest.raises(StorageError, match=r"file\.part: No space left on device"):
+    with pytest.raises(StorageError, match=r"file: No space left on device"):
         write_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
@@ -258,7 +269,7 @@ def test_a_failed_flush_of_a_folder_is_an_error_unless_it_is_unsupported(
 
 def test_manifest_is_written_after_every_part_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
-    monkeypatch.setattr(storage, "flush", lambda path: flushed.append(path.name))
+    monkeypatch.setattr(storage, "flush", lambda path: flushed.append(re.sub(r"\.[\w-]+\.part$", ".part", path.name)))
     make_folder(tmp_path / "new")
     assert flushed == ["numbers.npy.part", "words.txt.part", "new", "manifest.json.part", "new"]
 
@@ -315,6 +326,39 @@ def test_text_that_is_not_utf8_raises_damaged_folder(tmp_path: Path) -> None:
         writer.finish(config={}, inputs={}, facts={})
     with pytest.raises(DamagedFolder, match=r"words\.txt: not valid UTF-8"):
         open_folder(tmp_path, "example").lines("words.txt")
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda folder: make_folder(folder, overwrite=True, value=2),
+        lambda folder: [file.unlink() for file in folder.iterdir()],
+        lambda folder: shutil.rmtree(folder),
+    ],
+)
+def test_folder_that_another_process_replaces_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], object]
+) -> None:
+    folder = open_folder(make_folder(tmp_path / "open"), "example")
+    replace(folder.path)
+    message = "open: another process replaces this folder; try again when it has finished"
+    with pytest.raises(StorageError, match=message):
+        folder.check("numbers.npy")
+
+    # The same while the folder is opened, after the manifest was read.
+    make_folder(tmp_path / "new", value=1)
+    read = manifests.read_manifest
+
+    def read_before(path: Path) -> manifests.Manifest:
+        monkeypatch.undo()
+        manifest = read(path)
+        remove_file(path / next(iter(manifest.parts)))
+        remove_file(path / MANIFEST)
+        return manifest
+
+    monkeypatch.setattr(manifests, "read_manifest", read_before)
+    with pytest.raises(StorageError, match="new: another process replaces this folder"):
+        open_folder(tmp_path / "new", "example")
 
 
 def test_part_that_is_not_in_the_manifest_raises_damaged_folder(tmp_path: Path) -> None:

@@ -25,9 +25,11 @@ from swivel.storage import (
     open_folder,
     scratch_folder,
     sweep_folder,
+    temporary,
 )
 from swivel.storage import lock as lock_module
 from swivel.storage.lock import LOCK, lock_file
+from swivel.storage.result_folder import folder_or_temporary, refuse_locked
 
 HOLDER = """
 import sys
@@ -236,7 +238,7 @@ def test_new_folder_is_removed_if_it_is_empty_after_it_was_held(tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
-SCRATCHES = [f"scratch-{storage.fingerprint(socket.gethostname())[:8]}-{os.getpid()}-x", "scratch-00000000-1-y"]
+SCRATCHES = [f"scratch-{temporary._name_machine()}-{os.getpid()}-x", "scratch-00000000-1-y"]
 
 
 def leave_scratch(folder: Path) -> None:
@@ -267,7 +269,7 @@ def test_scratch_folders_are_kept_on_file_systems_without_locks(
 def test_leftovers_of_a_killed_process_in_a_complete_folder_are_removed(tmp_path: Path) -> None:
     with create_folder(tmp_path / "done", "example") as folder:
         folder.finish(config={}, inputs={}, facts={})
-    (tmp_path / "done" / "scratch-1-2-x").mkdir()
+    (tmp_path / "done" / "scratch-00000000-2-x").mkdir()
     (tmp_path / "done" / "lock").write_text("{}")
     sweep_folder(tmp_path / "done")
     assert [file.name for file in (tmp_path / "done").iterdir()] == ["manifest.json"]
@@ -281,3 +283,21 @@ def test_folder_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
         thread.start()
         thread.join(30)
         assert scratch.exists()
+
+
+def test_refused_writer_leaves_the_folder_of_the_other_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    other = FolderLock(out)
+    with pytest.raises(FolderLocked), folder_or_temporary(out, [], can_resume=False):
+        out.mkdir()  # Another process was faster.
+        other.acquire()
+        (out / "theirs").touch()
+        refuse_locked(out)
+    assert (out / "theirs").exists()
+    other.release()
+
+
+def test_lock_of_a_killed_process_refuses_nobody(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"pid": 1, "host": "there"}')
+    refuse_locked(tmp_path)
+    assert not (tmp_path / LOCK).exists()

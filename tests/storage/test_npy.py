@@ -41,11 +41,14 @@ def test_full_disk_is_a_one_line_error_before_an_array_is_mapped(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_full_disk_is_a_one_line_error_while_a_part_is_written(tmp_path: Path) -> None:
-    with create_folder(tmp_path, "example") as folder:
-        (tmp_path / "x.npy.part").symlink_to("/dev/full")
-        with pytest.raises(StorageError, match=r"x\.npy\.part: No space left on device"):
-            folder.write_array("x.npy", np.arange(100_000))
+def test_full_disk_is_a_one_line_error_while_a_part_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, mode: real(Path("/dev/full"), "wb"))
+    with (
+        create_folder(tmp_path, "example") as folder,
+        pytest.raises(StorageError, match=r"x\.npy: No space left on device"),
+    ):
+        folder.write_array("x.npy", np.arange(100_000))
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate")

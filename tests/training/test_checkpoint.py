@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import FolderLocked, StorageError
 from swivel.runtime.progress import SilentProgress
-from swivel.storage import FolderLock, seal, unseal
+from swivel.storage import FolderLock, fingerprint, seal, unseal
 from swivel.training.checkpoint import (
     PLAN,
     SLOTS,
@@ -21,6 +21,7 @@ from swivel.training.checkpoint import (
     TrainingState,
     remove_checkpoints,
     saved_bytes,
+    sweep_checkpoints,
 )
 from swivel.training.objective import Loss
 
@@ -215,6 +216,17 @@ def test_removing_checkpoints_keeps_other_files(tmp_path: Path) -> None:
     remove_checkpoints(tmp_path)
     remove_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_only_the_checkpoints_of_the_finished_run_are_swept(tmp_path: Path) -> None:
+    finished, other = {"matrix": "a"}, {"matrix": "b"}
+    save(tmp_path, fingerprint(finished), TrainingState(), {"rows": np.ones((2, 2), np.float32)})
+    CheckpointStore(tmp_path, fingerprint(finished)).save_plan({"epochs": 3})
+    sweep_checkpoints(tmp_path, other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", PLAN]
+    sweep_checkpoints(tmp_path, finished)
+    sweep_checkpoints(tmp_path, finished)
+    assert not list(tmp_path.iterdir())
 
 
 def test_saved_bytes_is_the_size_of_the_checkpoints(tmp_path: Path) -> None:

@@ -323,8 +323,11 @@ def test_checkpoint_of_a_run_with_another_init_is_not_resumed(trained: Path, tmp
     both, settings = open_matrix(trained / "both"), {"recipe": (trained / "recipe").read_text(), "epochs": 2, **QUICK}
     with pytest.raises(KeyboardInterrupt):
         train(both, tmp_path / "cut", dim=DIM, options=RunOptions(progress=Interrupting()), **settings)
+    warm = {"init": load(trained / "vectors"), **settings}
+    with pytest.raises(FolderExists, match="cut: holds an unfinished run without init; use the same settings"):
+        train(both, tmp_path / "cut", **warm)
     progress = Interrupting(after=-1)
-    train(both, tmp_path / "cut", init=load(trained / "vectors"), options=RunOptions(progress=progress), **settings)
+    train(both, tmp_path / "cut", options=RunOptions(progress=progress, overwrite=True), **warm)
     assert not any(line.startswith("resuming after") for line in progress.lines)
     assert any("are new" in line for line in progress.lines)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -18,12 +20,12 @@ from hypothesis import strategies as st
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.errors import DamagedFolder, Diverged, TrainingError
+from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
 from swivel.training.checkpoint import PLAN
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.plan import MAX_EPOCHS, TrainingPlan, make_plan, wants_sample
+from swivel.training.plan import MAX_EPOCHS, TrainingPlan, estimate_needs, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
@@ -279,6 +281,45 @@ def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypat
     assert train(planted, replace(config, seed=2), tmp_path).plan != plan
 
 
+def test_more_ranks_than_row_blocks_are_refused_also_in_a_saved_plan(planted: Matrix, tmp_path: Path) -> None:
+    train(planted, replace(CONFIG, ranks=3, epochs=1), tmp_path / "three")
+    message = (
+        "^ranks must be at most 3, the number of row blocks, got 1,000,000; use fewer ranks, or a smaller block_size$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        train(planted, replace(CONFIG, ranks=1_000_000), tmp_path / "many")
+    assert list((tmp_path / "many").iterdir()) == []
+
+    saved = unseal((tmp_path / "three" / PLAN).read_bytes())
+    saved["plan"]["ranks"] = 4
+    (tmp_path / "three" / PLAN).write_bytes(seal(saved))
+    with pytest.raises(ConfigError, match=r"^ranks must be at most 3,"):
+        train(planted, replace(CONFIG, ranks=3, epochs=1), tmp_path / "three")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
+def test_a_signal_while_the_order_of_blocks_is_made_acts_at_once(
+    planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr("swivel.training.loop.rounds_without_conflict", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        train(planted, CONFIG, tmp_path)
+    assert caught.value.code == 128 + signal.SIGTERM
+
+
+def test_the_estimate_grows_with_the_number_of_blocks(planted: Matrix) -> None:
+    """With blocks of one row, the order of blocks takes more memory than everything else."""
+    needs = []
+    for block_size in (1, 62):
+        config = replace(CONFIG, block_size=block_size)
+        needs.append(estimate_needs(planted, config, make_plan(planted, config), threads=1).memory_bytes)
+    assert needs[0] - needs[1] > 200 * 62 * 62
+
+
 def test_default_plan_follows_the_matrix(planted: Matrix) -> None:
     plan = make_plan(planted, TrainConfig(device="cpu"))
     assert plan == TrainingPlan(1, 1, 480, "cpu", "cpu", "float32")
@@ -303,7 +344,7 @@ def test_messages_describe_the_run(planted: Matrix, tmp_path: Path) -> None:
     messages = Messages()
     train_matrix(planted, replace(CONFIG, epochs=1), folder=tmp_path, threads=2, progress=messages)
     assert messages.lines == [
-        "about 54.1 KiB of memory and 45.1 KiB of disk for training",
+        "about 56.3 KiB of memory and 45.1 KiB of disk for training",
         "re-blocking the matrix from 1 x 1 to 3 x 3 blocks",
         "training 62 x 62, 1 epochs over 3 x 3 blocks: cpu, 2 threads, float32 products, float32 parameters",
     ]

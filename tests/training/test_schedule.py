@@ -54,6 +54,13 @@ def test_number_of_rounds_is_minimal_and_their_lengths_are_equal(
     assert {len(round) for round in rounds} == {min(rows, columns)}
 
 
+def test_one_block_per_rank_needs_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many ranks as blocks, making a generator for every block would take a minute per million blocks."""
+    monkeypatch.setattr("numpy.random.default_rng", lambda seed: pytest.fail("a generator was created"))
+    order = rounds_for_ranks(20, 40, 20, (1, 0))
+    assert sorted(block for round in order for block in round) == [(i, j) for i in range(20) for j in range(40)]
+
+
 @given(blocks, blocks, seeds)
 @settings(deadline=None)
 def test_the_same_seed_gives_the_same_order(rows: int, columns: int, seed: tuple[int, int]) -> None:

@@ -285,6 +285,10 @@ def entry(dtype: str = "F32", shape: Any = (2, 3), offsets: Any = (0, 24)) -> di
         tensor_file(entry(offsets=[24, 48])),
         tensor_file(entry(offsets=[-24, 0])),
         tensor_file({"rows": {"dtype": "F32"}}),
+        tensor_file(entry(), bytes(28)),  # bytes of no tensor
+        tensor_file(entry(offsets=[4, 28]), bytes(28)),
+        tensor_file(entry() | {"columns": entry()["rows"]}),  # two tensors in one place
+        tensor_file(entry() | {"columns": entry(offsets=[12, 36])["rows"]}, bytes(36)),
     ],
 )
 def test_a_damaged_tensor_file_raises_an_error(tmp_path: Path, data: bytes) -> None:
@@ -293,17 +297,24 @@ def test_a_damaged_tensor_file_raises_an_error(tmp_path: Path, data: bytes) -> N
         load(tmp_path)
 
 
-@pytest.mark.parametrize("wrong", [entry(shape=[6]), entry(dtype="I32"), entry(dtype="F16", offsets=[0, 12])])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        entry(shape=[6], offsets=[24, 48]),
+        entry(dtype="I32", offsets=[24, 48]),
+        entry(dtype="F16", offsets=[24, 36]),
+    ],
+)
 @pytest.mark.parametrize("name", ["columns", "vectors"])
 def test_a_tensor_other_than_a_float32_matrix_is_damage(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
-    data = tensor_file(json.dumps(entry() | {name: wrong["rows"]}).encode(), bytes(24))
+    data = tensor_file(entry() | {name: wrong["rows"]}, bytes(wrong["rows"]["data_offsets"][1]))
     save_with(tmp_path, {TENSORS: data})
     with pytest.raises(DamagedFolder, match=rf"not a safetensors file of float32 matrices \({name} is not one\)"):
         load(tmp_path)
 
 
 def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
-    save_with(tmp_path, {TENSORS: tensor_file({"__metadata__": {"a": "b"}})})
+    save_with(tmp_path, {TENSORS: tensor_file({"__metadata__": {"a": "b"}}, b"")})
     with pytest.raises(DamagedFolder, match="'rows' is missing"):
         load(tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +10,16 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, config_options, flag_of
+from swivel.cli.options import Command, PositiveInteger, config_options, flag_of
 from swivel.cli.render import align_table, show
+from swivel.cli.terminal import print_result, quote, shown
 from swivel.config import TrainConfig, VectorsConfig, result_settings, stage_config
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, read_manifest
+from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors import compare as drift
+from swivel.vectors.formats import find_vectors
 
 MIN_WIDTH = 40
 SHOWN_NEIGHBORS = 8
@@ -30,7 +32,7 @@ SHOWN_NEIGHBORS = 8
     "--noise-baseline", metavar="C", help="a second training of A's text with another seed: what is only noise"
 )
 @click.option("-o", "--output", metavar="FILE", help="write every word compared here: .tsv or .json")
-@click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="how many words to show")
+@click.option("-n", "--count", type=PositiveInteger(), default=20, show_default=True, help="how many words to show")
 @config_options(drift.CompareConfig)
 def compare(
     before: str,
@@ -53,6 +55,7 @@ def compare(
     """
     if output is not None:
         drift.check_ending(Path(output))
+        refuse_overlap([Path(output)], [find_vectors(path) for path in (before, after, noise_baseline) if path])
 
     models = [open_vectors(path) for path in (before, after, noise_baseline) if path]
     found = drift.compare(models[0], models[1], noise_baseline=models[2] if noise_baseline else None, **settings)
@@ -67,18 +70,18 @@ def compare(
 
 def draw_drift(found: drift.Drift, count: int) -> None:
     """Print a summary, then the words that differ most, each with its neighbors in both models."""
-    click.echo(f"{len(found):,} words compared: {_agreement(found.whole)}")
+    print_result(f"{len(found):,} words compared: {_agreement(found.whole)}")
     if found.noise_baseline is not None:
-        click.echo(f"two trainings of one text: {_agreement(found.noise_baseline)}")
+        print_result(f"two trainings of one text: {_agreement(found.noise_baseline)}")
 
     words = found.words[:count]
     header = ["word", "cosine", "usual", "z", *(["same text", "z"] if found.noise_baseline else [])]
     first, *lines = align_table(header, [_cells(word) for word in words])
-    click.echo(f"\n{first}")
+    print_result("", first)
     for word, line in zip(words, lines, strict=True):
-        click.echo(line)
-        click.echo(_clip("    A: " + ", ".join(word.before[:SHOWN_NEIGHBORS])))
-        click.echo(_clip("    B: " + ", ".join(word.after[:SHOWN_NEIGHBORS])))
+        neighbors_before = _clip("    A: " + ", ".join(word.before[:SHOWN_NEIGHBORS]))
+        neighbors_after = _clip("    B: " + ", ".join(word.after[:SHOWN_NEIGHBORS]))
+        print_result(line, neighbors_before, neighbors_after)
 
 
 def _agreement(agreement: drift.Agreement) -> str:
@@ -94,6 +97,7 @@ def _cells(word: drift.Word) -> list[str]:
 
 def _clip(text: str) -> str:
     """Return a line that fits into the terminal."""
+    text = shown(text)
     width = max(shutil.get_terminal_size((110, 24)).columns, MIN_WIDTH)
     return text if len(text) <= width else text[: width - 3].rstrip(", ") + "..."
 
@@ -134,4 +138,4 @@ def second_training(model: Vectors) -> str | None:
 
     beside = model.path.parent / "matrix"
     matrix = str(beside) if (beside / MANIFEST).exists() else "MATRIX"
-    return shlex.join(["swivel", "train", matrix, "-o", str(model.path.parent / "second"), *flags])
+    return " ".join(map(quote, ["swivel", "train", matrix, "-o", str(model.path.parent / "second"), *flags]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from swivel.cli.main import cli, output_option, report_matrix
 from swivel.cli.options import Command, config_options, resource_options
+from swivel.cli.render import next_command
 from swivel.counts.importers.config import ImportConfig
 from swivel.runtime.options import RunOptions
 
@@ -34,7 +36,7 @@ def import_(sources: tuple[str, ...], output: str, options: RunOptions, **settin
     from swivel.counts.importers import import_counts
 
     report_matrix(import_counts(list(sources), output, options=options, **settings), output)
-    options.progress.message(f"next: swivel train {output} -o vectors")
+    options.progress.message(next_command("train", Path(output), "-o", "vectors"))
 
 
 @cli.command(cls=Command)
@@ -54,4 +56,4 @@ def add(matrices: tuple[str, ...], output: str, options: RunOptions) -> None:
     from swivel.pipeline.add import add as add_matrices
 
     report_matrix(add_matrices(*matrices, out=output, options=options), output)
-    options.progress.message(f"next: swivel train {output} --init VECTORS -o vectors")
+    options.progress.message(next_command("train", Path(output), "--init", "VECTORS", "-o", "vectors"))

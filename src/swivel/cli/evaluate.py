@@ -11,6 +11,7 @@ from swivel import evaluation
 from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command, config_options
 from swivel.cli.render import draw_table, show
+from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
 
 
@@ -49,14 +50,15 @@ def evaluate(
 
     def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if markdown:
-            click.echo(evaluation.draw_markdown(header, rows))
+            cells = [list(map(shown, row)) for row in rows]
+            print_result(*evaluation.draw_markdown(header, cells).split("\n"))
         else:
             draw_table(header, rows)
 
     def draw_all() -> None:
         draw(evaluation.TABLE_HEADER, report.table(sections=sections))
         for name, comparisons in compared.items():
-            click.echo(f"\nagainst {name}:\n")
+            print_result("", f"against {name}:", "")
             draw(evaluation.COMPARISON_HEADER, evaluation.tabulate_comparisons(comparisons))
 
     show(result, draw_all)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -14,9 +14,11 @@ from typing import NoReturn
 import click
 
 from swivel.cli.options import Command
+from swivel.cli.terminal import print_message
 
 RESUMES = "run the same command again to resume"
 STARTS_OVER = "nothing was saved; the same command starts over"
+COMPLETE = "the result is complete"
 
 # Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {
@@ -40,8 +42,7 @@ def say_goodbye(number: int) -> None:
 
     why = "terminated" if number == signal.SIGTERM else "interrupted"
     kept = "" if Command.running is None else describe_kept(Command.running)
-    with contextlib.suppress(OSError):
-        click.echo(f"{why}; {kept}" if kept else why, err=True)
+    print_message(f"{why}; {kept}" if kept else why)
 
 
 def end_process(status: int) -> NoReturn:
@@ -53,7 +54,8 @@ def end_process(status: int) -> NoReturn:
 
 
 def describe_kept(context: click.Context) -> str:
-    """Return what running a command again will do; empty for commands that save nothing."""
+    """Return what running a command again will do, or which other command; empty for commands that save nothing."""
+    from swivel.corpus.sources import is_pipe
     from swivel.storage.manifest import MANIFEST
 
     verb = str(context.info_name)
@@ -65,4 +67,31 @@ def describe_kept(context: click.Context) -> str:
     if verb in CHECKPOINTS:
         patterns.append(CHECKPOINTS[verb])
     is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
-    return RESUMES if is_kept else STARTS_OVER
+    if not is_kept:
+        return STARTS_OVER
+
+    # What came through a pipe cannot be read again, and the same command would be refused.
+    sources = context.params.get("texts") or context.params.get("sources") or ()
+    if any(is_pipe(Path(source)) for source in sources):
+        return f"resume with: {_training_command(context)}" if verb == "run" else COMPLETE
+    return RESUMES
+
+
+def _training_command(context: click.Context) -> str:
+    """Return the command that trains the matrix of `run`, with those flags of `run` that training has."""
+    from swivel.cli.main import train
+    from swivel.cli.render import name_program
+
+    folder = Path(context.params["output"])
+    words = [name_program(), "train", str(folder / "matrix"), "-o", str(folder / "vectors")]
+
+    for option in train.params:
+        value = context.params.get(str(option.name))
+        is_given = context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
+        if option.name == "output" or not is_given or not isinstance(option, click.Option):
+            continue
+        if option.is_flag:
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            words += [max(option.opts, key=len), str(value)]
+    return shlex.join(words)

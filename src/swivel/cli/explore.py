@@ -8,15 +8,18 @@ import click
 
 from swivel import explorer
 from swivel.cli.main import cli
-from swivel.cli.options import Command
+from swivel.cli.options import Command, Integer
 from swivel.cli.render import show
+from swivel.cli.terminal import print_result
 from swivel.runtime.options import RunOptions
 
 
 @cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("other", required=False)
-@click.option("--port", type=int, default=explorer.PORT, show_default=True, help="port to listen on; 0: any free one")
+@click.option(
+    "--port", type=Integer(), default=explorer.PORT, show_default=True, help="port to listen on; 0: any free one"
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option("--no-browser", is_flag=True, help="only print the address, open nothing")
 @click.option("--matrix", metavar="DIR", help="counts that VECTORS were trained on  [default: those of the same run]")
@@ -36,7 +39,7 @@ def explore(
         exploration = explorer.open_exploration([vectors, other] if other else [vectors], matrix)
         url = explorer.name_url(listener)
         names = " and ".join(each.name for each in exploration.sets)
-        show({"url": url}, lambda: click.echo(f"{names}: {url}"))
+        show({"url": url}, lambda: print_result(f"{names}: {url}"))
 
         if not explorer.is_loopback(host):
             message(f"warning: everyone who can reach {host} can read these vectors; there is no password")

@@ -7,6 +7,7 @@ import click
 from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command
 from swivel.cli.render import show
+from swivel.cli.terminal import print_result
 from swivel.runtime.options import RunOptions
 from swivel.vectors import formats
 from swivel.vectors.formats.registry import FORMATS
@@ -36,4 +37,4 @@ def export(vectors: str, file: str, format: str | None, side: str, options: RunO
     formats.export(loaded, file, format=format)
 
     data = {"file": file, "tokens": len(loaded), "dim": loaded.dim}
-    show(data, lambda: click.echo(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))
+    show(data, lambda: print_result(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
-import os
 import signal
 import sys
 import traceback
@@ -18,6 +16,7 @@ from swivel.cli.exit import say_goodbye
 from swivel.cli.options import (
     Command,
     Decorator,
+    Integer,
     cluster_options,
     config_options,
     is_leading,
@@ -27,6 +26,7 @@ from swivel.cli.options import (
     watching_options,
 )
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
+from swivel.cli.terminal import escape_controls, print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors, first_line
 from swivel.runtime.options import RunOptions
@@ -95,13 +95,13 @@ def open_vectors(path: str) -> Vectors:
     return formats.open_vectors(path)
 
 
-def text_arguments(texts: tuple[str, ...]) -> Any:
+def text_arguments(texts: tuple[str, ...], output: str) -> Any:
     """Return the texts as `swivel.count` takes them: a single path, or the files of several paths in order."""
     if len(texts) == 1:
         return texts[0]
     from swivel.corpus import list_files
 
-    return [file for text in texts for file in list_files(text)]
+    return list_files(texts, outside=output)
 
 
 def read_tokens(file: str) -> list[str]:
@@ -161,7 +161,7 @@ def run(texts: tuple[str, ...], output: str, options: RunOptions, **settings: An
     """
     from swivel.pipeline.run import run as run_pipeline
 
-    vectors = run_pipeline(text_arguments(texts), output, options=options, **settings)
+    vectors = run_pipeline(text_arguments(texts, output), output, options=options, **settings)
     report_vectors(vectors, Path(output) / "vectors", options)
 
 
@@ -180,7 +180,7 @@ def count(texts: tuple[str, ...], output: str, options: RunOptions, **settings: 
     """
     from swivel.pipeline.count import count as count_cooccurrences
 
-    matrix = count_cooccurrences(text_arguments(texts), output, options=options, **settings)
+    matrix = count_cooccurrences(text_arguments(texts, output), output, options=options, **settings)
     report_matrix(matrix, output)
 
 
@@ -221,7 +221,7 @@ def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOption
     """
     from swivel.pipeline.extend import extend as extend_vectors
 
-    extended = extend_vectors(vectors, text_arguments(texts), output, options=options, **settings)
+    extended = extend_vectors(vectors, text_arguments(texts, output), output, options=options, **settings)
     report_vectors(extended, Path(output), options)
 
 
@@ -242,7 +242,7 @@ def demo(output: str | None, options: RunOptions) -> None:
 @cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
-@click.option("-n", "--count", default=10, show_default=True, help="how many")
+@click.option("-n", "--count", type=Integer(), default=10, show_default=True, help="how many")
 @click.option("--among", type=click.Choice(["rows", "columns"]), default="rows", show_default=True)
 def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, options: RunOptions) -> None:
     """The nearest neighbors of words, or of arithmetic on words.
@@ -271,7 +271,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, option
 @click.argument("a")
 @click.argument("b")
 @click.argument("c")
-@click.option("-n", "--count", default=5, show_default=True, help="how many answers")
+@click.option("-n", "--count", type=Integer(), default=5, show_default=True, help="how many answers")
 @click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
 def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
     """A is to B as C is to ... ?"""
@@ -316,21 +316,19 @@ def report_matrix(matrix: Matrix, path: str) -> None:
     """Print where a matrix is, and its size."""
     rows, columns = matrix.shape
     data = {"matrix": path, "rows": rows, "columns": columns, "cells": matrix.cell_count, "total": matrix.total}
-    show(data, lambda: click.echo(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
+    show(data, lambda: print_result(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
 
 
 def report_vectors(vectors: Vectors, path: Path, options: RunOptions) -> None:
     """Print where the vectors are, and a command to try next."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
-    show(data, lambda: click.echo(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
+    show(data, lambda: print_result(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # The most frequent words have neighbors of little interest.
     options.progress.message(next_command("nearest", path, word))
 
 
 def main() -> None:
     """Run the command line. An error is printed as one line, and sets the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # Print words that the terminal cannot show as escapes.
-        sys.stdout.reconfigure(errors="backslashreplace")
     with leave_in_time(say_goodbye):
         try:
             cli.main(standalone_mode=False, prog_name="swivel")
@@ -342,7 +340,6 @@ def main() -> None:
                 say_goodbye(signal.SIGTERM)
             raise
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except Exception as error:
             sys.exit(_print_error(error))
@@ -353,12 +350,14 @@ def _print_error(error: Exception) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.ClickException):
+        message = escape_controls(error.format_message())
+        error.format_message = lambda: message  # type: ignore[method-assign]
         error.show()
         return error.exit_code
 
     if "--traceback" in sys.argv:
         traceback.print_exception(error)
-    click.echo(f"error: {_describe_error(error)}", err=True)
+    print_message(f"error: {_describe_error(error)}")
     return error.exit_status if isinstance(error, SwivelError) else 1
 
 

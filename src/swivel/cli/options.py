@@ -10,8 +10,9 @@ from typing import Any, ClassVar, get_args, get_type_hints
 import click
 
 from swivel.config import RECIPES, STAGES
+from swivel.runtime.numbers import is_plain
 from swivel.runtime.options import ClusterConfig, RunOptions
-from swivel.runtime.progress import SILENT, Progress
+from swivel.runtime.progress import SILENT, Progress, warnings_as_messages
 from swivel.runtime.resources import find_rank
 
 # Python arguments that are flags of some command.
@@ -53,7 +54,8 @@ class Command(click.Command):
         """Call the function of the command."""
         Command.running = ctx
         options, settings = take_options(ctx.params)
-        return ctx.invoke(self.callback, options=options, **settings)  # type: ignore[arg-type]
+        with warnings_as_messages(options.progress):
+            return ctx.invoke(self.callback, options=options, **settings)  # type: ignore[arg-type]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups, in the order of the stages."""
@@ -105,6 +107,31 @@ def is_leading() -> bool:
     return rank is None or rank[0] == 0
 
 
+class StrictNumber(click.ParamType[Any]):
+    """A number in plain ASCII digits: Python also reads 1_0 as ten, which is more likely a slip."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or end the command with a message."""
+        if isinstance(value, str) and not is_plain(value):
+            self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Integer(StrictNumber, click.types.IntParamType):
+    """An integer."""
+
+
+class PositiveInteger(StrictNumber, click.IntRange):
+    """An integer of at least 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Decimal(StrictNumber, click.types.FloatParamType):
+    """A number."""
+
+
 def combine(*decorators: Decorator) -> Decorator:
     """Return a decorator that adds several options, which the help shows in this order."""
 
@@ -114,6 +141,9 @@ def combine(*decorators: Decorator) -> Decorator:
         return function
 
     return decorate
+
+
+NUMBERS: dict[type, click.ParamType[Any]] = {int: Integer(), float: Decimal()}
 
 
 def config_options(*configs: type[Any], only: tuple[str, ...] = ()) -> Decorator:
@@ -145,7 +175,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator
         flag,
         cls=StageOption,
         group=GROUP_OF.get(config, "options"),
-        type=click.Choice(choices) if choices else kind,
+        type=click.Choice(choices) if choices else NUMBERS.get(kind, kind),
         default=None if is_stage else field.default,
         help=_help(GROUP_OF.get(config, ""), field),
     )
@@ -175,7 +205,7 @@ def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
 
 
 resource_options = combine(
-    _option("machine", "--threads", "threads to use  [default: all cores]", type=int),
+    _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer()),
     _option("machine", "--memory", "memory limit for counting, such as 1GiB  [default: half of the free memory]"),
     _option("machine", "--overwrite", "replace finished results", is_flag=True),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from swivel import evaluation
 from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.options import Command
 from swivel.cli.render import show
+from swivel.cli.terminal import print_result
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
 from swivel.reports import plots, run_summary
 from swivel.runtime.options import RunOptions
 from swivel.storage import Manifest, read_manifest
+from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
@@ -32,11 +34,12 @@ def plot() -> None:
     """Draw a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
 
 
-def draw(output: str, make: Callable[[], Any]) -> None:
+def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> None:
     """Write the figure that `make` returns; the file name is checked before anything is computed."""
     plots.style.check_format(Path(output))
+    refuse_overlap([Path(output)], map(Path, inputs))
     plots.save_figure(make(), output)
-    show({"figure": output}, lambda: click.echo(output))
+    show({"figure": output}, lambda: print_result(output))
 
 
 @plot.command(cls=Command, short_help="A run's losses, epoch by epoch.")
@@ -44,7 +47,7 @@ def draw(output: str, make: Callable[[], Any]) -> None:
 @output_file
 def epochs(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the mean loss per epoch of RUN, the folder of `swivel run` or `swivel train`."""
-    draw(output, lambda: plots.plot_epochs(run_summary.find_epochs(_manifest_of(vectors))))
+    draw(output, [find_vectors(vectors)], lambda: plots.plot_epochs(run_summary.find_epochs(_manifest_of(vectors))))
 
 
 @plot.command(cls=Command, short_help="Lengths of vectors against frequency.")
@@ -52,7 +55,7 @@ def epochs(vectors: str, output: str, options: RunOptions) -> None:
 @output_file
 def norms(vectors: str, output: str, options: RunOptions) -> None:
     """Plot the norms of the vectors of RUN against the frequency of their words."""
-    draw(output, lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
+    draw(output, [find_vectors(vectors)], lambda: plots.plot_norms(run_summary.find_norms(open_vectors(vectors))))
 
 
 @plot.command(cls=Command, short_help="Loss of observed cells by frequency.")
@@ -68,14 +71,14 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
         objective = run_summary.read_objective(manifest)
         return plots.plot_fit(run_summary.find_fit(open_vectors(vectors), counts, objective))
 
-    draw(output, make)
+    draw(output, [find_vectors(vectors), *([matrix] if matrix else [])], make)
 
 
 @plot.command(cls=Command, short_help="The two losses against the prediction.")
 @output_file
 def loss(output: str, options: RunOptions) -> None:
     """Plot the loss of a cell against its prediction, for several counts and for an unobserved cell."""
-    draw(output, plots.plot_losses)
+    draw(output, [], plots.plot_losses)
 
 
 @plot.command(cls=Command, short_help="A block before and after interleaving.")
@@ -83,7 +86,7 @@ def loss(output: str, options: RunOptions) -> None:
 @output_file
 def block(matrix: str, output: str, options: RunOptions) -> None:
     """Plot a corner of MATRIX, sorted by frequency, beside one of its interleaved blocks."""
-    draw(output, lambda: plots.plot_block(open_matrix(matrix)))
+    draw(output, [matrix], lambda: plots.plot_block(open_matrix(matrix)))
 
 
 @plot.command(cls=Command, short_help="Accuracy of analogies against frequency.")
@@ -112,7 +115,8 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
         curves, gaps = plots.make_curves(answers, counts)
         return plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
 
-    draw(output, make)
+    inputs = [find_vectors(path) for _, path in map(split_name, vectors)]
+    draw(output, [*inputs, *([data] if data else [])], make)
 
 
 def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:

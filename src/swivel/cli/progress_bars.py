@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from swivel.cli.options import translate
+from swivel.cli.terminal import escape_controls, print_message
 from swivel.runtime.progress import Task
 
 SECONDS_PER_LINE = 60
@@ -21,7 +22,7 @@ class _Bar:
     number: Any
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        fields = {"note": note} if note else {}
+        fields = {"note": escape_controls(note)} if note else {}
         self.display.update(self.number, advance=amount, **fields)
 
 
@@ -47,7 +48,7 @@ class LogLines:
         now = self._clock()
         seconds = now - self._printed_at
         if seconds >= SECONDS_PER_LINE:
-            _print_line(self._line((self._done - self._done_before) / seconds))
+            print_message(self._line((self._done - self._done_before) / seconds))
             self._done_before = self._done
             self._printed_at = now
 
@@ -60,11 +61,6 @@ class LogLines:
 
         note = f"; {self._note}" if self._note else ""
         return f"{self.job}: {', '.join(filter(None, parts))}{note}"
-
-
-def _print_line(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 class BarProgress:
@@ -81,7 +77,7 @@ class BarProgress:
         if self._display is None:
             self._display = _create_display()
             self._display.start()
-        number = self._display.add_task(job, total=total, unit=unit, note="")
+        number = self._display.add_task(escape_controls(job), total=total, unit=unit, note="")
         return _Bar(self._display, number)
 
     def end(self, task: Any) -> None:
@@ -97,9 +93,9 @@ class BarProgress:
         """Print a message, above the bars."""
         text = translate(text)
         if self._display is not None:
-            self._display.console.print(text, markup=False, highlight=False)
+            self._display.console.print(escape_controls(text), markup=False, highlight=False)
         else:
-            _print_line(text)
+            print_message(text)
 
     def measure(self, step: int, values: Mapping[str, float]) -> None:
         """Do nothing; the note of the bar shows the values."""
@@ -139,7 +135,7 @@ def _create_display() -> Any:
                     yield Text("  " + task.fields["note"], no_wrap=True, overflow="ellipsis")
 
     return BarsWithNotes(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
         TextColumn("{task.percentage:>3.0f}%"),
         Rate(table_column=Column(no_wrap=True)),

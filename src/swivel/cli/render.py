@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shlex
+import errno
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from swivel.cli.terminal import print_json, print_result, quote, shown
 
 if TYPE_CHECKING:
     from swivel.pipeline.demo import Demo
@@ -21,14 +22,22 @@ BAR_WIDTH = 20
 
 def show(data: Any, draw: Callable[[], None]) -> None:
     """Print the result of the running command as JSON if it has the flag --json, else as text."""
-    if click.get_current_context().params["json"]:
-        click.echo(json.dumps(data, ensure_ascii=False))
-    else:
-        draw()
+    parameters = click.get_current_context().params
+    try:
+        if parameters["json"]:
+            print_json(data)
+        else:
+            draw()
+    except OSError as error:
+        # If nobody reads standard output, a result that is in a folder or file is not lost.
+        is_kept = parameters.get("output") or parameters.get("file")
+        if not (is_kept and error.errno in (errno.EPIPE, errno.EBADF)):
+            raise
 
 
 def align_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: the first column to the left, the others, which are numbers, to the right."""
+    rows = [list(map(shown, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for first, *numbers in (header, *rows):
@@ -39,27 +48,27 @@ def align_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table."""
-    click.echo("\n".join(align_table(header, rows)))
+    print_result(*align_table(header, rows))
 
 
 def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]]) -> None:
     """Print answers under their questions."""
     for question, found in answers.items():
-        click.echo(question)
+        print_result(question)
         if not found:
-            click.echo("  (no neighbors: it never co-occurred with anything)")
+            print_result("  (no neighbors: it never co-occurred with anything)")
         for neighbor in found:
-            click.echo(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
+            print_result(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
 
 
 def draw_facts(data: Mapping[str, Any], indent: str = "") -> None:
     """Print nested facts, one per line."""
     for name, value in data.items():
         if isinstance(value, dict):
-            click.echo(f"{indent}{name}:")
+            print_result(f"{indent}{name}:")
             draw_facts(value, indent + "  ")
         else:
-            click.echo(f"{indent}{name}: {_fact(value)}")
+            print_result(f"{indent}{name}: {_fact(value)}")
 
 
 def _fact(value: Any) -> str:
@@ -79,24 +88,26 @@ def _fact(value: Any) -> str:
 
 def draw_demo(result: Demo) -> None:
     """Print the results of the demonstration."""
-    click.echo(f"\n{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds")
-    click.echo("\nWhich words are near?\n")
+    print_result(
+        "", f"{result.words:,} words, {result.cells:,} observed cells: vectors in {result.seconds:.0f} seconds"
+    )
+    print_result("", "Which words are near?", "")
     _draw_pairs((word, ", ".join(neighbor.token for neighbor in found)) for word, found in result.neighbors.items())
-    click.echo("\nAnd what is missing?\n")
+    print_result("", "And what is missing?", "")
     _draw_pairs(result.analogies.items(), arrow=" is to ")
-    click.echo("\nThe same with many words, and how often the answer is right:\n")
+    print_result("", "The same with many words, and how often the answer is right:", "")
     for name, right, asked in [*result.sections, result.total]:
         share = right / asked
         bar = "#" * round(BAR_WIDTH * share)
-        click.echo(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {asked:,}")
-    click.echo()
+        print_result(f"  {name:>14}  {bar:.<{BAR_WIDTH}}  {share:4.0%} of {asked:,}")
+    print_result("")
 
 
 def _draw_pairs(pairs: Iterable[tuple[str, str]], arrow: str = "  ") -> None:
     listed = list(pairs)
     width = max(len(left) for left, _ in listed) + 2
     for left, right in listed:
-        click.echo(f"{left:>{width}}{arrow}{right}")
+        print_result(f"{left:>{width}}{arrow}{right}")
 
 
 def next_command(verb: str, path: Path, *words: str) -> str:
@@ -105,7 +116,7 @@ def next_command(verb: str, path: Path, *words: str) -> str:
     >>> next_command("nearest", Path("my work/vectors"), "tuxedo")
     "next: swivel nearest 'my work/vectors' tuxedo"
     """
-    return "next: " + shlex.join([name_program(), verb, str(path), *words])
+    return "next: " + " ".join(map(quote, [name_program(), verb, str(path), *words]))
 
 
 def name_program() -> str:

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import Texts, fingerprint_sources, list_files, list_paths, text_size
+from swivel.corpus.digests import to_facts
+from swivel.corpus.sources import (
+    Texts,
+    digest_sources,
+    find_texts,
+    fingerprint_sources,
+    list_files,
+    list_paths,
+    local_files,
+    text_size,
+)
 from swivel.corpus.streams import PIECE_BYTES, open_streams
 from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import BREAK, GAP
@@ -24,12 +34,16 @@ __all__ = [
     "BREAK",
     "GAP",
     "Texts",
+    "digest_sources",
     "encode_corpus",
+    "find_texts",
     "fingerprint_sources",
     "list_files",
     "list_paths",
+    "local_files",
     "split_units",
     "text_size",
+    "to_facts",
 ]
 
 
@@ -39,6 +53,7 @@ def encode_corpus(
     *,
     scratch: Path,
     threads: int,
+    memory_bytes: int = 1 << 30,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
 ) -> EncodedCorpus:
@@ -49,6 +64,8 @@ def encode_corpus(
     texts
         A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. An iterable of Paths is several
         of these, an iterable of strings is several texts, and an iterable of lists of strings is tokenized units.
+    memory_bytes
+        Memory for the distinct tokens and their counts; those that do not fit are in scratch files, too.
     piece_bytes
         Approximate number of bytes that a thread processes at a time.
 
@@ -70,4 +87,12 @@ def encode_corpus(
     from swivel.corpus.encode import encode_streams  # imports numba
 
     streams = open_streams(texts, config)
-    return encode_streams(streams, config, scratch=scratch, threads=threads, progress=progress, piece_bytes=piece_bytes)
+    return encode_streams(
+        streams,
+        config,
+        scratch=scratch,
+        threads=threads,
+        memory_bytes=memory_bytes,
+        progress=progress,
+        piece_bytes=piece_bytes,
+    )

@@ -1,20 +1,22 @@
 """Parallel tokenization: text to type numbers, on several threads.
 
-The text is read once. The result is an `EncodedCorpus`: type numbers in scratch files and a table of types with their
+The text is read once. The result is an `EncodedCorpus`: type numbers in scratch files and tables of types with their
 counts. The vocabulary is chosen afterwards from the counts, and `write_ids` converts type numbers to vocabulary ids.
 
-Each worker has its own table and scratch file; `tokenizer_kernels` describes the arrays of a table. Which worker
-processes which piece is not deterministic, but it does not affect the results of `counts` and `write_ids`.
+Each worker has a scratch file of type numbers and a table of types. A table that takes more than its share of the
+memory is written to scratch files, and the worker continues with an empty one. Which worker processes which piece, and
+where a table ends, does not affect the results of `counts` and `write_ids`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,97 +25,20 @@ from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
 from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
+from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
 from swivel.errors import CorpusError
 from swivel.runtime.parallel import take_in_order
 from swivel.runtime.progress import SILENT, Progress, track
+from swivel.runtime.resources import release_freed_memory
 from swivel.storage import ArrayAppender, open_array
 
+Ids: TypeAlias = NDArray[np.uint32]
+
 _SLICE_BYTES = 1 << 16  # per call of `scan_text`; the table is enlarged for the worst case before each call
-_MAP_IDS = 1 << 20  # per call of `map_ids`
-_INITIAL_TYPES = 1024
-_PADDING = 16  # int64 values: two cache lines, because processors fetch cache lines in pairs
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTypes:
-    """Content of a table without its hash slots, for merging it into another table."""
-
-    arena: NDArray[np.uint8]  # bytes of all types, one after the other
-    types: NDArray[np.int64]  # start in the arena and count of each type; one more row for the end of the last type
-
-    def __len__(self) -> int:
-        return len(self.types) - 1
-
-
-class TypeTable:
-    """Distinct tokens in the order of their first occurrence, with counts."""
-
-    def __init__(self) -> None:
-        # The padding avoids false sharing: the state changes with every character, so the states of two threads must
-        # not be in the same cache lines.
-        self.state = np.zeros(kernels.STATE_SIZE + 2 * _PADDING, np.int64)[_PADDING:-_PADDING]
-        self.slots = np.zeros((2 * _INITIAL_TYPES, 2), np.uint64)
-        self.arena = np.zeros(MAX_TOKEN_BYTES, np.uint8)
-        self.types = np.zeros((_INITIAL_TYPES + 1, 2), np.int64)
-
-    def __len__(self) -> int:
-        return int(self.state[kernels.TYPES])
-
-    @property
-    def used_bytes(self) -> int:
-        """Number of bytes of all types."""
-        return int(self.state[kernels.USED])
-
-    def reserve(self, types: int, byte_count: int) -> None:
-        """Enlarge the arrays so that `types` more types with `byte_count` more bytes fit."""
-        needed_types = len(self) + types
-        needed_bytes = self.used_bytes + byte_count
-
-        if len(self.types) < needed_types + 1:
-            grown = np.zeros((max(needed_types + 1, 2 * len(self.types)), 2), np.int64)
-            grown[: len(self.types)] = self.types
-            self.types = grown
-
-        if len(self.arena) < needed_bytes:
-            self.arena = np.concatenate([self.arena, np.zeros(max(needed_bytes, len(self.arena)), np.uint8)])
-
-        # The hash table stays at most half full, so that lookups are short. Its size is a power of two.
-        if len(self.slots) < 2 * needed_types:
-            self.slots = np.zeros((1 << (2 * needed_types - 1).bit_length(), 2), np.uint64)
-            kernels.fill_slots(self.slots, self.arena, self.types, len(self))
-
-    def pack(self) -> PackedTypes:
-        """Return views of the types and counts, for `merge` of another table."""
-        return PackedTypes(self.arena[: self.used_bytes], self.types[: len(self) + 1])
-
-    def merge(self, other: PackedTypes) -> NDArray[np.uint32]:
-        """Add the types and counts of another table; return the number of each of its types in this table."""
-        self.reserve(len(other), len(other.arena))
-        numbers = np.empty(len(other), np.uint32)
-        kernels.merge_types(other.arena, other.types, self.slots, self.arena, self.types, self.state, numbers)
-        return numbers
-
-    def find(self, tokens: Iterable[str]) -> NDArray[np.int64]:
-        """Return the type number of each token; -1 if the token is not in the table."""
-        encoded = [token.encode("utf-8", "surrogatepass") for token in tokens]
-        ends = np.cumsum([len(token) for token in encoded], dtype=np.int64)
-
-        numbers = np.empty(len(encoded), np.int64)
-        data = np.frombuffer(bytearray().join(encoded), np.uint8)
-        kernels.find_types(self.slots, self.arena, data, ends, numbers)
-        return numbers
-
-    def counts(self, min_count: int) -> dict[str, int]:
-        """Return the tokens that occur at least `min_count` times, with their counts."""
-        counts = self.types[: len(self), kernels.COUNT]
-        chosen = np.flatnonzero(counts >= min_count)
-        data = self.arena[: self.used_bytes].tobytes()
-
-        starts = self.types[chosen, kernels.START].tolist()
-        stops = self.types[chosen + 1, kernels.START].tolist()
-        tokens = (data[start:stop].decode() for start, stop in zip(starts, stops, strict=True))
-        return dict(zip(tokens, counts[chosen].tolist(), strict=True))
+_MAP_IDS = 1 << 18  # per call of `map_ids`
+_MIN_TABLE_BYTES = 1 << 22  # A smaller table would be full after one piece of text.
+_WORKER_BYTES = 1 << 24  # of a worker and its pieces of text; with less memory there are fewer workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +54,7 @@ class Segment:
     """Location of the ids of one piece."""
 
     worker: int  # number of the worker whose scratch file contains the ids
+    table: int  # number of the table of that worker to which the ids belong
     start: int  # position in that file
     stop: int
     breaks: int  # number of breaks among the ids
@@ -149,10 +75,13 @@ def _initial_carry() -> Carry:
 class EncodeWorker:
     """A table of types and a scratch file, which the kernels fill from pieces of text."""
 
-    def __init__(self, number: int, path: Path) -> None:
+    def __init__(self, number: int, scratch: Path, max_table_bytes: int) -> None:
         self.number = number
         self.types = TypeTable()
-        self.ids = ArrayAppender(path, np.uint32)
+        self.tables: list[TypeFiles] = []  # tables that were full
+        self.ids = ArrayAppender(scratch / f"ids-{number}.npy", np.uint32)
+        self._scratch = scratch
+        self._max_table_bytes = max_table_bytes
         self._out = np.empty(0, np.uint32)
 
     def encode(self, piece: TextPiece, carry: Carry, rules: TokenizerRules) -> Segment:
@@ -168,14 +97,22 @@ class EncodeWorker:
             types = self.types
             kernels.end_text(types.slots, types.arena, types.types, types.state, self._out)
 
-        return self._append_ids(piece)
+        segment = self._append_ids(piece)
+        if self.types.memory_bytes > self._max_table_bytes:
+            self.save_types()
+        return segment
+
+    def save_types(self) -> None:
+        """Write the table to scratch files and continue with an empty one."""
+        self.tables.append(TypeFiles(self.types, self._scratch, f"{self.number}-{len(self.tables)}"))
+        self.types = TypeTable()
 
     def _restore(self, carry: Carry, rules: TokenizerRules) -> None:
         """Set the state of the kernel to that at the end of the previous piece."""
         self._reserve()
 
         # The bytes of the current token are after the used part of the arena.
-        used = self.types.used_bytes
+        used = self.types.arena_bytes
         self.types.arena[used : used + len(carry.token)] = carry.token
 
         state = self.types.state
@@ -210,7 +147,7 @@ class EncodeWorker:
 
     def _append_ids(self, piece: TextPiece) -> Segment:
         state = self.types.state
-        used = self.types.used_bytes
+        used = self.types.arena_bytes
         written = self._out[: state[kernels.OUT]]
 
         start = self.ids.length
@@ -218,6 +155,7 @@ class EncodeWorker:
 
         return Segment(
             worker=self.number,
+            table=len(self.tables),
             start=start,
             stop=self.ids.length,
             breaks=int(state[kernels.BREAKS]),
@@ -234,18 +172,22 @@ def encode_streams(
     *,
     scratch: Path,
     threads: int,
+    memory_bytes: int,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
 ) -> EncodedCorpus:
     """Tokenize streams once, as `swivel.corpus.encode_corpus` does with texts; units end with their stream."""
     rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
+    threads = min(threads, max(1, memory_bytes // _WORKER_BYTES))
     sizes = [stream.size for stream in streams if stream.size is not None]
     total = sum(sizes) if len(sizes) == len(streams) else None
 
     segments = []
     with contextlib.ExitStack() as stack:
         task = stack.enter_context(track(progress, "reading", total, "bytes"))
-        workers = [EncodeWorker(number, scratch / f"ids-{number}.npy") for number in range(threads)]
+        # A table may become twice as large within one piece.
+        max_table_bytes = max(memory_bytes // 2 // threads, _MIN_TABLE_BYTES)
+        workers = [EncodeWorker(number, scratch, max_table_bytes) for number in range(threads)]
         for worker in workers:
             stack.callback(worker.ids.close)
 
@@ -255,7 +197,11 @@ def encode_streams(
             segments.append(segment)
             task.advance(segment.cost)
 
-    return EncodedCorpus(workers, segments)
+        for worker in workers:
+            worker.save_types()
+
+    release_freed_memory()
+    return EncodedCorpus(workers, segments, memory_bytes)
 
 
 def _submit_pieces(
@@ -295,19 +241,16 @@ def _submit_pieces(
 
 
 class EncodedCorpus:
-    """A corpus as type numbers in scratch files, with a table of its types and their counts."""
+    """A corpus as type numbers, and the tables of its types with their counts, all in scratch files."""
 
-    def __init__(self, workers: list[EncodeWorker], segments: list[Segment]) -> None:
+    def __init__(self, workers: list[EncodeWorker], segments: list[Segment], memory_bytes: int) -> None:
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(worker.ids.path) for worker in workers]
+        self._tables = [worker.tables for worker in workers]
 
-        # Merge all tables into the first one. _numbers[w][n] is the merged number of type n of worker w.
-        self.types = workers[0].types
-        self._numbers = [np.arange(len(self.types), dtype=np.uint32)]
-        for worker in workers[1:]:
-            self._numbers.append(self.types.merge(worker.types.pack()))
-
-        self.token_count = int(self.types.pack().types[:-1, kernels.COUNT].sum())
+        tables = [table for worker in workers for table in worker.tables]
+        self.types = TypeCounts(tables, memory_bytes)
+        self.token_count = sum(table.token_count for table in tables)
         self.unit_count = self._count_units()  # units with at least one token
 
     def _count_units(self) -> int:
@@ -324,7 +267,7 @@ class EncodedCorpus:
 
     def counts(self, min_count: int = 1) -> dict[str, int]:
         """Return the tokens that occur at least `min_count` times with their counts, in no particular order."""
-        return self.types.counts(min_count)
+        return self.types.most_frequent(min_count)
 
     def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> NDArray[np.uint32]:
         """Write the corpus in order as vocabulary ids, and return them as a memory map.
@@ -332,18 +275,7 @@ class EncodedCorpus:
         BREAK separates units; it is never repeated and not at either end. Tokens that are not in the vocabulary become
         GAP with `keep_gaps`; otherwise they are left out.
         """
-        # Vocabulary ids by the type numbers of the merged table, then by those of each worker.
-        merged_ids = np.full(len(self.types), GAP if keep_gaps else BREAK)
-        types = self.types.find(vocabulary.tokens)  # type of each vocabulary id, -1 if it does not occur
-        merged_ids[types[types >= 0]] = np.flatnonzero(types >= 0)
-        worker_ids = [merged_ids[numbers] for numbers in self._numbers]
-
-        parts = []
-        for segment in self._segments:
-            for start in range(segment.start, segment.stop, _MAP_IDS):
-                stop = min(start + _MAP_IDS, segment.stop)
-                parts.append((worker_ids[segment.worker], self._ids[segment.worker][start:stop]))
-
+        parts = self._list_parts(vocabulary, GAP if keep_gaps else BREAK)
         file = ArrayAppender(path, np.uint32)
         is_broken = False  # whether a break is due before the next id
         with contextlib.closing(file), ThreadPoolExecutor(threads) as pool:
@@ -358,10 +290,26 @@ class EncodedCorpus:
                 else:
                     is_broken |= closes
 
+        release_freed_memory()
         return open_array(path)
 
+    def _list_parts(self, vocabulary: Vocabulary, absent: np.uint32) -> Iterator[tuple[Ids, Ids]]:
+        """Yield the vocabulary ids by type number, and some type numbers, for all parts of the corpus in order."""
+        words = TypeTable.from_tokens(vocabulary.tokens)  # The number of a word is its id.
+        current: dict[int, tuple[int, Ids]] = {}  # the last table that was used of each worker, and its ids
 
-def _map_part(numbers: NDArray[np.uint32], ids: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], bool, bool]:
+        for segment in self._segments:
+            table, ids = current.get(segment.worker, (-1, None))
+            if ids is None or table != segment.table:
+                numbers = words.find(self._tables[segment.worker][segment.table].open())
+                ids = np.where(numbers < 0, absent, numbers).astype(np.uint32)
+                current[segment.worker] = (segment.table, ids)
+
+            for start in range(segment.start, segment.stop, _MAP_IDS):
+                yield ids, self._ids[segment.worker][start : min(start + _MAP_IDS, segment.stop)]
+
+
+def _map_part(numbers: Ids, ids: Ids) -> tuple[Ids, bool, bool]:
     """Return the vocabulary ids of a part, and whether a break is due before and after them."""
     out = np.empty(len(ids), np.uint32)
     size, opens, closes = kernels.map_ids(ids, numbers, out)

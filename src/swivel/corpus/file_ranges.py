@@ -66,13 +66,15 @@ def group_ranges(ranges: Iterable[FileRange], group_bytes: int) -> list[tuple[Fi
     return [tuple(group) for group in groups]
 
 
-def encode_ranges(ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path) -> EncodedCorpus:
+def encode_ranges(
+    ranges: tuple[FileRange, ...], config: CorpusConfig, *, scratch: Path, memory_bytes: int = 1 << 30
+) -> EncodedCorpus:
     """Tokenize ranges with one thread; raise CorpusError with the line of the file if one cannot be read."""
     from swivel.corpus.encode import encode_streams
 
     def encode(parts: tuple[FileRange, ...]) -> EncodedCorpus:
         streams = [open_range(part, config) for part in parts]
-        return encode_streams(streams, config, scratch=scratch, threads=1)
+        return encode_streams(streams, config, scratch=scratch, threads=1, memory_bytes=memory_bytes)
 
     try:
         return encode(ranges)

@@ -6,10 +6,12 @@ Remote files are read with fsspec.
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,8 +19,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
+from swivel.corpus.digests import FileDigest, digest_files, full_path
 from swivel.errors import CorpusError, clear_errors
+from swivel.runtime.progress import SILENT, Progress
+from swivel.runtime.resources import count_cores
 from swivel.storage import fingerprint
+from swivel.storage.overlap import identify, is_own_file, is_own_folder
+from swivel.storage.result_folder import PIPE, STANDARD_INPUT, TEXT_IN_MEMORY
 
 STDIN = Path("-")
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -78,62 +85,172 @@ TextFile: TypeAlias = "Path | RemoteFile"
 Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterable[Iterable[str]]"
 
 
-def list_files(texts: str | TextFile | Iterable[TextFile]) -> list[TextFile]:
-    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none."""
-    if isinstance(texts, (str, *FILE_TYPES)):
-        return _expand(texts)
-    return [file for path in texts for file in _expand(path)]
+def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
+    """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged.
+
+    Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet.
+    """
+    if isinstance(texts, Iterator):
+        return _skip_output(texts, out)
+    files = _files_of(texts, out)
+    return texts if files is None else files
 
 
-def list_paths(texts: str | Path) -> list[Path]:
-    """Return the files of a path, a folder or a glob, as `list_files` does, but raise CorpusError for a URL."""
-    files = list_files(texts)
+def _skip_output(items: Iterator[Any], out: str | Path | None) -> Iterator[Any]:
+    """Yield items, except paths in the output folder or in other results of Swivel, as from `Path.rglob`."""
+    output = _OutputFilter(None if out is None else Path(out))
+    for item in items:
+        if not isinstance(item, Path) or not output.covers(item):
+            yield item
+
+
+def check_items(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
+    """Yield the items; raise CorpusError for the first one of another type."""
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, kind):
+            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
+        yield item
+
+
+def list_files(
+    texts: str | TextFile | Iterable[str | TextFile], *, outside: str | Path | None = None
+) -> list[TextFile]:
+    """Return the files of paths, folders (sorted, without hidden files), globs and URLs; raise CorpusError if none.
+
+    Links to folders are followed, and each folder is read once. Folders and globs do not include the folder `outside`,
+    which is the output, nor the results of other commands. A pipe, socket or device is read only if it is named itself.
+    """
+    paths = [texts] if isinstance(texts, (str, *FILE_TYPES)) else list(texts)
+    out = None if outside is None else Path(outside)
+
+    files = [file for path in paths for file in _expand(path, out)]
+    if paths and not files:
+        raise CorpusError(f"{_shorten(paths[0])}: no files; folders that Swivel writes are not read")
+    return files
+
+
+def list_paths(texts: str | Path | Iterable[str | Path], *, outside: str | Path | None = None) -> list[Path]:
+    """Return the files of paths, folders and globs, as `list_files` does, but raise CorpusError for a URL."""
+    files = list_files(texts, outside=outside)
     paths = [file for file in files if isinstance(file, Path)]
     if len(paths) < len(files):
-        raise CorpusError(f"{texts}: only local files are supported here; download the remote files first")
+        remote = next(file for file in files if not isinstance(file, Path))
+        raise CorpusError(f"{remote}: only local files are supported here; download the remote files first")
     return paths
 
 
-def _expand(path: str | TextFile) -> list[TextFile]:
+def _expand(path: str | TextFile, out: Path | None) -> list[TextFile]:
     """Return the files of one path, folder, glob or URL."""
     if isinstance(path, RemoteFile):
         return [path]
     if str(path) == "-":
         return [STDIN]
     if isinstance(path, str) and is_url(path):
-        return [file for match in list_url(path) for file in _expand(match)]
+        return [file for match in list_url(path) for file in _expand(match, out)]
 
     try:
         if Path(path).is_dir():
-            return _list_folder(Path(path))
+            return _list_folder(Path(path), out)
         if Path(path).exists():
             return [Path(path)]
         is_glob = glob.has_magic(str(path))
+    except PermissionError as error:
+        raise CorpusError(f"{path}: {error.strerror}") from error
     except (OSError, ValueError):  # Too long, or contains NUL: a text and not a path.
         is_glob = False
 
     if is_glob:
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns too)
-        if not matches:
-            raise CorpusError(f"{path}: no file matches")
-        return [file for match in matches for file in _expand(match)]
+        return _list_matches(str(path), out)
 
-    shown = str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
-    raise CorpusError(f"{shown!a}: no such file or folder (pass texts as a list of strings)")
+    raise CorpusError(f"{_shorten(path)!a}: no such file or folder (pass texts as a list of strings)")
 
 
-def _list_folder(folder: Path) -> list[TextFile]:
-    def raise_error(error: OSError) -> None:
-        raise CorpusError(f"{error.filename}: {error.strerror}") from error
+def _shorten(path: object) -> str:
+    return str(path) if len(str(path)) <= 100 else str(path)[:97] + "..."
 
-    files = []
-    for root, folders, names in os.walk(folder, onerror=raise_error):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files += [Path(root, name) for name in names if not name.startswith(".")]
 
-    if not files:
+def _list_folder(folder: Path, out: Path | None) -> list[TextFile]:
+    """Return the files of a folder; raise CorpusError if it has neither files nor results of Swivel."""
+    own: list[Path] = []
+    files = sorted(_walk(folder, {None if out is None else identify(out)}, own))
+    if not files and not own:
         raise CorpusError(f"{folder}: the folder has no files")
-    return [*sorted(files)]
+    return [*files]
+
+
+def _walk(folder: Path, seen: set[tuple[int, int] | None], own: list[Path]) -> Iterator[Path]:
+    """Yield the files of a folder and of the folders in it; add what Swivel wrote to `own` instead.
+
+    Folders that were seen before are left out. They are the output, or have several names because of links.
+    """
+    identity = identify(folder)
+    if identity in seen or is_own_folder(folder):
+        own.append(folder)
+        return
+    seen.add(identity)
+
+    with clear_errors(folder, CorpusError), os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            yield from _walk(path, seen, own)
+        elif is_own_file(path):
+            own.append(path)
+        else:
+            yield _regular(path)
+
+
+def _list_matches(pattern: str, out: Path | None) -> list[TextFile]:
+    """Return the files that match a glob, and those of the folders that do, each once."""
+    matches: dict[str, Path] = {}  # by real path, because a loop of links gives a file many names
+    for match in map(Path, glob.glob(pattern, recursive=True)):  # noqa: PTH207 (absolute patterns too)
+        real = os.path.realpath(match)
+        matches[real] = min(match, matches.get(real, match), key=lambda path: (len(path.parts), path))
+    if not matches:
+        raise CorpusError(f"{pattern}: no file matches")
+
+    fixed = itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)
+    output = _OutputFilter(out, len(list(fixed)))
+    files: dict[str, TextFile] = {}  # by real path, because a folder and the files in it can match
+
+    for match in sorted(matches.values()):
+        if output.covers(match):
+            continue
+        for file in _list_folder(match, out) if match.is_dir() else [_regular(match)]:
+            files.setdefault(os.path.realpath(str(file)), file)
+    return [*files.values()]
+
+
+class _OutputFilter:
+    """Tells whether a path is, or is inside of, the output folder or another result of Swivel."""
+
+    def __init__(self, out: Path | None, top: int = 0) -> None:
+        self._output = None if out is None else identify(out)
+        self._top = top  # number of parts of the path of the folder above which no folder is examined
+        self._known: dict[Path, bool] = {}
+
+    def covers(self, path: Path) -> bool:
+        """Return whether a file or folder is part of a result."""
+        if not path.is_dir():
+            return is_own_file(path) or self.covers(path.parent)
+
+        if path not in self._known:
+            is_top = len(path.parts) <= self._top or path == path.parent
+            is_own = identify(path) in (self._output, None) or is_own_folder(path)
+            self._known[path] = is_own or (not is_top and self.covers(path.parent))
+        return self._known[path]
+
+
+def _regular(path: Path) -> Path:
+    """Return the path of a file; raise CorpusError if reading it could wait for ever."""
+    with clear_errors(path, CorpusError):
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise CorpusError(f"{path}: {kind}, which is read only if it is named itself; remove it from the folder")
+    return path
 
 
 def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
@@ -150,29 +267,62 @@ def _name_files(files: Iterable[TextFile]) -> Iterator[str]:
         yield name
 
 
-def fingerprint_sources(texts: Texts, config: CorpusConfig) -> dict[str, str]:
-    """Return a digest of each source's size, modification time and configuration, by file name.
+def fingerprint_sources(
+    texts: Texts, config: CorpusConfig, digests: Mapping[str, FileDigest] | None = None
+) -> dict[str, str]:
+    """Return a fingerprint of each source's content and configuration, by file name.
 
-    The location of a file is not included, so that a project may be moved. Iterables and standard input have no digest;
-    a fixed text replaces it.
+    The location of a file is not included, so that a project may be moved. Iterables and pipes have no fingerprint; a
+    fixed text replaces it. `digests` are those of `digest_sources`, which computes them by default.
     """
-    if not isinstance(texts, (str, *FILE_TYPES)):
-        is_list = isinstance(texts, Collection) and len(texts) > 0
-        if not is_list or not all(isinstance(item, FILE_TYPES) for item in texts):
-            return {"iterable": "iterable"}
+    files = _files_of(texts)
+    if files is None:
+        return {"iterable": TEXT_IN_MEMORY}
 
-    files = list_files(texts)  # type: ignore[arg-type]
-    return {name: _fingerprint_file(file, config) for name, file in zip(_name_files(files), files, strict=True)}
+    known = digest_sources(files) if digests is None else digests
+    return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}
 
 
-def _fingerprint_file(file: TextFile, config: CorpusConfig) -> str:
+def digest_sources(
+    texts: Texts, *, known: Path | None = None, threads: int | None = None, progress: Progress = SILENT
+) -> dict[str, FileDigest]:
+    """Return the digests of all local files of texts, by full path.
+
+    A file that has not changed since the folder `known` was written from it is not read again.
+    """
+    files = [file for file in local_files(texts) if not is_pipe(file)]
+    return digest_files(files, known=known, threads=threads or count_cores(), progress=progress)
+
+
+def local_files(texts: Texts) -> list[Path]:
+    """Return the paths of the files on this machine among texts; none for texts in memory."""
+    return [file for file in _files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
+
+
+def _files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
+    """Return the files of paths that are not in the folder `out`; None for texts in memory."""
+    if isinstance(texts, (str, *FILE_TYPES)):
+        return list_files(texts, outside=out)
+
+    # The type of the first item determines the type of all items.
+    if not isinstance(texts, Collection) or not isinstance(next(iter(texts), None), FILE_TYPES):
+        return None
+    return list_files(check_items(texts, FILE_TYPES, "a path"), outside=out)
+
+
+def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:
     if isinstance(file, RemoteFile):
         return fingerprint([file.size(), file.version(), fingerprint(config)])
     if file == STDIN:
-        return "standard input"
-    with clear_errors(file, CorpusError):
-        status = file.stat()
-    return fingerprint([status.st_size, status.st_mtime_ns, fingerprint(config)])
+        return STANDARD_INPUT
+    if is_pipe(file):
+        return PIPE
+    return fingerprint([digests[full_path(file)].digest, fingerprint(config)])
+
+
+def is_pipe(file: TextFile) -> bool:
+    """Return whether a file can be read only once: standard input, a pipe, a socket or a device."""
+    return file == STDIN or (isinstance(file, Path) and file.exists() and not file.is_file() and not file.is_dir())
 
 
 def size_of(file: TextFile) -> int | None:

@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import FILE_TYPES, STDIN, TextFile, Texts, list_files, open_file, size_of
+from swivel.corpus.sources import FILE_TYPES, STDIN, TextFile, Texts, check_items, list_files, open_file, size_of
 from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
 
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core
-_ZSTD_BYTES = 1 << 13  # Read few bytes at a time, because they may decompress to a thousand times as many.
+_ZSTD_BYTES = 1 << 8  # decompressed at a time: 4 bytes can become 128 KiB, so that these become 8 MiB at most
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
 _SEPARATOR = "swivel.separator"
 _OPENERS: dict[str, tuple[str, Callable[[IO[bytes]], Any]]] = {
@@ -76,7 +76,7 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
     items = itertools.chain(first, items)
 
     if first and isinstance(first[0], FILE_TYPES):
-        files = list_files(_checked(items, FILE_TYPES, "a path"))
+        files = list_files(check_items(items, FILE_TYPES, "a path"))
         return [file_stream(file, codec, config) for file in files]
     if first and not isinstance(first[0], str):
         return [Stream("iterable", lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
@@ -161,9 +161,8 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
     is_open = False  # whether the last frame is incomplete
     cost = 0
 
-    for block in iter(lambda: raw.read(_ZSTD_BYTES), b""):
-        cost += len(block)
-        rest = block
+    for rest in _read_pieces(raw, _ZSTD_BYTES):
+        cost += len(rest)
 
         while rest:
             try:
@@ -183,6 +182,13 @@ def _read_zstd(raw: IO[bytes], name: str) -> Iterator[TextBlock]:
 
     if is_open:
         raise CorpusError(f"{name}: not a zstd file, or damaged (it is truncated)")
+
+
+def _read_pieces(raw: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of a small size, from larger blocks."""
+    for block in iter(lambda: raw.read(1 << 16), b""):
+        for start in range(0, len(block), size):
+            yield block[start : start + size]
 
 
 def drop_bom(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
@@ -290,16 +296,8 @@ def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
         yield TextBlock(b"".join(held), size)
 
 
-def _checked(items: Iterable[Any], kind: type | tuple[type, ...], words: str) -> Iterator[Any]:
-    """Yield the items; raise CorpusError for the first one of another type."""
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, kind):
-            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
-        yield item
-
-
 def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
-    for text in _checked(items, str, "a string"):
+    for text in check_items(items, str, "a string"):
         for start in range(0, len(text), BLOCK_BYTES):
             yield text[start : start + BLOCK_BYTES].encode("utf-8", "surrogatepass")
         yield b"\xff"

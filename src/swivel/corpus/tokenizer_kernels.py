@@ -6,11 +6,11 @@ that are cut at any code point.
 
 A type is a distinct token. A table of types consists of three arrays:
 
-- `slots`, a hash table with open addressing, of two uint64 per slot. The first contains the upper half of the hash and
-  the number of the type plus one (0: empty slot), the second the start (40 bits) and length (24 bits) of the type in
-  the arena. A lookup therefore has about two cache misses: one for the slot and one for the bytes.
+- `slots`, a hash table with open addressing, of one uint64 per slot: the upper half of the hash and the number of the
+  type plus one (0: empty slot).
 - `arena`, the bytes of all types, one after the other. The bytes of the current token follow them.
-- `types`, two int64 per type: the start in the arena and the count. Row n + 1 contains the end of type n.
+- `types`, two int64 per type: the start in the arena and the count. Row n + 1 contains the end of type n. A lookup has
+  about three cache misses: one for the slot, one for the row, which is needed for the count anyway, one for the bytes.
 
 Reference counting is off (`_nrt`), and arrays are passed one by one and not in a structure: reference counting would
 take four times as long as the tokenization itself, and longer with more threads.
@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus import character_classes as c
 from swivel.corpus.vocabulary import BREAK
+from swivel.runtime.kernels import njit_cached
 
 # Indices into `state`.
 # State of the text: bytes, hash and characters of the current token; a connector (apostrophe, hyphen or joiner) that
@@ -40,11 +40,9 @@ TEXT_STATE = slice(0, 7)  # the part of `state` that moves with a text from one 
 STATE_SIZE = 15
 START, COUNT = range(2)  # columns of `types`
 
-# Bit masks of a slot: type number and hash in its first half, length of the type in its second half.
+# Bit masks of a slot: type number and hash.
 NUMBER = np.uint64(0xFFFFFFFF)
 NOT_NUMBER = np.uint64(0xFFFFFFFF00000000)
-LENGTH_BITS = np.uint64(24)
-LENGTH_MASK = np.uint64(0xFFFFFF)
 
 # FNV-1a with 64 bits: the offset basis 0xCBF29CE484222325 as a signed number, and the prime.
 HASH_OF_NOTHING = -0x340D631B7BDDDCDB
@@ -71,9 +69,9 @@ FULL_STOP = 0x2E
 TOKEN_MARK = 0xFE
 TEXT_MARK = 0xFF
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "_nrt": False}
-_compile = numba.njit(**_OPTIONS)
-_inline = numba.njit(forceinline=True, **_OPTIONS)  # A call copies every field of its arrays.
+_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
+_compile = njit_cached(**_OPTIONS)
+_inline = njit_cached(forceinline=True, **_OPTIONS)  # A call copies every field of its arrays.
 
 
 @_compile
@@ -86,12 +84,12 @@ def hash_bytes(data: Bytes, start: int, stop: int) -> Any:
 
 
 @_inline
-def _is_type(arena: Bytes, location: Any, data: Bytes, start: int, length: int) -> bool:
-    """Return whether the bytes at a location of the arena (second half of a slot) equal those of `data`."""
-    if np.int64(location & LENGTH_MASK) != length:
+def _is_type(arena: Bytes, types: Ints, number: Any, data: Bytes, start: int, length: int) -> bool:
+    """Return whether the bytes of a type equal those of `data`."""
+    first = types[number, START]
+    if types[number + 1, START] - first != length:
         return False
 
-    first = np.int64(location >> LENGTH_BITS)
     for offset in range(length):  # noqa: SIM110 (compiled)
         if arena[first + offset] != data[start + offset]:
             return False
@@ -99,7 +97,9 @@ def _is_type(arena: Bytes, location: Any, data: Bytes, start: int, length: int) 
 
 
 @_inline
-def find_slot(slots: Keys, arena: Bytes, data: Bytes, start: int, length: int, hashed: int) -> tuple[Any, Any]:
+def find_slot(
+    slots: Keys, arena: Bytes, types: Ints, data: Bytes, start: int, length: int, hashed: int
+) -> tuple[Any, Any]:
     """Return the slot and the entry of a type; if it is new, its empty slot and an entry with number 0."""
     # The low bits of FNV depend on low bits only, and they select the slot: mix in the upper bits (as in SplitMix64).
     value = np.uint64(hashed)
@@ -112,11 +112,13 @@ def find_slot(slots: Keys, arena: Bytes, data: Bytes, start: int, length: int, h
 
     # Linear probing. The table is at most half full, so there is always an empty slot.
     while True:
-        entry = slots[slot, 0]
+        entry = slots[slot]
         if entry == np.uint64(0):
             return slot, upper
-        if entry & NOT_NUMBER == upper and _is_type(arena, slots[slot, 1], data, start, length):
-            return slot, entry
+        if entry & NOT_NUMBER == upper:
+            number = np.int64(entry & NUMBER) - 1
+            if _is_type(arena, types, number, data, start, length):
+                return slot, entry
         slot = (slot + np.uint64(1)) & mask
 
 
@@ -127,15 +129,14 @@ def add_tail(slots: Keys, arena: Bytes, types: Ints, state: Ints, length: int, h
     If the token is a new type, its bytes become part of the arena.
     """
     tail = state[USED]
-    slot, entry = find_slot(slots, arena, arena, tail, length, hashed)
+    slot, entry = find_slot(slots, arena, types, arena, tail, length, hashed)
     number = np.int64(entry & NUMBER)  # plus one; 0 for a new type
 
     if number == 0:
         state[TYPES] += 1
         state[USED] = tail + length
         number = state[TYPES]
-        slots[slot, 0] = entry | np.uint64(number)
-        slots[slot, 1] = (np.uint64(tail) << LENGTH_BITS) | np.uint64(length)
+        slots[slot] = entry | np.uint64(number)
         types[number, START] = tail + length  # the end of this type is the start of the next one
 
     types[number - 1, COUNT] += count
@@ -148,43 +149,53 @@ def fill_slots(slots: Keys, arena: Bytes, types: Ints, size: int) -> None:
     for number in range(size):
         start = types[number, START]
         stop = types[number + 1, START]
-        slot, upper = find_slot(slots, arena, arena, start, stop - start, hash_bytes(arena, start, stop))
-        slots[slot, 0] = upper | np.uint64(number + 1)
-        slots[slot, 1] = (np.uint64(start) << LENGTH_BITS) | np.uint64(stop - start)
+        slot, upper = find_slot(slots, arena, types, arena, start, stop - start, hash_bytes(arena, start, stop))
+        slots[slot] = upper | np.uint64(number + 1)
+
+
+@_inline
+def _is_in_part(hashed: int, part: int, parts: int) -> bool:
+    """Return whether a type belongs to one of several parts, of about equal size, of all possible types."""
+    found = ((np.uint64(hashed) * np.uint64(HASH_FACTOR)) >> np.uint64(32)) % np.uint64(parts)
+    return bool(found == np.uint64(part))
 
 
 @_compile
 def merge_types(
-    from_arena: Bytes, from_types: Ints, slots: Keys, arena: Bytes, types: Ints, state: Ints, numbers: Ids
+    from_arena: Bytes,
+    from_types: Ints,
+    first: int,
+    last: int,
+    part: int,
+    parts: int,
+    slots: Keys,
+    arena: Bytes,
+    types: Ints,
+    state: Ints,
 ) -> None:
-    """Add the types and counts of one table to another, which has enough space.
-
-    `numbers` is filled with the number of each type in the other table.
-    """
-    for number in range(numbers.size):
+    """Add types and counts of one table to another, which has enough space: those from `first` to `last` in a part."""
+    for number in range(first, last):
         start = from_types[number, START]
         stop = from_types[number + 1, START]
+        hashed = hash_bytes(from_arena, start, stop)
+        if not _is_in_part(hashed, part, parts):
+            continue
 
         tail = state[USED]
         for offset in range(stop - start):
             arena[tail + offset] = from_arena[start + offset]
-
-        hashed = hash_bytes(from_arena, start, stop)
-        numbers[number] = add_tail(slots, arena, types, state, stop - start, hashed, from_types[number, COUNT])
+        add_tail(slots, arena, types, state, stop - start, hashed, from_types[number, COUNT])
 
 
 @_compile
-def find_types(slots: Keys, arena: Bytes, data: Bytes, ends: Ints, numbers: Ints) -> None:
-    """Fill `numbers` with the type number of each token of `data`; -1 if the token is not in the table.
-
-    Token n ends at byte ends[n] and starts where the previous token ends.
-    """
-    start = 0
-    for token in range(ends.size):
-        hashed = hash_bytes(data, start, ends[token])
-        _, entry = find_slot(slots, arena, data, start, ends[token] - start, hashed)
-        numbers[token] = np.int64(entry & NUMBER) - 1
-        start = ends[token]
+def find_types(slots: Keys, arena: Bytes, types: Ints, from_arena: Bytes, from_types: Ints, numbers: Ints) -> None:
+    """Fill `numbers` with the number in one table of each type of another table; -1 if it is not there."""
+    for number in range(numbers.size):
+        start = from_types[number, START]
+        stop = from_types[number + 1, START]
+        hashed = hash_bytes(from_arena, start, stop)
+        _, entry = find_slot(slots, arena, types, from_arena, start, stop - start, hashed)
+        numbers[number] = np.int64(entry & NUMBER) - 1
 
 
 @_compile

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
 from swivel.errors import UnknownToken, VocabularyError
+from swivel.runtime.numbers import is_integer
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
@@ -112,9 +114,10 @@ class Vocabulary(Sequence[str]):
     def __repr__(self) -> str:
         return f"<Vocabulary of {len(self):,} tokens>"
 
-    def to_lines(self) -> list[str]:
-        """Return one line per token: the escaped token, a tab and its count."""
-        return [f"{escape(token)}\t{count}" for token, count in zip(self.tokens, self.counts.tolist(), strict=True)]
+    def to_lines(self) -> Iterator[str]:
+        """Yield one line per token: the escaped token, a tab and its count."""
+        for token, count in zip(self.tokens, self.counts, strict=True):
+            yield f"{escape(token)}\t{count}"
 
     @classmethod
     def from_lines(cls, lines: Iterable[str]) -> Vocabulary:
@@ -124,7 +127,7 @@ class Vocabulary(Sequence[str]):
 
         for number, line in enumerate(lines, 1):
             token, tab, count = line.rpartition("\t")
-            if not (tab and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS and int(count) <= _MAX_COUNT):
+            if not (tab and is_integer(count) and len(count) <= _MAX_COUNT_DIGITS and int(count) <= _MAX_COUNT):
                 raise VocabularyError(f"vocabulary, line {number}: expected a token, a tab and a count, got {line!r}")
             tokens.append(unescape(token))
             counts.append(int(count))
@@ -220,26 +223,33 @@ def from_list(tokens: Iterable[str], counts: Mapping[str, int]) -> Vocabulary:
     return Vocabulary([listed[n] for n in order], [counts.get(listed[n], 0) for n in order])
 
 
+class TokenCounts(Protocol):
+    """Counts of the tokens of a text."""
+
+    def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
+        """Return at least the `limit` (0: all) most frequent tokens that occur `min_count` times."""
+
+    def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
+        """Return the counts of those of the tokens that occur."""
+
+
 def choose_vocabulary(
-    counts: Callable[[int], Mapping[str, int]],
-    config: VocabularyConfig,
-    listed: Iterable[str] | None,
-    *,
-    lowercase: bool,
+    counts: TokenCounts, config: VocabularyConfig, listed: Iterable[str] | None, *, lowercase: bool
 ) -> Vocabulary:
     """Return the vocabulary of a text: the tokens of `listed`, or if it is None those that `config` selects.
 
-    `counts(n)` returns the tokens that occur at least n times, with their counts; `lowercase` is for error messages.
-    Raises VocabularyError if the vocabulary is empty, or no listed token occurs in the text.
+    `lowercase` is for error messages. Raises VocabularyError if the vocabulary is empty, or no listed token occurs in
+    the text.
     """
     if listed is None:
-        return choose_tokens(counts(config.min_count) or counts(1), config)
+        chosen = counts.most_frequent(config.min_count, config.max_size or 0)
+        return choose_tokens(chosen or counts.most_frequent(limit=1), config)
 
-    seen = counts(1)
-    if not seen:
+    if not counts.most_frequent(limit=1):
         raise VocabularyError("the text has no tokens")
 
-    vocabulary = from_list(listed, seen)
+    tokens = list(listed)
+    vocabulary = from_list(tokens, counts.of_tokens(tokens))
     if vocabulary.counts[0] == 0:
         hint = "; the text is converted to lower case, so the list must be in lower case, too" if lowercase else ""
         raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{hint}")

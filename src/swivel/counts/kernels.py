@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from swivel.runtime.kernels import njit_cached
 
 SATURATED = np.uint32(0xFFFFFFFF)
 GROUP = 16  # columns per byte of `touched`
 
-_jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+_jit = njit_cached(nogil=True, boundscheck=False, error_model="numpy")
 
 
 class LayoutShape(NamedTuple):

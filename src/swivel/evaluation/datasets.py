@@ -18,6 +18,7 @@ from typing import NoReturn
 from swivel.errors import ConfigError, EvaluationError, clear_errors
 from swivel.evaluation.config import HALVES
 from swivel.evaluation.download import PAPER_ORDER, name_set, published_sections
+from swivel.runtime.numbers import parse_float
 
 SUFFIXES = (".tsv", ".txt")
 EXPECTED = (
@@ -242,7 +243,7 @@ def _parse_similarity(name: str, lines: Sequence[_Line], spell: _Spell) -> Simil
     for line in lines:
         first, second, text = line.take(3, "word1 word2 score")
         try:
-            score = float(text)
+            score = parse_float(text)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):

@@ -7,14 +7,16 @@ folder than the user's cache.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from swivel.errors import EvaluationError, missing_extra
+from swivel.errors import EvaluationError, StorageError, missing_extra
 from swivel.runtime.progress import SILENT, Progress
+from swivel.storage import scratch_folder, write_file
 
 if TYPE_CHECKING:
     from pooch import Pooch
@@ -118,8 +120,14 @@ def fetch_sets(
     except ImportError as error:
         raise missing_extra("the paper's test sets", "pooch", "evaluate") from error
 
+    folder = Path(pooch.os_cache("swivel")) / "evaluation"
+    if not folder.is_absolute() and FOLDER_VARIABLE not in os.environ:
+        raise EvaluationError(
+            f"no home folder for the paper's test sets: pass a folder of sets, or set {FOLDER_VARIABLE}"
+        )
+
     cache = pooch.create(
-        path=Path(pooch.os_cache("swivel")) / "evaluation",
+        path=folder,
         base_url="",
         env=FOLDER_VARIABLE,
         registry={source.file: f"sha256:{source.sha256}" for source in sources},
@@ -142,14 +150,20 @@ def fetch_sets(
 
 
 def _download(cache: Pooch, source: SetSource, missing: Sequence[SetSource]) -> None:
+    import pooch
+
+    folder = Path(cache.abspath)
     try:
-        cache.fetch(source.file)
+        # pooch writes to a temporary file that stays if the process is killed, and that only its owner may read.
+        with scratch_folder(folder) as scratch:
+            file = pooch.retrieve(cache.get_url(source.file), cache.registry[source.file], source.file, scratch)
+            write_file(folder / source.file, Path(file).read_bytes())
     except ValueError as error:  # pooch raises it for a wrong checksum
         raise EvaluationError(
             f"{source.file}, downloaded from {cache.get_url(source.file)}, has a wrong checksum and was not kept: "
             "try again, or pass a folder of test sets"
         ) from error
-    except OSError as error:
+    except (OSError, StorageError) as error:
         raise EvaluationError(
             f"the paper's test sets are not in the cache and cannot be downloaded ({_reason(error)}): pass a folder of "
             f"test sets, or copy {', '.join(other.file for other in missing)} from "
@@ -157,8 +171,10 @@ def _download(cache: Pooch, source: SetSource, missing: Sequence[SetSource]) -> 
         ) from error
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | StorageError) -> str:
     """Return a short reason for a failed download; the message of the library is a whole paragraph."""
+    if isinstance(error, StorageError):
+        return str(error)
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"

@@ -12,6 +12,7 @@ import io
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from swivel.errors import StorageError, SwivelError
 from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
 from swivel.explorer.projection import UMAP, Clusters, Floats, Reduced, find_clusters, reduce_vectors, run_umap
-from swivel.storage import fingerprint, write_file
+from swivel.storage import fingerprint, open_array, write_file
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 1.0
@@ -38,22 +39,34 @@ class Stopped(SwivelError):
     """The server was stopped while a map was being computed."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of cached maps: `swivel/maps` in the cache directory of the user."""
-    if os.name == "nt":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def cache_folder() -> Path | None:
+    """Return the folder of cached maps, `swivel/maps` in the cache directory of the user; None if there is no home."""
+    try:
+        if os.name == "nt":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # A container may have users without a home folder.
+        return None
     return Path(base) / "swivel" / "maps"
 
 
 def compute_in_process(reduced: Reduced, stop: threading.Event) -> Floats:
     """Return the UMAP coordinates, computed in a new process, which is terminated when `stop` is set."""
+    with tempfile.TemporaryDirectory(prefix="swivel-") as spare_cache:
+        answer = _ask_process(reduced, stop, Path(spare_cache))
+
+    if isinstance(answer, str):  # an error message
+        raise SwivelError(answer)
+    return np.asarray(answer, np.float32)
+
+
+def _ask_process(reduced: Reduced, stop: threading.Event, spare_cache: Path) -> Any:
     context = multiprocessing.get_context("spawn")
     connection, process_end = context.Pipe()
-    process = context.Process(target=run_umap, args=(process_end,), daemon=True)
+    process = context.Process(target=run_umap, args=(process_end, spare_cache), daemon=True)
     process.start()
     process_end.close()
 
@@ -63,17 +76,13 @@ def compute_in_process(reduced: Reduced, stop: threading.Event) -> Floats:
         while not connection.poll(_POLL_SECONDS):
             if stop.is_set():
                 raise Stopped("the server was stopped before the map was finished")
-        answer = connection.recv()
+        return connection.recv()
     except (EOFError, ConnectionError):
         raise SwivelError("the process that computes the map ended early; check that there is enough memory") from None
     finally:
         process.terminate()
         process.join()
         connection.close()
-
-    if isinstance(answer, str):  # an error message
-        raise SwivelError(answer)
-    return np.asarray(answer, np.float32)
 
 
 class Map:
@@ -206,11 +215,14 @@ class MapMaker:
 def _read_points(file: Path, count: int) -> Floats | None:
     """Return cached coordinates, None if the file is missing, damaged or of another size."""
     try:
-        with file.open("rb") as opened:
-            points = np.asarray(np.lib.format.read_array(opened, allow_pickle=False), np.float32)
-    except (OSError, ValueError, EOFError):
+        stored = open_array(file)
+    except (StorageError, OSError):
         return None
-    return points if points.shape == (count, 2) and np.isfinite(points).all() else None
+    if stored.shape != (count, 2) or stored.dtype != np.float32:
+        return None
+
+    points = np.array(stored)
+    return points if np.isfinite(points).all() else None
 
 
 def _save_points(file: Path, points: Floats) -> None:

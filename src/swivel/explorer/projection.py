@@ -10,6 +10,7 @@ import signal
 import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,17 +122,21 @@ def compute_umap(reduced: Reduced) -> Floats:
         return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
 
 
-def run_umap(server: Connection) -> None:
+def run_umap(server: Connection, spare_cache: Path) -> None:
     """Receive vectors from the server, and send their UMAP coordinates or an error message.
 
-    This is the main function of a process with low priority.
+    This is the main function of a process with low priority. The kernels of UMAP are kept in the folder `spare_cache`
+    where there is no other place for them.
     """
+    from swivel.runtime.kernels import use_spare_cache
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which then stops this process.
     exit_with_parent()
     if hasattr(os, "nice"):
         os.nice(10)
 
     try:
+        use_spare_cache("umap", spare_cache)
         server.send(compute_umap(Reduced(server.recv())))
     except Exception as error:
         server.send(f"{type(error).__name__}: {error}")

@@ -7,7 +7,6 @@ rebinding: an attacker's name that points to this machine), and API requests fro
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,6 @@ HEADERS = {
 }
 
 
-# A name, an IPv4 address, or an IPv6 address in brackets, and optionally a port.
-_HOST_HEADER = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<ipv6>[\da-f.]*:[\da-f:.]*)\])(?::\d+)?", re.ASCII)
-
-
 def allows_host(bound: str, header: str) -> bool:
     """Return whether a Host header names the server that listens on the address `bound`.
 
@@ -45,16 +40,32 @@ def allows_host(bound: str, header: str) -> bool:
     >>> allows_host("127.0.0.1", "localhost:8707"), allows_host("127.0.0.1", "evil.example")
     (True, False)
     """
-    match = _HOST_HEADER.fullmatch(header.strip().lower())
-    if match is None:
+    name = _parse_host(header.lower())
+    if name is None:
         return False
-
-    name = match["ipv6"] or match["name"].removesuffix(".")
     if is_loopback(name):
         return True
     if is_loopback(bound):
         return False
     return name in {bound.lower(), socket.gethostname().lower()} or _is_address(name)
+
+
+def _parse_host(header: str) -> str | None:
+    """Return the name or the address of a Host header in lower case, None if the header is malformed."""
+    from starlette.datastructures import URL
+
+    try:
+        url = URL(f"//{header}")
+        name = url.hostname or ""
+        port = url.port
+    except ValueError:
+        return None
+
+    # Put together again, the two must give the header: there is no user name, no path, and nothing after a bracket.
+    address = f"[{name}]" if ":" in name else name
+    if header not in (address, f"{address}:{port}"):
+        return None
+    return name.removesuffix(".")
 
 
 def is_loopback(host: str) -> bool:

@@ -83,9 +83,11 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
     import uvicorn
 
     from swivel.explorer.app import make_app
+    from swivel.explorer.connections import TimedProtocol
 
     config = uvicorn.Config(
         make_app(exploration, host),
+        http=TimedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

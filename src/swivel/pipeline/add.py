@@ -49,7 +49,7 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
     provenance = {"config": shared_config(opened), "inputs": inputs}
 
-    with folder_or_temporary(out) as folder:
+    with folder_or_temporary(out, [matrix.path for matrix in opened]) as folder:
         if is_done(folder.path, "matrix", provenance, options):
             return open_matrix(folder.path)
 

@@ -18,7 +18,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
 from swivel.storage import fingerprint, hold_folder, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -89,7 +89,7 @@ def count(
     >>> matrix.count("a", "b")
     3.0
     """
-    from swivel.corpus import fingerprint_sources
+    from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local_files, to_facts
     from swivel.counts import open_matrix
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
@@ -101,18 +101,22 @@ def count(
     counting = TextCounting(*split_settings(recipe, chosen, CorpusConfig, VocabularyConfig, CountConfig))
 
     listed = list_tokens(vocabulary)
-    inputs = fingerprint_sources(texts, counting.corpus)
-    if listed is not None:
-        inputs["vocabulary"] = fingerprint(list(listed))
+    texts = find_texts(texts, out)
 
-    with folder_or_temporary(out) as folder:
+    with folder_or_temporary(out, local_files(texts)) as folder:
+        refuse_locked(folder.path)
+        digests = digest_sources(texts, known=folder.path, threads=options.thread_count, progress=options.progress)
+        inputs = fingerprint_sources(texts, counting.corpus, digests)
+        if listed is not None:
+            inputs["vocabulary"] = fingerprint(list(listed))
         if is_done(folder.path, "matrix", {"config": counting.to_dict(), "inputs": inputs}, options):
             return open_matrix(folder.path)
 
         with hold_folder(folder.path):
             check_libraries("counting")
             _warn_of_paths(texts, options.progress)
-            return folder.keep(_count(texts, folder.path, counting, listed, inputs, options))
+            record = {"inputs": inputs, "facts": to_facts(digests)}
+            return folder.keep(_count(texts, folder.path, counting, listed, record, options))
 
 
 def list_tokens(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -137,7 +141,7 @@ def _count(
     path: Path,
     counting: TextCounting,
     listed: tuple[str, ...] | None,
-    inputs: Mapping[str, str],
+    record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
     from swivel.corpus import encode_corpus
@@ -146,7 +150,7 @@ def _count(
     if options.ray is not None:
         from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
 
-        job = ClusterCount(texts, path, counting.to_dict(), counting.count, inputs, listed)
+        job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, **record)
         return count_on_ray(job, options)
 
     # Errors in the settings of the device are raised now, not after the text has been read.
@@ -155,20 +159,26 @@ def _count(
         parse_bytes(config.device_memory, "device_memory")
     prepare_device(config.device)
 
+    options = dataclasses.replace(options, memory=options.memory_bytes)  # Reading and counting use the same budget.
     with scratch_folder(path) as scratch:
-        if "iterable" not in inputs:
+        if "iterable" not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
         encoded = encode_corpus(
-            texts, counting.corpus, scratch=scratch, threads=options.thread_count, progress=options.progress
+            texts,
+            counting.corpus,
+            scratch=scratch,
+            threads=options.thread_count,
+            memory_bytes=options.memory_bytes,
+            progress=options.progress,
         )
 
         lowercase = counting.corpus.lowercase
-        vocabulary = choose_vocabulary(encoded.counts, counting.vocabulary, listed, lowercase=lowercase)
+        vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
         options.progress.message(
             f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {counting.corpus.unit}s; "
             f"vocabulary of {len(vocabulary):,}"
         )
-        return count_encoded(encoded, vocabulary, counting, path, scratch, inputs, options)
+        return count_encoded(encoded, vocabulary, counting, path, scratch, record, options)
 
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
@@ -190,10 +200,13 @@ def count_encoded(
     counting: TextCounting,
     path: Path,
     scratch: Path,
-    inputs: Mapping[str, str],
+    record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    """Count the words of a vocabulary in an encoded text, and return the matrix, which is written to `path`."""
+    """Count the words of a vocabulary in an encoded text, and return the matrix, which is written to `path`.
+
+    `record` are the inputs and facts that its manifest records.
+    """
     from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
 
     config = counting.count
@@ -204,9 +217,9 @@ def count_encoded(
         memory_bytes=options.memory_bytes,
         threads=threads,
         overwrite=options.overwrite,
-        inputs=inputs,
         settings=counting.to_dict(),
         device=choose_device(config.device, len(ids)),
         device_memory=None if config.device_memory is None else parse_bytes(config.device_memory),
+        **record,
     )
     return count_tokens(ids, vocabulary, config, job, progress=options.progress)

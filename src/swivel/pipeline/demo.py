@@ -84,7 +84,7 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
     words = Vocabulary.from_lines((data / WORDS).read_text(encoding="utf-8").splitlines())
     provenance = {"config": {}, "inputs": {CELLS: hashlib.sha256(packed).hexdigest()[:16]}}
 
-    with folder_or_temporary(out) as home:
+    with folder_or_temporary(out, []) as home:
         if is_done(home.path, "matrix", provenance, options):
             return open_matrix(home.path)
 

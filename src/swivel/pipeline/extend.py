@@ -13,7 +13,7 @@ the context windows but do not take part in the fold-in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import encode_corpus, fingerprint_sources
+from swivel.corpus import digest_sources, encode_corpus, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
@@ -31,7 +31,7 @@ from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Task, track
 from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
 from swivel.vectors.formats.registry import find_vectors, recognize
 
@@ -116,17 +116,19 @@ def extend(
     trained = _open_trained(vectors)
     counting = _choose_counting(trained, settings, options.progress)
 
-    inputs = {"vectors": trained.manifest.fingerprint, **fingerprint_sources(texts, counting.corpus)}
+    texts = find_texts(texts, out)
     listed = list_tokens(vocabulary)
     if listed is not None:
         listed = tuple(dict.fromkeys(listed))
-        inputs["vocabulary"] = fingerprint(list(listed))
-    provenance = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
 
-    with folder_or_temporary(out) as folder:
+    with folder_or_temporary(out, [trained.path, *local_files(texts)]) as folder:
         path = folder.path
-        if path.resolve() == trained.path.resolve():
-            raise ConfigError(f"{path}: out is the folder of the vectors; choose another folder for the result")
+        refuse_locked(folder.path)
+        digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)
+        inputs = {"vectors": trained.manifest.fingerprint, **fingerprint_sources(texts, counting.corpus, digests)}
+        if listed is not None:
+            inputs["vocabulary"] = fingerprint(list(listed))
+        provenance = {"config": {**trained.manifest.config, **counting.to_dict()}, "inputs": inputs}
         if is_done(path, "vectors", provenance, options):
             return load(path)
 
@@ -138,6 +140,7 @@ def extend(
             facts = {
                 **trained.manifest.facts,
                 **write_vectors(writer, result),
+                **to_facts(digests),
                 "trained_rows": trained.words,
                 "counted_with": {name: counting.to_dict()[name] for name in ("corpus", "count")},
             }
@@ -244,7 +247,15 @@ def _count_words(
     progress = options.progress
     known = trained.vectors.vocabulary
 
-    encoded = encode_corpus(texts, counting.corpus, scratch=scratch, threads=options.thread_count, progress=progress)
+    options = replace(options, memory=options.memory_bytes)  # Reading and counting use the same budget.
+    encoded = encode_corpus(
+        texts,
+        counting.corpus,
+        scratch=scratch,
+        threads=options.thread_count,
+        memory_bytes=options.memory_bytes,
+        progress=progress,
+    )
     seen = encoded.counts()
     new = {word: count for word, count in seen.items() if word not in known}
     if listed is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel._version import __version__
+from swivel.corpus.digests import SOURCES
 from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
@@ -30,7 +31,7 @@ def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
         "holds": manifest.stage,
         "size": format_bytes(sum(part.bytes for part in manifest.parts.values())),
         "parts": {name: format_bytes(part.bytes) for name, part in manifest.parts.items()},
-        "facts": dict(manifest.facts),
+        "facts": {name: value for name, value in manifest.facts.items() if name != SOURCES},
         "settings": dict(manifest.config),
         "made by": f"swivel-embeddings {manifest.library}",
         **({"checksums": "all as written"} if verify else {}),

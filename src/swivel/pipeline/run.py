@@ -17,6 +17,7 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Stopwatch
 from swivel.storage import hold_folder
+from swivel.storage.overlap import refuse_overlap
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from swivel.config import RunSettings
     from swivel.corpus import Texts
     from swivel.vectors import Vectors
+
+OUTPUTS = ("matrix", "vectors", "report.html")  # what a run writes in its folder
 
 
 def run(
@@ -65,6 +68,9 @@ def run(
     settings
         Other fields of the configuration of any stage.
     """
+    from swivel.corpus import find_texts, local_files
+    from swivel.vectors.formats import source_of
+
     named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
     chosen: dict[str, Any] = {**settings, **named}
     split_settings(recipe, chosen, *STAGES.values())
@@ -74,6 +80,10 @@ def run(
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path}: not a folder")
+
+    texts = find_texts(texts, path)
+    read = [*local_files(texts), source_of(init)]
+    refuse_overlap([path / name for name in OUTPUTS], read)
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     with hold_folder(path), reported(path, options) as timed:

@@ -72,12 +72,14 @@ def train(
         from swivel.counts import open_matrix
         from swivel.pipeline.train_job import extend_start, make_job, open_output, write_result
         from swivel.reports.run_report import write_run_report
+        from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.distributed import open_executor
-        from swivel.training.loop import train_matrix
-        from swivel.vectors.formats import open_vectors
+        from swivel.training.loop import run_provenance, train_matrix
+        from swivel.vectors.formats import open_vectors, source_of
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+    inputs = [matrix.path, source_of(init)]
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
     if init is not None and dim is None:
         dim = init.rows.shape[1]
@@ -89,8 +91,12 @@ def train(
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
-    with folder_or_temporary(out) as folder:
-        if not is_done(folder.path, "vectors", job.provenance(), options):
+    with folder_or_temporary(out, inputs) as folder:
+        if is_done(folder.path, "vectors", job.provenance(), options):
+            sweep_checkpoints(folder.path, run_provenance(matrix, job.config, job.start))
+        else:
+            if not options.overwrite:
+                refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
             with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
                 start = extend_start(job, executor, timed)
                 with stop_on_signals():  # A signal after the last step ends the process once the result is written.

@@ -13,7 +13,7 @@ from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
 from swivel.runtime.options import RunOptions
-from swivel.storage import FolderWriter, create_folder
+from swivel.storage import FolderWriter, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
@@ -55,8 +55,8 @@ def open_output(job: TrainJob, path: Path, executor: Executor, options: RunOptio
             folder = stack.enter_context(create_folder(path, "vectors", overwrite=options.overwrite))
             job.matrix.verify()
         else:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="swivel-"))
-            folder = stack.enter_context(create_folder(Path(temporary) / "vectors", "vectors"))
+            temporary = stack.enter_context(scratch_folder(Path(tempfile.gettempdir())))
+            folder = stack.enter_context(create_folder(temporary / "vectors", "vectors"))
             job.matrix.trust()
         yield folder
 

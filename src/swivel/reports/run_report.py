@@ -77,7 +77,7 @@ def write_report(
     (2, 3)
     """
     run = summarize_run(Path(vectors), matrix, seconds)
-    write_file(Path(out), write_html(compose_run(run, draw_run(run))).encode())
+    write_file(Path(out), write_html(compose_run(run, draw_run(run))).encode(errors="backslashreplace"))
     return run
 
 

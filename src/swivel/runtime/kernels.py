@@ -1,11 +1,13 @@
-"""Compilation of kernels with numba, whose machine code is kept for the next process where a folder can be written."""
+"""Compilation of kernels with numba, and the cache of their machine code."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,71 +16,84 @@ from numba.core.caching import FunctionCache
 
 from swivel.errors import SwivelWarning, first_line
 
+_numba_config: Any = numba.config  # Its attributes are set at run time.
+_FunctionCache: Any = FunctionCache
+
 
 def njit_cached(**options: Any) -> Callable[[Any], Any]:
-    """Return the decorator `numba.njit` with these options, for kernels that are compiled once and then cached.
+    """Return the decorator `numba.njit` for kernels whose machine code is kept for the next process.
 
-    `numba.njit(cache=True)` raises an error if it finds no folder that it can write, and later for every fault of the
-    files there. Kernels of this decorator are compiled in every process instead, with one warning.
+    `numba.njit(cache=True)` raises an error if no folder is writable, and for any fault of the files there. A kernel
+    of this decorator is compiled again instead, with a warning.
     """
-    compiler = numba.njit(**options)
+    compile_function = numba.njit(**options)
 
     def decorate(function: Any) -> Any:
-        kernel = compiler(function)
-        if not numba.config.DISABLE_JIT:
-            kernel._cache = KernelCache(function)
+        kernel = compile_function(function)
+        if not _numba_config.DISABLE_JIT:
+            _enable_cache(kernel)
         return kernel
 
     return decorate
 
 
-class KernelCache:
-    """The cache of one kernel, with the methods that numba's dispatcher calls; its faults never stop a command."""
+def _enable_cache(kernel: Any) -> None:
+    try:
+        kernel._cache = _open_cache(kernel.py_func)
+    except RuntimeError:
+        warn_without_cache("no writable folder for them")
 
-    def __init__(self, function: Any) -> None:
-        self._cache: Any = None
+
+def _open_cache(function: Any) -> _KernelCache:
+    """Return the cache of a function; raise RuntimeError if no folder is writable."""
+    folder = Path(function.__code__.co_filename).parent
+    if not (_numba_config.CACHE_DIR or os.access(folder, os.W_OK) or os.environ.get("XDG_CACHE_HOME")):
+        Path.home()  # Raises it if the home folder is unknown: numba would make a folder named "~" where we are.
+    return _KernelCache(function)
+
+
+def use_spare_cache(library: str, folder: Path) -> None:
+    """Let numba keep the kernels of a library in `folder` if it finds no other one; the library fails without."""
+
+    def probe() -> None:
+        return
+
+    spec = importlib.util.find_spec(library)
+    probe.__code__ = probe.__code__.replace(co_filename=str(spec and spec.origin))
+    try:
+        _open_cache(probe)
+    except RuntimeError:
+        _numba_config.CACHE_DIR = str(folder)
+
+
+class _KernelCache(_FunctionCache):  # type: ignore[misc]
+    """The cache of a kernel, whose faults do not stop a command: files of another user, a full disk, damage."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code for a signature, or None."""
+        with self._disable_on_errors():
+            return super().load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the machine code for a signature."""
+        with self._disable_on_errors():
+            super().save_overload(sig, data)
+
+    @contextlib.contextmanager
+    def _disable_on_errors(self) -> Iterator[None]:
         try:
-            _check_home(function.__code__.co_filename)
-            self._cache = FunctionCache(function)
-        except (OSError, RuntimeError):  # numba found no folder that it can write
-            warn_without_cache("no writable folder for them")
-
-    def __getattr__(self, name: str) -> Any:
-        # What numba asks besides, such as `cache_path` for its statistics.
-        return getattr(self._cache, name)
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the machine code for argument types, None if it has to be compiled."""
-        return self._attempt("load_overload", signature, context)
-
-    def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep the machine code for argument types."""
-        self._attempt("save_overload", signature, compiled)
-
-    def _attempt(self, method: str, *arguments: Any) -> Any:
-        if self._cache is None:
-            return None
-        try:
-            return getattr(self._cache, method)(*arguments)
-        except Exception as error:  # The files are pickles: damaged ones raise any kind of error.
-            self._cache = None
+            yield
+        except Exception as error:  # Damaged files raise any class of error, because they are pickles.
+            self.disable()
             warn_without_cache(first_line(error))
-            return None
-
-
-def _check_home(file: str) -> None:
-    """Raise OSError where numba would make a folder named "~" in the working directory: nothing says what home is."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~").expanduser() if _has_home() else "")
-    if not numba.config.CACHE_DIR and not os.access(Path(file).parent, os.W_OK) and not os.path.isabs(home):
-        raise OSError("no home folder")
 
 
 @functools.cache
 def warn_without_cache(reason: str) -> None:
-    """Warn that kernels are compiled in every process, once for each reason."""
+    """Warn that kernels are compiled by every process; once per reason."""
     warnings.warn(
-        f"compiled kernels cannot be kept ({reason}), so every command compiles them again, which takes half a minute; "
-        "set NUMBA_CACHE_DIR to a folder that you can write",
+        f"compiled kernels cannot be kept ({reason}): every command compiles them again, which takes up to a minute; "
+        "set NUMBA_CACHE_DIR to a writable folder",
         SwivelWarning,
         stacklevel=1,
     )

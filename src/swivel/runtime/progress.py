@@ -6,10 +6,14 @@ draws progress bars (`swivel.cli`); notebooks and loggers can implement the same
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+from swivel.errors import SwivelWarning
 
 
 class Task(Protocol):
@@ -114,6 +118,27 @@ class Stopwatch(ForwardingProgress):
                 break
 
         super().end(task)
+
+
+@contextmanager
+def warnings_as_messages(progress: Progress) -> Iterator[None]:
+    """Report Swivel's warnings as messages while the block runs.
+
+    Warnings of other libraries are for developers: they are shown only if Python was asked to (`-W`, PYTHONWARNINGS).
+    """
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        if isinstance(message, SwivelWarning):
+            progress.message(f"warning: {message}")
+        elif sys.warnoptions:
+            usual(message, *details, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 @contextmanager

@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from swivel.errors import ClusterError, ConfigError, SwivelError, first_line, missing_extra
+from swivel.runtime.numbers import is_integer
 
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 1.0
 IDLE_SECONDS = 600.0  # If no task ends for this long, the cluster is considered dead.
 NO_CORES_SECONDS = 30.0  # A cluster may have no cores for this long, because a lost node may be replaced.
 CANCEL_SECONDS = 10.0
+
+# Ray prints these messages of a cluster to stdout, with the end of its log. Every one of them is followed by an error
+# of ours, or by the replacement of what was lost.
+_UNPRINTED = "Raylet is terminated|The node with node id|A worker died or was killed"
 
 # An HTTP/2 server, such as Ray's, answers this client preface with a SETTINGS frame (frame type 4).
 _CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -60,6 +65,7 @@ def connect(address: str, *, cores: int | None = None) -> Iterator[Any]:
 
 def load_ray() -> Any:
     """Return the module `ray`; raise MissingExtra if it is not installed."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _UNPRINTED)  # Ray reads it when it is imported.
     try:
         import ray
     except ImportError:
@@ -87,7 +93,7 @@ def _check_address(address: str) -> None:
         return
 
     host, colon, port = address.rpartition(":")
-    if not colon or not host or "/" in host or not port.isdecimal():
+    if not colon or not host or "/" in host or not is_integer(port):
         raise ConfigError(f"ray must be local, auto or HOST:PORT, got {address!r}")
 
     try:
@@ -102,13 +108,30 @@ def _check_address(address: str) -> None:
         raise ClusterError(f"Ray at {address}: the server at this address is not Ray; its default port is 6379")
 
 
+def check_node(ray: Any) -> list[dict[str, Any]]:
+    """Return what Ray says of each node; raise ClusterError if the node of this process is lost.
+
+    A process reaches the cluster through the node on its own machine. Without that node its calls get no answer, and
+    another node does not help.
+    """
+    nodes: list[dict[str, Any]] = ray.nodes()
+    own = ray.get_runtime_context().get_node_id()
+
+    if any(node["NodeID"] == own and not node["Alive"] for node in nodes):
+        raise ClusterError(
+            "Ray's node on this machine has ended: it was killed, or there was not enough memory; "
+            "run the same command again"
+        )
+    return nodes
+
+
 def await_nodes(ray: Any, *, seconds: float = NO_CORES_SECONDS) -> list[Node]:
     """Return the machines that have at least one core; raise ClusterError if there is none after `seconds`."""
     deadline = time.monotonic() + seconds
 
     while True:
         nodes = []
-        for node in ray.nodes():
+        for node in check_node(ray):
             resources = node["Resources"]
             if node["Alive"] and resources.get("CPU", 0) >= 1:
                 nodes.append(Node(node["NodeManagerAddress"], resources["CPU"], int(resources.get("memory", 0))))
@@ -147,6 +170,20 @@ def take_results(ray: Any, references: Sequence[Any], *, idle_seconds: float = I
                 )
     finally:
         cancel(ray, pending)
+
+
+def await_reply(ray: Any, reference: Any, *, seconds: float) -> Any:
+    """Return the result of a call as `ray.get` does, but raise ClusterError if the node of this process is lost."""
+    deadline = time.monotonic() + seconds
+
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            return ray.get(reference, timeout=min(POLL_SECONDS, left))
+        except ray.exceptions.GetTimeoutError:
+            if left <= POLL_SECONDS:
+                raise
+        check_node(ray)
 
 
 def cancel(ray: Any, references: Iterable[Any]) -> None:

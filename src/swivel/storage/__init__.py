@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,10 +22,7 @@ from numpy.typing import NDArray
 from swivel.errors import FolderExists, StorageError, clear_errors
 from swivel.storage.lock import FolderLock as FolderLock
 from swivel.storage.lock import hold_folder as hold_folder
-from swivel.storage.lock import lock_folder
-from swivel.storage.lock import remove_file as remove_file
-from swivel.storage.lock import remove_tree as remove_tree
-from swivel.storage.lock import scratch_folder as scratch_folder
+from swivel.storage.lock import lock_folder, wait_for_folder
 from swivel.storage.lock import sweep_folder as sweep_folder
 from swivel.storage.manifest import MANIFEST as MANIFEST
 from swivel.storage.manifest import REMEDY as REMEDY
@@ -34,6 +30,7 @@ from swivel.storage.manifest import Folder as Folder
 from swivel.storage.manifest import Manifest as Manifest
 from swivel.storage.manifest import Part, to_json
 from swivel.storage.manifest import checksum as checksum
+from swivel.storage.manifest import describe_damage as describe_damage
 from swivel.storage.manifest import fingerprint as fingerprint
 from swivel.storage.manifest import one_line as one_line
 from swivel.storage.manifest import open_array as open_array
@@ -44,8 +41,11 @@ from swivel.storage.manifest import unseal as unseal
 from swivel.storage.npy import ArrayAppender as ArrayAppender
 from swivel.storage.npy import create_array as create_array
 from swivel.storage.npy import write_array
-
-_TEMPORARY = ".part"
+from swivel.storage.safetensors import write_tensors
+from swivel.storage.temporary import remove_file as remove_file
+from swivel.storage.temporary import remove_leftovers, temporary_path, writing
+from swivel.storage.temporary import remove_tree as remove_tree
+from swivel.storage.temporary import scratch_folder as scratch_folder
 
 
 def flush(path: Path) -> None:
@@ -81,27 +81,40 @@ def _flush_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _renamed(temporary: Path, path: Path) -> Iterator[None]:
-    """Flush a temporary file or folder and rename it to `path` if the block succeeds; otherwise remove it."""
-    try:
-        yield
+def create_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a temporary file to write, and rename it to `path` if the block succeeds; otherwise `path` is unchanged.
 
+    Of several writers of one file, the last one to finish provides it.
+    """
+    with writing(path) as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)
+
+        with temporary.open("xb") as file:
+            yield file
         flush(temporary)
         temporary.replace(path)
-    except BaseException:
-        remove_tree(temporary)
-        raise
 
 
 @contextlib.contextmanager
-def create_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file to write, and rename it to `path` if the block succeeds; otherwise `path` is unchanged."""
-    temporary = path.with_name(path.name + _TEMPORARY)
+def create_pair(path: Path, companion: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Yield temporary files for two files of one folder that belong together, and rename both if the block succeeds.
 
-    with clear_errors(path):
+    At no moment `path` exists next to a companion that belongs to another one.
+    """
+    with writing(path) as temporary, writing(companion) as other:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _renamed(temporary, path), temporary.open("wb") as file:
-            yield file
+        remove_leftovers(path.parent)
+
+        with temporary.open("xb") as file, other.open("xb") as companion_file:
+            yield file, companion_file
+        flush(temporary)
+        flush(other)
+
+        with wait_for_folder(path.parent):
+            path.unlink(missing_ok=True)
+            other.replace(companion)
+            temporary.replace(path)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -120,40 +133,64 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def build_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
-    This is for folders in other tools' formats, which have no manifest. Raises FolderExists if `path` exists.
+    This is for folders in other tools' formats, which have no manifest. Raises FolderExists if `path` exists. Of
+    several writers that started before it existed, the last one to finish provides it.
     """
-    temporary = path.with_name(path.name + _TEMPORARY)
-
-    with clear_errors(path):
+    with writing(path) as temporary:
         if path.exists():
-            raise FolderExists(f"{path}: exists already; choose another folder, or remove it")
+            raise _already_exists(path)
 
-        remove_tree(temporary)
         temporary.mkdir(parents=True)
-        with _renamed(temporary, path):
-            yield temporary
+        remove_leftovers(path.parent)
+        yield temporary
+
+        flush(temporary)
+        with wait_for_folder(path.parent):
+            _replace_folder(temporary, path)
+
+
+def _replace_folder(temporary: Path, path: Path) -> None:
+    """Rename a folder to `path`, in place of one with the same files, which another writer finished in the meantime."""
+    if not path.is_dir():
+        temporary.replace(path)
+        return
+
+    names = {file.name for file in temporary.iterdir()}
+    if names != {file.name for file in path.iterdir()}:
+        raise _already_exists(path)
+
+    previous = temporary_path(path)
+    path.replace(previous)
+    try:
+        temporary.replace(path)
+    except OSError:
+        previous.replace(path)
+        raise
+    remove_tree(previous)
+
+
+def _already_exists(path: Path) -> FolderExists:
+    return FolderExists(f"{path}: exists already; choose another folder, or remove it")
 
 
 @contextlib.contextmanager
 def place_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder with a unique name to fill, and rename it to `path` if the block succeeds.
+    """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
     Several processes, also on several machines, may create the same folder at the same time. The first one to finish
     provides it; the folders of the others are removed.
     """
-    with clear_errors(path):
-        temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=_TEMPORARY, dir=path.parent))
-        try:
-            yield temporary
+    with writing(path) as temporary:
+        temporary.mkdir()
+        yield temporary
 
-            for file in temporary.iterdir():
-                flush(file)
-            try:
-                temporary.replace(path)
-            except OSError:
-                if not path.is_dir():  # If it is a folder, another process was faster.
-                    raise
-        finally:
+        for file in temporary.iterdir():
+            flush(file)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if not path.is_dir():  # If it is a folder, another process was faster.
+                raise
             remove_tree(temporary)
 
 
@@ -182,36 +219,27 @@ class FolderWriter:
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write lines of text as the part `name`, in UTF-8."""
-        self.write_bytes(name, "".join(line + "\n" for line in lines).encode())
+        with self._create_part(name) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
 
     def write_array(self, name: str, array: NDArray[Any]) -> None:
         """Write an array as the part `name`, in `.npy` format."""
         # The file is not memory-mapped: a full disk then raises an OSError and does not kill the process.
-        with self._create_part(name) as temporary, temporary.open("wb") as file:
+        with self._create_part(name) as file:
             write_array(file, array)
 
     def write_tensors(self, name: str, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write arrays as the part `name`, in safetensors format."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
-        with self._create_part(name) as temporary:
-            try:
-                save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, temporary)
-            except SafetensorError as error:
-                raise StorageError(f"{temporary}: {error}") from error
+        with self._create_part(name) as file:
+            write_tensors(file, tensors)
 
     @contextlib.contextmanager
-    def _create_part(self, name: str) -> Iterator[Path]:
-        """Yield the path of a temporary file to write, and adopt the file if the block succeeds."""
-        temporary = self.path / (name + _TEMPORARY)
-        with clear_errors(temporary):
-            try:
-                yield temporary
-                self.adopt(name, temporary)
-            except BaseException:
-                remove_file(temporary)
-                raise
+    def _create_part(self, name: str) -> Iterator[IO[bytes]]:
+        """Yield a temporary file to write, and adopt the file if the block succeeds."""
+        with writing(self.path / name) as temporary:
+            with temporary.open("xb") as file:
+                yield file
+            self.adopt(name, temporary)
 
     def adopt(self, name: str, file: Path) -> None:
         """Flush a complete file on the same disk and rename it to the part `name`.

@@ -1,4 +1,4 @@
-"""Folder locks, which allow one writer at a time in a result folder; scratch folders; removal of leftovers.
+"""Folder locks, which allow one writer at a time in a result folder; removal of what killed processes left there.
 
 The library filelock is not used: it does not say who holds a lock, leaves its file in the folder, and raises an error
 on file systems without locks (ENOLCK, ENOTSUP).
@@ -10,19 +10,16 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from swivel.errors import FolderLocked, StorageError, clear_errors
-from swivel.storage.manifest import fingerprint
+from swivel.storage.temporary import find_leftovers, remove_file, remove_leftovers, remove_tree
 
 LOCK = "lock"
-_SCRATCH = "scratch-"  # prefix of temporary folders that only the lock holder uses
 _MAX_LOCK_ATTEMPTS = 100  # Each failed attempt means that another process released the lock at that moment.
 _LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -41,11 +38,17 @@ if sys.platform == "win32":
             msvcrt.locking(handle, msvcrt.LK_NBLCK if is_held else msvcrt.LK_UNLCK, 1)
         finally:
             os.lseek(handle, 0, os.SEEK_SET)
+
+    def _wait_for_lock(handle: int) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))  # Windows cannot lock folders.
 else:
     import fcntl
 
     def _set_lock(handle: int, is_held: bool) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if is_held else fcntl.LOCK_UN)
+
+    def _wait_for_lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def lock_file(handle: int) -> bool:
@@ -183,10 +186,8 @@ def _locked(path: Path) -> Iterator[None]:
         with clear_errors(path):
             is_exclusive = lock.keeps_out()
 
-        # The lock proves that the processes which created these folders are dead, even if their id is in use again.
-        if is_exclusive:
-            for leftover in path.glob(f"{_SCRATCH}*"):
-                remove_tree(leftover)
+        # On file systems without locks, another process may be writing to the folder.
+        remove_leftovers(path, is_locked=is_exclusive)
 
         yield
 
@@ -198,66 +199,25 @@ def _locked(path: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def sweep_folder(path: Path) -> None:
-    """Remove the lock file and the scratch folders that a killed process left in a complete folder."""
-    if (path / LOCK).exists() or any(path.glob(f"{_SCRATCH}*")):
-        # Taking and releasing the lock removes both. Nothing changes if the folder is locked or read-only.
+def sweep_folder(path: Path, *names: str) -> None:
+    """Remove what a killed process left in a complete folder: lock, temporary names, and the files of these names."""
+    leftovers = [path / name for name in (LOCK, *names)]
+    if any(file.exists() for file in leftovers) or find_leftovers(path, is_locked=True):
+        # Locking and unlocking removes the rest. Nothing changes if the folder is locked or read-only.
         with contextlib.suppress(StorageError), lock_folder(path):
-            pass
+            for name in names:
+                remove_tree(path / name)
 
 
 @contextlib.contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new folder inside `parent` that is removed when the block ends.
+def wait_for_folder(path: Path) -> Iterator[None]:
+    """Let other processes wait that want to rename something in the same folder; this leaves no file behind.
 
-    Scratch folders that dead processes of this machine left in `parent` are removed first.
+    Where folders cannot be locked (Windows, some network file systems), nobody waits.
     """
-    prefix = f"{_SCRATCH}{fingerprint(socket.gethostname())[:8]}-"
-
-    with clear_errors(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-
-        for leftover in parent.glob(f"{prefix}*"):
-            pid = leftover.name.removeprefix(prefix).partition("-")[0]
-            if pid.isdecimal() and not _is_alive(int(pid)):
-                remove_tree(leftover)
-
-        path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
-
-    try:
-        yield path
-    finally:
-        remove_tree(path)
-
-
-def _is_alive(pid: int) -> bool:
-    """Return whether a process of this machine exists; True if that is unknown.
-
-    The operating system reuses process ids, so True may refer to an unrelated process. A scratch folder is then kept
-    too long, but never removed too early.
-    """
-    if os.name == "nt":
-        return True  # On Windows, os.kill(pid, 0) sends a Ctrl-C.
-
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        pass  # The process belongs to another user.
-
-    return True
-
-
-def remove_file(path: Path) -> None:
-    """Remove a file if it exists; ignore errors."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a folder with its content, or a file, if it exists; ignore errors."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        remove_file(path)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            _wait_for_lock(handle)
+        yield

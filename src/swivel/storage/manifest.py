@@ -5,9 +5,10 @@ Nothing in this module writes files. Other packages import these names from `swi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
@@ -117,11 +118,11 @@ def read_manifest(path: Path) -> Manifest:
     UnfinishedFolder if there is no manifest; DamagedFolder if it is malformed.
     """
     file = path / MANIFEST
-    if not file.exists():
-        raise _explain_missing_manifest(path)
-
     with clear_errors(file):
-        data = file.read_bytes()
+        try:
+            data = file.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise _explain_missing_manifest(path) from None
 
     try:
         # The version comes first, because later formats may have other fields.
@@ -188,13 +189,15 @@ class Folder:
 
     def mapped(self, name: str) -> NDArray[Any]:
         """Return an array part as a read-only memory map without reading it; call `check` before using the values."""
-        return open_array(self._part(name))
+        with self.reading(name) as file:
+            return open_array(file)
 
     def text(self, name: str) -> str:
         """Return the content of a text part."""
         self.check(name)
         try:
-            return self._part(name).read_bytes().decode("utf-8")
+            with self.reading(name) as file:
+                return file.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
             raise DamagedFolder(f"{self.path / name}: not valid UTF-8; {REMEDY}") from error
 
@@ -204,21 +207,34 @@ class Folder:
 
     def check(self, *names: str) -> None:
         """Verify the checksums of parts that were not verified before; raise DamagedFolder for the first mismatch."""
-        files = {name: self._part(name) for name in names if name not in self._checked}
-        if not files:
-            return
+        unchecked = [name for name in names if name not in self._checked]
+        if len(unchecked) <= 1:  # A thread would not stop at Ctrl-C.
+            digests = [self._checksum(name) for name in unchecked]
+        else:
+            with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
+                digests = list(pool.map(self._checksum, unchecked))
 
-        with clear_errors(self.path):
-            if len(files) == 1:  # A thread would not stop at Ctrl-C.
-                digests = [checksum(file) for file in files.values()]
-            else:
-                with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
-                    digests = list(pool.map(checksum, files.values()))
-
-        for name, digest in zip(files, digests, strict=True):
+        for name, digest in zip(unchecked, digests, strict=True):
             if digest != self.manifest.parts[name].sha256:
-                raise DamagedFolder(f"{self.path / name}: checksum differs from the manifest; {REMEDY}")
+                problem = f"{self.path / name}: checksum differs from the manifest"
+                raise describe_damage(self.path, self.manifest, problem)
             self._checked.add(name)
+
+    def _checksum(self, name: str) -> str:
+        with self.reading(name) as file:
+            return checksum(file)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[Path]:
+        """Yield the path of a part to read; if the file is gone, the error tells whether it was replaced."""
+        file = self._part(name)
+        try:
+            with clear_errors(file):
+                yield file
+        except StorageError:
+            if file.exists():
+                raise
+            raise describe_damage(self.path, self.manifest, f"{file}: missing") from None
 
     def verify(self) -> None:
         """Verify the checksums of all parts; raise DamagedFolder for the first mismatch."""
@@ -241,13 +257,26 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     if manifest.stage != stage:
         raise StorageError(f"{path}: a folder of {one_line(manifest.stage)}, not of {stage}")
 
+    folder = Folder(path, manifest)
     for name, part in manifest.parts.items():
-        file = path / name
-        if not file.exists():
-            raise DamagedFolder(f"{file}: missing; {REMEDY}")
-
-        size = file.stat().st_size
+        with folder.reading(name) as file:
+            size = file.stat().st_size
         if size != part.bytes:
-            raise DamagedFolder(f"{file}: {size:,} bytes, but the manifest says {part.bytes:,}; {REMEDY}")
+            problem = f"{file}: {size:,} bytes, but the manifest says {part.bytes:,}"
+            raise describe_damage(path, manifest, problem)
 
-    return Folder(path, manifest)
+    return folder
+
+
+def describe_damage(path: Path, manifest: Manifest, problem: str) -> StorageError:
+    """Return the error for a part that differs from the manifest, or for a folder that was replaced since it was read.
+
+    `manifest` is the one that was read. If there is another one by now, or none, the folder is not damaged.
+    """
+    is_same = False
+    with contextlib.suppress(StorageError):
+        is_same = read_manifest(path) == manifest
+
+    if is_same:
+        return DamagedFolder(f"{problem}; {REMEDY}")
+    return StorageError(f"{path}: another process replaces this folder; try again when it has finished")

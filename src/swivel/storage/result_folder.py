@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swivel.errors import FolderExists
+from swivel.errors import FolderExists, FolderLocked, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, read_manifest, remove_tree, sweep_folder
+from swivel.storage.lock import LOCK, lock_folder
+from swivel.storage.overlap import refuse_overlap
+
+# In place of the fingerprint of a source that can be read only once.
+TEXT_IN_MEMORY, STANDARD_INPUT, PIPE = "iterable", "standard input", "pipe"
+READ_ONCE = {TEXT_IN_MEMORY, STANDARD_INPUT, PIPE}
 
 Result = TypeVar("Result")
 
@@ -32,20 +38,38 @@ class ResultFolder:
 
 
 @contextmanager
-def folder_or_temporary(out: str | Path | None, *, can_resume: bool = True) -> Iterator[ResultFolder]:
-    """Yield the folder `out`, or a temporary one.
+def folder_or_temporary(
+    out: str | Path | None, inputs: Iterable[Path | None], *, can_resume: bool = True
+) -> Iterator[ResultFolder]:
+    """Yield the folder `out`, or a temporary one; raise ConfigError if the result would replace one of the inputs.
 
     If the block raises, a temporary folder is removed. If the stage cannot resume, so is `out`, unless it existed.
     """
+    if out is not None:
+        refuse_overlap([Path(out)], inputs)
     path = Path(tempfile.mkdtemp(prefix="swivel-")) if out is None else Path(out)
     is_removed = out is None or not (can_resume or path.exists())
 
     try:
         yield ResultFolder(path, is_temporary=out is None)
+    except FolderLocked:  # Another process created the folder in the meantime.
+        raise
     except BaseException:
         if is_removed:
             remove_tree(path)
         raise
+
+
+def refuse_locked(path: Path) -> None:
+    """Raise FolderLocked if another process is writing to a folder; call this before inputs are read."""
+    if (path / LOCK).exists():
+        try:
+            with lock_folder(path):
+                pass  # A killed process left the file.
+        except FolderLocked:
+            raise
+        except StorageError:
+            pass  # A finished folder may be read-only.
 
 
 def is_done(path: Path, stage: str, provenance: Mapping[str, Any], options: RunOptions) -> bool:
@@ -56,18 +80,18 @@ def is_done(path: Path, stage: str, provenance: Mapping[str, Any], options: RunO
     if options.overwrite or not (path / MANIFEST).exists():
         return False
 
+    sweep_folder(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
         raise FolderExists(f"{path}: already holds {manifest.stage}; choose another folder or pass overwrite=True")
 
-    # An iterable and standard input ("-") have no fingerprint, so the folder may be the result of another text.
-    if provenance["inputs"].keys() & {"iterable", "-"}:
+    # These have no fingerprint, so the folder may be the result of another text.
+    if READ_ONCE & set(provenance["inputs"].values()):
         raise FolderExists(
             f"{path}: finished already, and text in memory or from a pipe cannot be compared with what the folder was "
             "made from; choose another folder or pass overwrite=True"
         )
     if provenance["inputs"] and {"config": manifest.config, "inputs": manifest.inputs} == provenance:
-        sweep_folder(path)
         options.progress.message(f"{path}: finished already, nothing to do")
         return True
 

@@ -1,7 +1,10 @@
-"""Memory maps of safetensors files, with NumPy alone.
+"""Reading and writing safetensors files, with NumPy alone.
 
 A file is the length of the header (8 bytes, little-endian), the header (JSON), and the bytes of the tensors. Errors in
 a file raise ValueError, which the caller turns into a message for users.
+
+The library safetensors is not used: it writes under a temporary name that a killed process leaves behind, and its files
+are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+_ALIGNMENT = 8  # of the first tensor, in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,48 @@ def map_tensors(path: Path) -> Tensors:
             raise ValueError("metadata that is not text")
 
         matrices = {name: _view(data[start:], entry) for name, entry in header.items() if _is_matrix(entry)}
+        _check_offsets(header, len(data) - start)
         others = tuple(name for name in header if name not in matrices)
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"a header that does not describe tensors: {error}") from error
 
     return Tensors(matrices, others, metadata)
+
+
+def write_tensors(file: IO[bytes], tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] = {}) -> None:
+    """Write float arrays of one dtype, with the same bytes as the safetensors library."""
+    header = make_header(tensors, metadata)
+    file.write(len(header).to_bytes(8, "little") + header)
+    for name in sorted(tensors):
+        values = np.ascontiguousarray(tensors[name], tensors[name].dtype.newbyteorder("<"))
+        file.write(values.reshape(-1).view(np.uint8).data)
+
+
+def make_header(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] = {}) -> bytes:
+    """Return the header for arrays that are written one after the other, by name."""
+    names = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    start = 0
+    for name, values in sorted(tensors.items()):
+        stop = start + values.nbytes
+        dtype = names[values.dtype.newbyteorder("<")]
+        entries[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [start, stop]}
+        start = stop
+
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    return header + b" " * (-len(header) % _ALIGNMENT)
+
+
+def _check_offsets(header: Mapping[str, Any], size: int) -> None:
+    """Raise ValueError unless the tensors fill the data section without gaps and overlaps, as the format requires."""
+    end = 0
+    for start, stop in sorted([int(offset) for offset in entry["data_offsets"]] for entry in header.values()):
+        if start != end or stop < start:
+            raise ValueError(f"a tensor at bytes {start} to {stop}, expected at {end}")
+        end = stop
+
+    if end != size:
+        raise ValueError(f"tensors of {end:,} bytes in a data section of {size:,} bytes")
 
 
 def _is_matrix(entry: Mapping[str, Any]) -> bool:

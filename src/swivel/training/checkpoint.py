@@ -7,6 +7,7 @@ that a resumed run uses the same plan; each checkpoint contains a copy of it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
@@ -16,9 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.errors import DamagedFolder, StorageError, clear_errors
+from swivel.errors import DamagedFolder, FolderExists, StorageError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
-from swivel.storage import Folder, create_folder, open_folder, remove_tree, seal, unseal, write_file
+from swivel.storage import (
+    Folder,
+    create_folder,
+    fingerprint,
+    open_folder,
+    remove_tree,
+    seal,
+    sweep_folder,
+    unseal,
+    write_file,
+)
 from swivel.training.objective import Loss
 
 STAGE = "checkpoint"
@@ -78,15 +89,61 @@ def remove_checkpoints(folder: Path) -> None:
         remove_tree(folder / name)
 
 
+def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Remove what a process that was killed after the end of this run left of it.
+
+    The checkpoints of another run are kept: it replaces the result when it is resumed.
+    """
+    with contextlib.suppress(StorageError):  # The plan is damaged.
+        if CheckpointStore(folder, fingerprint(provenance)).load_plan() is not None:
+            sweep_folder(folder, *SLOTS, PLAN)
+
+
+def refuse_other_run(folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Raise FolderExists if a folder has checkpoints of another run only, whose work would be lost."""
+    manifests = []
+    for name in SLOTS:
+        with contextlib.suppress(StorageError, OSError):  # missing, or damaged
+            manifests.append(open_folder(folder / name, STAGE).manifest)
+    if not manifests or fingerprint(provenance) in [manifest.inputs.get("run") for manifest in manifests]:
+        return
+
+    saved = manifests[0].config.get("provenance")
+    what = _describe_run(saved, provenance) if isinstance(saved, dict) else "with other settings"
+    raise FolderExists(
+        f"{folder}: holds an unfinished run {what}; use the same settings to resume it, choose another folder, or pass "
+        "overwrite=True"
+    )
+
+
+def _describe_run(saved: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """Return how a saved run differs from the one with this provenance."""
+    if saved.get("matrix") != provenance["matrix"]:
+        return "of another matrix"
+    if saved.get("init") != provenance.get("init"):
+        return "with another init" if saved.get("init") else "without init"
+
+    differing = []
+    for name, value in provenance["config"].items():
+        before = dict(saved.get("config", {})).get(name)
+        if before != value:
+            differing.append(f"{name} {'unset' if before is None else before}")
+    return f"with {', '.join(differing)}" if differing else "of another version of Swivel"
+
+
 @dataclass(slots=True)
 class CheckpointStore:
-    """The plan and the checkpoints of one run. Those of a run with another identity are ignored."""
+    """The plan and the checkpoints of one run. Those of a run with another identity are ignored.
+
+    `provenance` is what the identity is computed from; checkpoints record it for messages.
+    """
 
     folder: Path
     identity: str
     minutes: float = 0.0  # between two checkpoints; 0: none is due
     progress: Progress = SILENT
     last: float = 0.0  # time.monotonic() of the last checkpoint
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def save_plan(self, plan: Mapping[str, Any]) -> None:
         """Write the plan of the run."""
@@ -97,7 +154,7 @@ class CheckpointStore:
         damage = ""
         plan = None
         try:
-            plan = self._load_plan()
+            plan = self.load_plan()
         except DamagedFolder as error:
             damage = str(error)
 
@@ -112,7 +169,8 @@ class CheckpointStore:
             self.progress.message(f"{damage}: {outcome}")
         return plan
 
-    def _load_plan(self) -> dict[str, Any] | None:
+    def load_plan(self) -> dict[str, Any] | None:
+        """Return the plan in the file, None if there is none of this run; raise DamagedFolder if it is damaged."""
         file = self.folder / PLAN
         with clear_errors(file):
             try:
@@ -140,7 +198,7 @@ class CheckpointStore:
                 writer.write_array(f"{name}.npy", array)
             writer.write_array(DONE, checkpoint.done)
 
-            config = {"plan": dict(checkpoint.plan)}
+            config = {"plan": dict(checkpoint.plan), "provenance": dict(self.provenance)}
             writer.finish(config=config, inputs={"run": self.identity}, facts=asdict(state))
 
         self.last = time.monotonic()

@@ -42,6 +42,7 @@ from swivel.training.objective import Loss, Objective, column_offsets, observed_
 from swivel.training.plan import (
     TrainingPlan,
     check_plan,
+    check_ranks,
     choose_zeros,
     estimate_needs,
     make_plan,
@@ -97,6 +98,8 @@ def train_matrix(
 
     Raises
     ------
+    ConfigError
+        There are more ranks than row blocks.
     TrainingError
         The matrix has no counts, or this machine cannot continue the saved run.
     Diverged
@@ -107,10 +110,10 @@ def train_matrix(
     if config.device_memory is not None:
         parse_bytes(config.device_memory, "device_memory")  # Validate even if this device does not use the value.
 
-    provenance = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
-    if start is not None:
-        provenance["init"] = start.fingerprint
-    checkpoints = CheckpointStore(folder, fingerprint(provenance), config.checkpoint_minutes, progress)
+    provenance = run_provenance(matrix, config, start)
+    checkpoints = CheckpointStore(
+        folder, fingerprint(provenance), config.checkpoint_minutes, progress, provenance=provenance
+    )
 
     with (
         scratch_folder(folder) as scratch,
@@ -123,6 +126,7 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
+                check_ranks(plan)
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
@@ -134,6 +138,14 @@ def train_matrix(
             while not run.is_complete():
                 run.run_epoch(task)
         return run.finish()
+
+
+def run_provenance(matrix: Matrix, config: TrainConfig, start: WarmStart | None) -> dict[str, Any]:
+    """Return what the steps of a run depend on; a run is resumed only if all of it is the same."""
+    provenance = {"matrix": matrix.fingerprint, "config": result_settings(config), "order": ORDER}
+    if start is not None:
+        provenance["init"] = start.fingerprint
+    return provenance
 
 
 def _find_or_make_plan(
@@ -186,6 +198,7 @@ class _TrainingRun:
         if self.steps_done:
             resources.progress.message(f"resuming after {self.steps_done:,} of {self.total_steps:,} steps")
         self.executor.hold(sides)
+        self.order_of_epoch(self.state.epochs)  # Made here, where a signal acts at once.
 
         plan = self.plan
         rows, columns = self.matrix.shape

@@ -13,7 +13,7 @@ from typing import Any
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
-from swivel.errors import DamagedFolder, TrainingError
+from swivel.errors import ConfigError, DamagedFolder, TrainingError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.training.backends import BackendConfig, ZeroSampling, choose_backend, choose_dtype
 from swivel.training.backends.base import DeviceLoad
@@ -38,6 +38,7 @@ MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
 COPIES = 3
+BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1,000 blocks
 LOADED_LATER = 256 << 20  # address space of kernels and BLAS buffers that are not loaded yet when a run is planned
 MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
@@ -146,10 +147,19 @@ def estimate_needs(
     return ResourceEstimate(
         "training",
         disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
-        memory_bytes=COPIES * 2 * vectors + threads * step,
+        memory_bytes=COPIES * 2 * vectors + threads * step + BYTES_PER_BLOCK * plan.row_blocks * plan.column_blocks,
         mapped_bytes=reblocked + LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
     )
+
+
+def check_ranks(plan: TrainingPlan) -> None:
+    """Raise ConfigError if some of the ranks would have no rows to train."""
+    if plan.ranks > plan.row_blocks:
+        raise ConfigError(
+            f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
+            "use fewer ranks, or a smaller block_size"
+        )
 
 
 def check_plan(plan: TrainingPlan, config: TrainConfig, folder: Path) -> None:

@@ -25,13 +25,16 @@ def rounds_without_conflict(row_blocks: int, column_blocks: int, seed: tuple[int
     >>> sorted(block for round in rounds_without_conflict(2, 3, (1,)) for block in round)
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     """
-    rng = np.random.default_rng(seed)
+    turns = max(row_blocks, column_blocks)
+    order = [0]
+    if turns > 1:  # Creating a generator takes a hundred times longer than the order of one block.
+        order = np.random.default_rng(seed).permutation(turns).tolist()
     rounds = []
 
     # A round is a diagonal, which contains every block of the shorter side once. Rows are interleaved between blocks,
     # so that all blocks are alike and shuffling the diagonals is enough. Neighbors on a diagonal stay neighbors in
     # memory, which is fast on a GPU.
-    for turn in rng.permutation(max(row_blocks, column_blocks)).tolist():
+    for turn in order:
         if row_blocks > column_blocks:
             rounds.append([((n + turn) % row_blocks, n) for n in range(column_blocks)])
         else:

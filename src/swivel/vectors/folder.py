@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
-from swivel.storage import REMEDY, Folder, FolderWriter, one_line, open_folder
+from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, one_line, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
 
@@ -129,8 +129,11 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
 
     if HEADER in facts.get("tensors", {}):
-        _check_tensor(folder, HEADER, _read_header(folder.path / TENSORS))
-    tensors = _map_tensors(folder.path / TENSORS)
+        with folder.reading(TENSORS) as file:
+            header = _read_header(file)
+        _check_tensor(folder, HEADER, header)
+    with folder.reading(TENSORS) as file:
+        tensors = _map_tensors(file)
 
     try:
         rows = _read_table(folder, "row", tensors["rows"])
@@ -151,8 +154,8 @@ def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
     if name not in digests:
         folder.check(TENSORS)
     elif digests[name] != _digest(values):
-        file = folder.path / TENSORS
-        raise DamagedFolder(f"{file}: the checksum of {name} differs from the manifest; {REMEDY}")
+        problem = f"{folder.path / TENSORS}: the checksum of {name} differs from the manifest"
+        raise describe_damage(folder.path, folder.manifest, problem)
 
 
 def _read_table(folder: Folder, name: str, values: Floats) -> VectorTable:

@@ -84,6 +84,7 @@ class Vectors:
         self.columns_per_row = self._contents.columns_per_row
 
         self.path: Path | None = None  # the folder the vectors were loaded from
+        self.source: Path | None = None  # the same, or the file of another tool
 
     def _check(self, *tensors: str) -> None:
         """Verify the checksum of each tensor before its first use; raise DamagedFolder if one differs."""
@@ -329,7 +330,7 @@ class Vectors:
             stored.rows, stored.columns, vectors=vectors, shift=stored.shift, columns_per_row=stored.columns_per_row
         )
 
-        loaded.path = Path(path)
+        loaded.path = loaded.source = Path(path)
         loaded._checks = checks
         return loaded
 

@@ -131,6 +131,15 @@ def test_workers_without_free_cores_end_the_run(planted: Matrix, address: str, t
         train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=AsyncExecutor(address, config))
 
 
+@pytest.mark.parametrize(("name", "limit"), [("workers", 9), ("servers", 6)])
+def test_more_processes_than_the_matrix_has_work_for_are_refused(
+    planted: Matrix, address: str, tmp_path: Path, name: str, limit: int
+) -> None:
+    executor = AsyncExecutor(address, ClusterConfig(**{name: 100_000}))
+    with pytest.raises(ConfigError, match=rf"^{name} must be at most {limit} for 3 x 3 blocks, got 100,000; use fewer"):
+        train_matrix(planted, CONFIG, folder=tmp_path, threads=1, executor=executor)
+
+
 def test_workers_that_join_and_die_end_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """No strip is finished: a new worker that joins does not count as progress."""
     clock = iter(range(1, 100_000))

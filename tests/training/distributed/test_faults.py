@@ -182,6 +182,36 @@ def test_a_killed_command_resumes_when_it_is_started_again(planted: Matrix, addr
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="child processes are found in /proc")
+def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted: Matrix, tmp_path: Path) -> None:
+    temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: paths of sockets have a length limit
+    temporary.mkdir()
+    command = [sys.executable, "-m", "swivel", "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "8"]
+    command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1"]
+    environment = {**os.environ, **NOTICED, "TMPDIR": str(temporary)}
+    environment.pop("RAY_ADDRESS", None)
+
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **streams) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("training"):
+                break
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "raylet\n":
+                os.kill(int(child), signal.SIGKILL)
+        out, errors = process.communicate(timeout=120)
+
+    leftovers = list(temporary.glob("scratch-*"))
+    shutil.rmtree(temporary, ignore_errors=True)
+    assert process.returncode == 1
+    assert out == ""
+    assert errors.splitlines()[-1].startswith("error: Ray's node on this machine has ended")
+    assert "raylet" not in errors
+    assert leftovers == []
+
+
 # Two hosts on this machine: a network namespace for the second one, and a virtual cable between the two.
 NAMESPACE, HERE, THERE = "swivel-test", "10.231.77.1", "10.231.77.2"
 

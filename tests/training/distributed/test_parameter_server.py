@@ -364,6 +364,17 @@ def test_worker_reblocks_a_matrix_with_other_blocks(planted: Matrix, tmp_path: P
         assert stepper._job.matrix.row_blocks == 3
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot remove files that are mapped")
+def test_a_worker_that_is_killed_leaves_no_files(
+    planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with open_stepper(make_setup(planted)) as stepper:
+        assert list(tmp_path.iterdir()) == []
+        cells = [stepper._job.matrix.cells(i, j).counts for i in range(3) for j in range(3)]
+        assert sum(map(len, cells)) > 0
+
+
 def test_payload_includes_arrays_and_metadata() -> None:
     values = np.zeros((100, 10), np.float32)
     push = Push(1, (0, 0), (1,), 0, values, values + 1, 0.1)

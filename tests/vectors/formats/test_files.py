@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +302,47 @@ def test_columns_are_exported_with_their_own_labels(tmp_path: Path) -> None:
         swivel.export(tags, tmp_path / "again.vec", side="columns")
     with pytest.raises(ConfigError, match="side must be 'rows' or 'columns', got 'left'"):
         swivel.export(tags, tmp_path / "again.vec", side="left")
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "swivel"])  # which has a lock
+def test_of_two_exports_to_one_target_at_once_one_wins_whole(tmp_path: Path, name: str) -> None:
+    candidates = [make([f"{letter}{i}" for i in range(300)], 20, seed=seed) for seed, letter in enumerate("ab")]
+    barrier = threading.Barrier(2)
+
+    def write(vectors: Vectors, path: Path) -> None:
+        barrier.wait(30)
+        with contextlib.suppress(FolderExists):  # The other one had finished before this one began.
+            export(vectors, path, format=name)
+
+    for number in range(5):
+        path = path_for(tmp_path / str(number), name)
+        path.parent.mkdir()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(write, candidates, [path, path]))
+        found = load(path, format=name)
+        assert any(same(found, vectors) for vectors in candidates)
+        assert len(list(path.parent.iterdir())) == (2 if name == "npy" else 1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("size", [251, 255, 256])
+def test_names_of_any_length_that_the_system_allows_can_be_exported_to(tmp_path: Path, name: str, size: int) -> None:
+    suffix = Path(NAMES.get(name, "")).suffix
+    target = tmp_path / ("n" * (size - len(suffix)) + suffix)
+    if size > 255 or name == "npy":  # its file of words has a longer name
+        with pytest.raises(StorageError, match="File name too long"):
+            export(make(["a", "b"]), target, format=name)
+        assert not list(tmp_path.iterdir())
+    else:
+        export(make(["a", "b"]), target, format=name)
+        assert [file.name for file in tmp_path.iterdir()] == [target.name]
+
+
+def test_exporting_to_a_finished_folder_advises_no_flag_that_the_command_does_not_have(tmp_path: Path) -> None:
+    export(make(["a", "b"]), tmp_path / "v.npz")
+    arguments = ["export", str(tmp_path / "v.npz"), str(tmp_path / "folder"), "--format"]
+    assert CliRunner().invoke(cli, [*arguments, "swivel"]).exit_code == 0
+    for name in ("swivel", "projector", "model2vec"):
+        done = CliRunner().invoke(cli, [*arguments, name])
+        assert isinstance(done.exception, FolderExists)
+        assert str(done.exception) == f"{tmp_path / 'folder'}: exists already; choose another folder, or remove it"

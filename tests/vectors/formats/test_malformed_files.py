@@ -229,6 +229,11 @@ def entry(shape: list[int], stop: int, dtype: str = "F32") -> dict[str, Any]:
         (tensors({"vectors": entry([-1, -1], 4)}, b"1234"), "not a safetensors file .shape"),
         (tensors({"vectors": entry([1, 1], 4)}, b"123"), "not a safetensors file .shape"),
         (tensors({"vectors": 1}), "not a safetensors file"),
+        (
+            tensors({"vectors": entry([1, 1], 4), "x": entry([1, 1], 4)}, b"1234"),
+            "a tensor at bytes 0 to 4, expected at 4",
+        ),
+        (tensors({"vectors": entry([1, 1], 4)}, b"12345678"), "tensors of 4 bytes in a data section of 8 bytes"),
         (tensors(b"[" * 100_000), "not a safetensors file"),
         (tensors([1]), "not a safetensors file"),
         (tensors({"__metadata__": {"words": 1}}), "metadata that is not text"),

@@ -22,6 +22,7 @@ from swivel.counts.layout import Layout
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import CountsError
 from swivel.runtime.progress import SILENT, Progress, Task, track
+from swivel.runtime.resources import release_freed_memory
 
 if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
@@ -40,6 +41,7 @@ class CountJob:
     threads: int = 1
     overwrite: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the sources, for the manifest
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
     settings: Mapping[str, Any] = field(default_factory=dict)  # of all stages, for the manifest; empty: of counting
     device: str = "cpu"  # "cpu" counts on all threads; a torch device such as "cuda" counts by sorting
     device_memory: int | None = None  # bytes; None for 90 % of the free memory of the device
@@ -118,7 +120,8 @@ def build_matrix(
     with builder:
         _count_chunks(counter, builder.begin_run, task)
         counter.release()  # merging the runs needs the memory
-        return builder.finish(config=job.settings or config, inputs=job.inputs)
+        release_freed_memory()
+        return builder.finish(config=job.settings or config, inputs=job.inputs, facts=job.facts)
 
 
 def _count_chunks(
@@ -158,10 +161,10 @@ def choose_device(asked: str, places: int) -> str:
     """Return the device to count on; "auto" is CUDA if there is one and the corpus is large enough."""
     if asked != "auto":
         return asked
-    if places < _MIN_DEVICE_PLACES:
+    if places < _MIN_DEVICE_PLACES or not _has_cuda_device():
         return "cpu"
 
-    import torch
+    import torch  # takes 100 MB of memory
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -182,5 +185,9 @@ def prepare_device(asked: str) -> None:
 
             torch.zeros(1, device="cuda")
 
-    if asked == "auto" and any(Path(device).exists() for device in _CUDA_DEVICES):
+    if asked == "auto" and _has_cuda_device():
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
+
+
+def _has_cuda_device() -> bool:
+    return any(Path(device).exists() for device in _CUDA_DEVICES)

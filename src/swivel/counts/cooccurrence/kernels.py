@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
 from swivel.corpus.vocabulary import BREAK, GAP
+from swivel.runtime.kernels import njit_cached
 
 GROUP = 16  # accumulators per byte of `touched`: one cache line of uint32
 LINE = 128  # accumulators per eight bytes of `touched`, which are tested together
@@ -28,7 +28,7 @@ _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic  # its type annotations do not know that callers leave out the typing context
 
 # Indexes are uint64 in the inner loops: for signed ones numba adds a test for negative values.
-_jit = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+_jit = njit_cached(nogil=True, boundscheck=False, error_model="numpy")
 
 
 @_intrinsic

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
-from swivel.corpus.encode import EncodedCorpus, PackedTypes, TypeTable
+from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
 from swivel.corpus.sources import TextFile, list_files, text_size
+from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import count_part, make_spec
@@ -37,6 +38,7 @@ from swivel.runtime.progress import track
 from swivel.runtime.ray import IDLE_SECONDS, Node, await_nodes, connect, fetch, load_ray, take_results
 from swivel.runtime.resources import format_bytes
 from swivel.storage import open_array, place_folder, remove_tree, scratch_folder
+from swivel.storage.result_folder import READ_ONCE
 
 # Bytes of text per task.
 MIN_PIECE_BYTES = 8 << 20
@@ -45,6 +47,7 @@ PIECES_PER_CORE = 4  # several, so that no core waits long for the last task
 GROUPS_PER_CORE = 2
 MAX_GROUPS = 128
 TABLES_PER_MERGE = 16  # tables of types that one task merges
+_CHOICE_BYTES = 1 << 30  # memory of the task that chooses the vocabulary
 MIN_BYTES_PER_SECOND = 200_000  # slowest reading speed at which a task is not considered stuck
 MIN_TASK_MEMORY = 256 << 20
 RETRIES = 20  # per task, if its node or process is lost
@@ -61,6 +64,7 @@ class ClusterCount:
     count: CountConfig
     inputs: Mapping[str, str]  # fingerprints of the texts, for the manifest
     listed: tuple[str, ...] | None = None  # tokens of a vocabulary file; None to choose them from the corpus
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
 
 
 def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
@@ -68,7 +72,7 @@ def count_on_ray(job: ClusterCount, options: RunOptions) -> Matrix:
 
     Raises ConfigError if the text is not in files, and ClusterError if the cluster cannot be reached or fails.
     """
-    if {"iterable", "-"} & set(job.inputs):
+    if READ_ONCE & set(job.inputs.values()):
         raise ConfigError("counting on Ray reads files; save text from memory or from a pipe to a file first")
     if job.count.device not in ("auto", "cpu"):
         raise ConfigError(f"counting on Ray runs on CPU cores, got device={job.count.device!r}; omit device")
@@ -221,7 +225,7 @@ class _RayCounter:
                     run.append(open_merged(folder), with_sums=False)
                     remove_tree(folder)
                 run.add_sums(row_sums, column_sums)
-            return builder.finish(config=self.job.configs, inputs=self.job.inputs)
+            return builder.finish(config=self.job.configs, inputs=self.job.inputs, facts=self.job.facts)
 
 
 def _cost_of(piece: tuple[FileRange, ...]) -> int:
@@ -302,26 +306,19 @@ def read_ranges(ranges: tuple[FileRange, ...], reading: TextReading) -> tuple[tu
     reading.check()
     with _scratch() as scratch:
         encoded = _encode(ranges, reading, scratch)
-        return (encoded.token_count, encoded.unit_count), encoded.types.pack()
+        return (encoded.token_count, encoded.unit_count), encoded.types.merge().pack()
 
 
 def merge_types(*parts: PackedTypes) -> PackedTypes:
     """Return the merged table of types of several parts of a corpus."""
-    return _merge_tables(parts).pack()
-
-
-def _merge_tables(parts: Sequence[PackedTypes]) -> TypeTable:
-    table = TypeTable()
-    for part in parts:
-        table.merge(part)
-    return table
+    return TypeCounts(parts, _CHOICE_BYTES).merge().pack()
 
 
 def choose_words(
     config: VocabularyConfig, listed: tuple[str, ...] | None, lowercase: bool, *parts: PackedTypes
 ) -> Vocabulary:
     """Return the vocabulary of a corpus from the types of its parts."""
-    return choose_vocabulary(_merge_tables(parts).counts, config, listed, lowercase=lowercase)
+    return choose_vocabulary(TypeCounts(parts, _CHOICE_BYTES), config, listed, lowercase=lowercase)
 
 
 def count_ranges(ranges: tuple[FileRange, ...], counting: RangeCounting) -> Iterator[int | ShardPiece]:

@@ -6,8 +6,9 @@ Weights are integers in units of 1 / unit. A word has one column, or several *pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,29 @@ def column_vocabulary(vocabulary: Vocabulary, config: CountConfig) -> Vocabulary
     ('left:the', 'right:the')
     """
     names = part_names(config)
-    if not names:
-        return None
-    labels = [f"{name}:{token}" for token in vocabulary.tokens for name in names]
-    return Vocabulary(labels, np.repeat(vocabulary.counts, len(names)))
+    return _PartVocabulary(vocabulary, names) if names else None
+
+
+class _PartVocabulary(Vocabulary):
+    """Labels of several columns per word, which are made when they are used: four per word take 300 bytes."""
+
+    def __init__(self, words: Vocabulary, names: tuple[str, ...]) -> None:
+        self._words = words
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._words) * len(self._names)
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"{name}:{token}" for token in self._words.tokens for name in self._names)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:  # type: ignore[override]
+        return np.repeat(self._words.counts, len(self._names))
+
+    def to_lines(self) -> Iterator[str]:
+        """Yield one line per column, without keeping the labels."""
+        for line in self._words.to_lines():
+            for name in self._names:
+                yield f"{name}:{line}"

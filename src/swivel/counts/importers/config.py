@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from swivel.config import FLAG, POSITIVE_INT, TEXT, check_fields, config_field, one_of
 from swivel.errors import ConfigError
+from swivel.runtime.numbers import is_integer
 from swivel.storage.manifest import one_line
 
 FORMATS = ("triples", "edges", "baskets", "parquet", "arrow", "npz", "mtx", "glove", "tensorflow")
@@ -103,7 +104,7 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
 def _find_field(name: str, names: list[str] | None, width: int, where: str) -> int:
     if names is not None and name in names:
         return names.index(name)
-    if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= width:
+    if is_integer(name) and len(name) < 10 and 1 <= int(name) <= width:
         return int(name) - 1
 
     has = f"{width} fields without names (pass header if the first line has them)"

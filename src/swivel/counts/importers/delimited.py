@@ -20,6 +20,7 @@ from swivel.counts.importers.config import SEPARATORS, ImportConfig, pick_fields
 from swivel.counts.importers.context import ImportChunk, ImportContext, Place
 from swivel.counts.importers.lines import LineBlock, read_lines
 from swivel.errors import CountsError
+from swivel.runtime.numbers import is_plain, parse_float
 
 _KNOWN_NUMBERS = 1 << 16  # cache size: counts by their text
 _CSV_LINES = 1 << 15
@@ -48,9 +49,7 @@ class _Numbers(dict[bytes, float]):
     """Cache of counts by their text."""
 
     def __missing__(self, text: bytes) -> float:
-        if b"_" in text:  # float() accepts 1_000, other tools do not
-            raise ValueError
-        value = float(text)
+        value = parse_float(text)
         if len(self) < _KNOWN_NUMBERS:
             self[text] = value
         return value
@@ -60,6 +59,9 @@ def parse_numbers(
     texts: list[bytes], place: Place, kind: str, convert: Callable[[bytes], float] = float
 ) -> NDArray[np.float64]:
     """Return texts as numbers; raise CountsError with the place of a text that is not a number."""
+    if not is_plain(b"".join(texts)):  # One check for all: that of each text takes as long as its conversion.
+        convert = parse_float
+
     items = iter(texts)
     try:
         return np.fromiter(map(convert, items), np.float64, len(texts))

@@ -10,7 +10,8 @@ from typing import Any
 
 from swivel.config import CorpusConfig
 from swivel.corpus import fingerprint_sources, list_paths
-from swivel.corpus.sources import PACKED_SUFFIXES, STDIN
+from swivel.corpus.digests import FileDigest
+from swivel.corpus.sources import PACKED_SUFFIXES, STDIN, is_pipe
 from swivel.counts.importers import arrow, baskets, glove
 from swivel.counts.importers import dataframes as tables
 from swivel.counts.importers import delimited as text
@@ -70,23 +71,31 @@ class ImportSource:
         """Relation of rows and columns if the settings do not give it."""
         return _DEFAULT_SIDES.get(self.format, "apart")
 
-    def fingerprints(self) -> dict[str, str]:
-        """Return a digest for each file; an empty dictionary for objects and standard input."""
-        if not self.files or STDIN in self.files:
-            return {}
+    @property
+    def local_files(self) -> list[Path]:
+        """All files that are read, including the vocabulary of GloVe, and folders."""
         beside = [file.with_name(glove.VOCABULARY) for file in self.files if self.format == "glove"]
-        return fingerprint_sources([*self.files, *(file for file in beside if file.is_file())], CorpusConfig())
+        return [*(file for file in self.files if file != STDIN), *(file for file in beside if file.is_file())]
+
+    def fingerprints(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
+        """Return a fingerprint for each file; an empty dictionary for objects and pipes."""
+        if not self.files or any(map(is_pipe, self.files)):
+            return {}
+        return fingerprint_sources(self.local_files, CorpusConfig(), digests)
 
 
-def find_source(source: Any, config: ImportConfig) -> ImportSource:
-    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown."""
+def find_source(source: Any, config: ImportConfig, out: str | Path | None = None) -> ImportSource:
+    """Return the source behind a path, several paths or an object; raise ConfigError if its format is unknown.
+
+    Nothing in the output folder `out` is part of a source.
+    """
     paths = _as_paths(source)
     if paths is None:
         return _find_object(source, config)
     if not paths:
         raise ConfigError("no source: pass a file, several files, or a folder")
 
-    files = tuple(file for path in paths for file in _expand(path, config.format))
+    files = tuple(file for path in paths for file in _expand(path, config.format, out))
     formats = {config.format or _guess_format(file) for file in files}
     if len(formats) > 1:
         raise ConfigError(f"sources have several formats ({', '.join(sorted(formats))}); import them separately")
@@ -115,7 +124,7 @@ def _as_paths(source: Any) -> list[str | Path] | None:
     return None
 
 
-def _expand(path: str | Path, format: str | None) -> list[Path]:
+def _expand(path: str | Path, format: str | None, out: str | Path | None) -> list[Path]:
     if format in (None, "tensorflow") and str(path) != "-" and tensorflow.is_tensorflow_folder(Path(path)):
         return [Path(path)]
 
@@ -124,7 +133,7 @@ def _expand(path: str | Path, format: str | None) -> list[Path]:
         raise CountsError(f"{path}: not a folder of the 2017 Swivel, which contains {names}")
 
     try:
-        return list_paths(path)
+        return list_paths(path, outside=out)
     except CorpusError as error:
         raise CountsError(str(error).removesuffix(" (pass texts as a list of strings)")) from None
 

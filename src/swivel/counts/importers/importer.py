@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from swivel.config import result_settings
+from swivel.corpus import digest_sources, to_facts
 from swivel.counts.builder import building_bytes
 from swivel.counts.importers.baskets import BasketSpill
 from swivel.counts.importers.build import build_matrix
@@ -29,7 +30,7 @@ from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import track
 from swivel.storage import fingerprint, hold_folder, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done
+from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
 
 # A line of triples has at least 12 bytes; its cell takes 16 bytes in the scratch folder and 8 in the matrix. Compressed
 # files take more, which is known only after reading.
@@ -81,22 +82,28 @@ def import_counts(
     """
     options = options or RunOptions()
     config = _make_config(settings)
-    found = find_source(source, config)
+    found = find_source(source, config, out)
     refuse_idle_settings(config, found.format, found.name)
 
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
-    inputs = found.fingerprints()
-    if inputs and labels != [None, None]:
-        inputs["labels"] = fingerprint(labels)
-    provenance = {"config": {"import": result_settings(config)}, "inputs": inputs}
+    label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
 
-    with folder_or_temporary(out, can_resume=False) as folder:
+    with folder_or_temporary(out, [*found.local_files, *label_files], can_resume=False) as folder:
+        refuse_locked(folder.path)
+        digests = digest_sources(
+            found.local_files, known=folder.path, threads=options.thread_count, progress=options.progress
+        )
+        inputs = found.fingerprints(digests)
+        if inputs and labels != [None, None]:
+            inputs["labels"] = fingerprint(labels)
+        provenance = {"config": {"import": result_settings(config)}, "inputs": inputs}
         if is_done(folder.path, "matrix", provenance, options):
             return open_matrix(folder.path)
 
         with hold_folder(folder.path):
             check_libraries("importing")
-            return folder.keep(_import(found, config, labels, folder.path, provenance, options))
+            record = {**provenance, "facts": to_facts(digests)}
+            return folder.keep(_import(found, config, labels, folder.path, record, options))
 
 
 def _make_config(settings: dict[str, Any]) -> ImportConfig:

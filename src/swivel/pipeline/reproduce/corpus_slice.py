@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, fingerprint_sources, split_units
+from swivel.corpus import digest_sources, encode_corpus, fingerprint_sources, split_units, to_facts
 from swivel.corpus.streams import cut_stream, describe_bad_byte, open_streams
 from swivel.pipeline.reproduce.stages import StageJob
 from swivel.runtime.options import RunOptions
@@ -26,8 +26,10 @@ PIECE_BYTES = 1 << 20
 def slice_job(texts: list[Path], out: Path, tokens: int, config: CorpusConfig) -> StageJob:
     """Return the job that writes the lines with the first `tokens` tokens, including the whole last line, to `out`."""
     settings = {"corpus": {"tokens": tokens, "tokenizer": config.tokenizer}}
-    provenance = {"config": settings, "inputs": fingerprint_sources(texts, config)}
-    return StageJob(out, provenance, partial(_write_slice, texts, out, tokens, config, provenance))
+    digests = digest_sources(texts, known=out)
+    provenance = {"config": settings, "inputs": fingerprint_sources(texts, config, digests)}
+    facts = to_facts(digests)
+    return StageJob(out, provenance, partial(_write_slice, texts, out, tokens, config, provenance, facts))
 
 
 def _write_slice(
@@ -36,6 +38,7 @@ def _write_slice(
     max_tokens: int,
     config: CorpusConfig,
     provenance: dict[str, Any],
+    facts: dict[str, Any],
     *,
     options: RunOptions,
 ) -> None:
@@ -56,7 +59,7 @@ def _write_slice(
 
         data = b"".join(kept)
         folder.write_bytes(TEXT, data)
-        folder.finish(**provenance, facts={"tokens": tokens, "bytes": len(data)})
+        folder.finish(**provenance, facts={**facts, "tokens": tokens, "bytes": len(data)})
 
 
 def _count_tokens(texts: list[Path], config: CorpusConfig, max_tokens: int, scratch: Path) -> Iterator[tuple[str, int]]:

@@ -34,7 +34,7 @@ from swivel.evaluation.report import nothing_known
 from swivel.evaluation.results import Result
 from swivel.pipeline.reproduce.stages import StageJob
 from swivel.runtime.options import RunOptions
-from swivel.storage import Folder, checksum, create_folder, fingerprint, open_folder, read_manifest
+from swivel.storage import Folder, checksum, create_folder, fingerprint, open_folder, read_manifest, sweep_folder
 from swivel.vectors.formats import open_vectors
 
 STAGE, REPORT = "evaluation", "report.json"
@@ -56,6 +56,7 @@ def _save_evaluation(
         manifest = open_folder(out, STAGE).manifest
         is_same = fingerprint({"config": manifest.config, "inputs": manifest.inputs}) == fingerprint(provenance)
         if is_same and not options.overwrite:
+            sweep_folder(out)
             return
 
     vectors = open_vectors(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.config import RECIPES, CorpusConfig, TrainConfig, VectorsConfig, result_settings, stage_config
-from swivel.corpus import fingerprint_sources
+from swivel.corpus import digest_sources, fingerprint_sources
 from swivel.counts import open_matrix
 from swivel.evaluation.baselines import BaselineConfig, baseline_settings, keep_vectors, train_word2vec
 from swivel.pipeline.count import count
@@ -59,7 +59,8 @@ class Experiment:
             name = matrix_name(recipe, self.settings)
             out = self.out / "matrices" / name
             configs = count_settings(recipe, self.settings)
-            inputs = fingerprint_sources(self.texts, CorpusConfig(**configs["corpus"]))
+            digests = digest_sources(self.texts, known=out)
+            inputs = fingerprint_sources(self.texts, CorpusConfig(**configs["corpus"]), digests)
 
             run = partial(count, self.texts, out, recipe=recipe, **self.settings)
             job = StageJob(out, {"configs": configs, "texts": inputs}, run)
@@ -84,7 +85,8 @@ class Experiment:
     def _word2vec_job(self, vectors: MethodVectors, settings: dict[str, Any]) -> StageJob:
         config = BaselineConfig(**settings, corpus=self.reading)
         words = fingerprint(list(open_matrix(self.first_matrix).rows))
-        inputs = {**fingerprint_sources(self.texts, config.corpus), "vocabulary": words}
+        digests = digest_sources(self.texts, known=self.first_matrix)
+        inputs = {**fingerprint_sources(self.texts, config.corpus, digests), "vocabulary": words}
         provenance = {"config": baseline_settings(vectors.method, config), "inputs": inputs}
 
         run = partial(_train_baseline, vectors, self.texts, self.first_matrix, config, provenance)

@@ -64,9 +64,13 @@ def write_report(out: Path, results: Results, matrix: Path) -> None:
                 svgs[name] = data
 
     document = compose_report(results, svgs)
-    write_file(out / RESULTS, json.dumps(results.to_dict(), indent=1, ensure_ascii=False).encode() + b"\n")
-    write_file(out / MARKDOWN, write_markdown(document).encode())
-    write_file(out / HTML, write_html(document).encode())
+    texts = {
+        RESULTS: json.dumps(results.to_dict(), indent=1, ensure_ascii=False) + "\n",
+        MARKDOWN: write_markdown(document),
+        HTML: write_html(document),
+    }
+    for name, text in texts.items():
+        write_file(out / name, text.encode(errors="backslashreplace"))  # Paths may not be valid UTF-8.
 
 
 def _draw(results: Results, matrix: Path) -> Iterator[tuple[str, Any]]:

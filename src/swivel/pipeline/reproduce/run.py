@@ -9,20 +9,26 @@ from typing import Any
 
 from swivel.config import CorpusConfig, VocabularyConfig
 from swivel.corpus import list_paths
+from swivel.corpus.sources import is_pipe
 from swivel.counts import open_matrix
 from swivel.errors import ConfigError, missing_extra
 from swivel.evaluation import EvaluationConfig, read_sets
 from swivel.pipeline.reproduce.config import WORD2VEC, MethodVectors, ReproduceConfig, list_trained
 from swivel.pipeline.reproduce.evaluations import check_words, evaluation_job
 from swivel.pipeline.reproduce.experiment import Experiment
-from swivel.pipeline.reproduce.report import write_report
+from swivel.pipeline.reproduce.report import HTML, MARKDOWN, RESULTS, write_report
 from swivel.pipeline.reproduce.results import Results, gather_results
-from swivel.pipeline.reproduce.stages import Stages
+from swivel.pipeline.reproduce.stages import MEASURES, Stages
 from swivel.pipeline.reproduce.subprocess import Runner, run_in_process
 from swivel.pipeline.settings import split_settings
+from swivel.reports.document import FIGURES
 from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
+from swivel.storage.overlap import refuse_overlap
 from swivel.vectors.formats import find_vectors, open_vectors
+
+# What an experiment writes in its folder, besides the vectors of each method.
+OUTPUTS = ("corpus", "matrices", "evaluation", FIGURES, MEASURES, RESULTS, MARKDOWN, HTML)
 
 
 def reproduce(
@@ -56,7 +62,10 @@ def reproduce(
     config = config or ReproduceConfig()
     options = options or RunOptions()
     split_settings("default", settings, CorpusConfig, VocabularyConfig)  # Check the settings before any work.
-    files = _list_texts(texts)
+    files = _list_texts(texts, out)
+    trained = list_trained(config, Path(out) / "vectors")
+    outputs = [Path(out) / name for name in OUTPUTS] + [each.path for each in trained]
+    refuse_overlap(outputs, [*files, config.data, *(find_vectors(path) for _, path in config.vectors)])
 
     with hold_folder(out):
         experiment = Experiment(Path(out), config, dict(settings), files, Stages(Path(out), options, runner))
@@ -73,7 +82,6 @@ def reproduce(
         experiment.count()
         check_words(sets, open_matrix(experiment.first_matrix).rows, "the vocabulary of the text")
 
-        trained = list_trained(config, experiment.out / "vectors")
         for each in trained:
             experiment.train(each)
         made = trained + foreign
@@ -86,11 +94,10 @@ def reproduce(
         return results
 
 
-def _list_texts(texts: str | Path | Iterable[str | Path]) -> list[Path]:
-    paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
-    files = [file for path in paths for file in list_paths(path)]
-    if Path("-") in files:
-        raise ConfigError("standard input cannot be read several times; save the text to a file")
+def _list_texts(texts: str | Path | Iterable[str | Path], out: str | Path) -> list[Path]:
+    files = list_paths(texts, outside=out)
+    if any(map(is_pipe, files)):
+        raise ConfigError("standard input and pipes cannot be read several times; save the text to a file")
     return files
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from swivel.errors import DamagedFolder, clear_errors
 from swivel.pipeline.reproduce.subprocess import Job, Measure, Runner
 from swivel.runtime.options import RunOptions
-from swivel.storage import MANIFEST, fingerprint, one_line, seal, unseal, write_file
+from swivel.storage import MANIFEST, fingerprint, one_line, seal, sweep_folder, unseal, write_file
+from swivel.training.checkpoint import PLAN, SLOTS
 
 MEASURES = "measures.json"
 
@@ -81,6 +82,7 @@ class Stages:
         saved = self.records.get(name)
         if saved is not None and saved.identity == record.identity and not self.options.overwrite:
             if saved.is_finished and stamp_before is not None:
+                sweep_folder(job.out, *SLOTS, PLAN)  # The process of the stage may have been killed after its manifest.
                 return job.out
             if job.resumes and not saved.is_finished:
                 record = saved

@@ -22,7 +22,7 @@ from typing import Any
 
 from swivel.errors import TrainingError
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, SilentProgress, Task
+from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
 from swivel.runtime.signals import StopRequest, exit_with_parent, leave_in_time, stop_on_signals
 
 _POLL_SECONDS = 0.1
@@ -179,7 +179,7 @@ def _work(connection: Connection, job: Job, job_options: dict[str, Any]) -> None
     progress = _PipeProgress(connection)
     started = time.perf_counter()
     try:
-        with leave_in_time(lambda number: None):
+        with leave_in_time(lambda number: None), warnings_as_messages(progress):
             job(options=RunOptions(**job_options, progress=progress))
         progress.send("done", time.perf_counter() - started, peak_memory())
     except BrokenPipeError:

@@ -23,6 +23,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from swivel.runtime.kernels import njit_cached
+
 F = np.float32
 LOG2E = F(1.4426950408889634)
 LN2 = F(0.6931471805599453)
@@ -36,7 +38,7 @@ _inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
 # Parts are always inlined into the calling kernel. As separate functions they would be inlined or not, and therefore
 # round differently, depending on which process compiled which of them first.
 _part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
-_kernel = numba.njit(nogil=True, cache=True, fastmath=True, error_model="numpy", boundscheck=False)
+_kernel = njit_cached(nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
 
 
 @_inline
@@ -340,7 +342,7 @@ def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: flo
 
 
 # Without fast-math: with IEEE rounding, the square root of a square is the number itself, to the last bit.
-@numba.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+@njit_cached(nogil=True, error_model="numpy", boundscheck=False)
 def recover_gradient(before: Any, after: Any, accumulators: Any, start: float) -> None:
     """Replace accumulators, which had the small value `start` before one step, by the gradient of that step.
 

@@ -33,6 +33,7 @@ class ReferenceBackend(ArrayBackend):
         """Return the array in float64, so that a checkpoint has the full precision."""
         return np.asarray(array)
 
+    @np.errstate(over="ignore", invalid="ignore")  # The training loop detects divergence.
     def compute(self, cells: BlockCells, sides: Sides, seed: Sequence[int]) -> tuple[Loss, Any, Any]:
         """Return the loss of a block and its gradients with respect to the row vectors W and the column vectors C."""
         rows, columns = sides
@@ -56,6 +57,7 @@ class ReferenceBackend(ArrayBackend):
         loss = _weighted_loss(products, x, offsets, weights, self.settings.objective)
         return loss, gradient @ C, gradient.T @ W
 
+    @np.errstate(over="ignore", invalid="ignore")
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Apply `swivel.training.objective.adagrad` in place."""
         adagrad(side.vectors, side.accumulators, gradient, learning_rate)

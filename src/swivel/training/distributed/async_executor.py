@@ -15,9 +15,9 @@ from time import monotonic as now
 
 import numpy as np
 
-from swivel.errors import ClusterError
+from swivel.errors import ClusterError, ConfigError
 from swivel.runtime.options import ClusterConfig
-from swivel.runtime.ray import await_nodes, connect
+from swivel.runtime.ray import await_nodes, check_node, connect
 from swivel.runtime.resources import format_bytes
 from swivel.training.distributed.leases import MAX_BLOCKS_PER_STRIP, Leases, Part, Strip, compose_strips
 from swivel.training.distributed.server_pool import ServerPool
@@ -84,6 +84,7 @@ class AsyncExecutor(Executor):
         """Start servers and workers, and wait for the first worker."""
         self._job = job
         config = self.config
+        self._check_counts()
         self._servers = ServerPool(self._ray, config, job)
         self._resources.callback(self._servers.close)
 
@@ -98,6 +99,19 @@ class AsyncExecutor(Executor):
         while not self._workers.ready:
             self._workers.maintain(now())
             self._wait_for_messages()
+
+    def _check_counts(self) -> None:
+        """Raise ConfigError if some workers or servers would have nothing to do."""
+        rows, columns = self._job.blocks
+        for name, count, limit in (
+            ("workers", self.config.workers or 1, rows * columns),
+            ("servers", self.config.servers, rows + columns),
+        ):
+            if count > limit:
+                raise ConfigError(
+                    f"{name} must be at most {limit:,} for {rows:,} x {columns:,} blocks, got {count:,}; "
+                    f"use fewer {name}, or a smaller block_size"
+                )
 
     def _count_places(self) -> int:
         """Return the number of workers that the cores of the cluster, and its GPUs if needed, allow."""
@@ -178,6 +192,9 @@ class AsyncExecutor(Executor):
     def _wait_for_messages(self) -> list[WorkerMessage]:
         """Wait briefly for messages of workers; raise ClusterError if nothing was finished for too long."""
         messages = self._workers.wait(POLL_SECONDS)
+        if not messages:
+            check_node(self._ray)
+
         patience = max(self.config.patience_seconds, 2 * LEASE_FACTOR * self._expected_seconds())
         if any(message.result is not None and not message.result.failure for message in messages):
             self._last_progress = now()

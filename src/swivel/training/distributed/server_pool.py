@@ -17,6 +17,7 @@ import numpy as np
 
 from swivel.errors import ClusterError, first_line
 from swivel.runtime.options import ClusterConfig
+from swivel.runtime.ray import await_reply
 from swivel.training.distributed.leases import Part
 from swivel.training.distributed.parameter_server import Server, server_of
 from swivel.training.executor import Sides, TrainingJob
@@ -82,7 +83,7 @@ class ServerPool:
                 self._restore(number, error)
 
     def _get(self, reference: Any, seconds: float | None = None) -> Any:
-        return self._ray.get(reference, timeout=seconds or self._config.lease_seconds)
+        return await_reply(self._ray, reference, seconds=seconds or self._config.lease_seconds)
 
     def _parts(self, number: int) -> list[Part]:
         return [part for part in self.applied if server_of(part, len(self._members)) == number]

@@ -139,8 +139,11 @@ def open_stepper(setup: WorkerSetup) -> Iterator[Stepper]:
     with scratch_folder(Path(tempfile.gettempdir())) as scratch:
         job = TrainingJob(matrix, setup.config, setup.plan)
         stepper = Stepper(job, LocalResources(scratch, setup.threads, SILENT))
-        with closing(stepper.backend):
-            yield stepper
+
+    # The re-blocked cells stay mapped although their files are removed: Ray ends a worker by killing it, and then the
+    # operating system frees them.
+    with closing(stepper.backend):
+        yield stepper
 
 
 class Worker:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import escape, unescape
 from swivel.errors import StorageError, VocabularyError
-from swivel.storage import create_file, write_arrays
+from swivel.storage import create_pair, write_arrays
 from swivel.storage.npy import map_array, read_array_header, write_array
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import FREE, check_names, is_count, make_vectors, read_lines, reading, shown
@@ -31,7 +31,7 @@ def write_npy(vectors: Vectors, path: Path) -> None:
     values = np.ascontiguousarray(vectors.vectors, "<f4")
     lines = "".join(line + "\n" for line in vectors.vocabulary.to_lines()).encode()
 
-    with create_file(path.with_suffix(_WORDS_SUFFIX)) as words, create_file(path) as file:
+    with create_pair(path, path.with_suffix(_WORDS_SUFFIX)) as (file, words):
         words.write(lines)
         write_array(file, values)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from swivel.errors import StorageError
+from swivel.runtime.numbers import parse_float
 from swivel.storage import build_folder, create_file, write_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.decimal_text import format_rows
@@ -70,7 +71,7 @@ def _read_values(path: Path) -> Floats:
     rows: list[Floats] = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            row = np.array([float(value) for value in line.split("\t")])
+            row = np.array([parse_float(value) for value in line.split("\t")])
         except ValueError as error:
             raise StorageError(f"{path}, line {number:,}: {error}") from error
 

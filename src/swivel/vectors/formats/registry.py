@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swivel.errors import ConfigError, StorageError, clear_errors
+from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
 from swivel.storage import MANIFEST
+from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors.formats import arrow, npy_npz, projector, safetensors, static_models, word2vec
 from swivel.vectors.formats.validate import check_vectors
@@ -24,6 +25,13 @@ class Format:
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
+
+
+def _write_swivel(vectors: Vectors, path: Path) -> None:
+    try:
+        vectors.save(path)
+    except FolderExists as error:
+        raise FolderExists(f"{path}: exists already; choose another folder, or remove it") from error
 
 
 FORMATS = {
@@ -42,7 +50,7 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
-    "swivel": Format(Vectors.load, Vectors.save, is_folder=True),
+    "swivel": Format(Vectors.load, _write_swivel, is_folder=True),
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
@@ -87,7 +95,9 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
     """
     location = find_vectors(path)
     name = recognize(location) if format is None else _check_format(format)
-    return FORMATS[name].read(location)
+    loaded = FORMATS[name].read(location)
+    loaded.source = location
+    return loaded
 
 
 open_vectors = load  # under a name that differs from `swivel.vectors.load`
@@ -96,10 +106,18 @@ open_vectors = load  # under a name that differs from `swivel.vectors.load`
 def find_vectors(path: str | Path) -> Path:
     """Return the path itself, or the folder `vectors` inside it if the path is the folder of a whole run."""
     path = Path(path)
-    if not path.exists():
-        raise StorageError(f"{path}: no such file or folder")
     inside = path / "vectors"
-    return inside if (inside / MANIFEST).exists() else path
+    with clear_errors(path):
+        if not path.exists():
+            raise StorageError(f"{path}: no such file or folder")
+        return inside if (inside / MANIFEST).exists() else path
+
+
+def source_of(vectors: Vectors | str | Path | None) -> Path | None:
+    """Return the file or folder of vectors, None if they are in memory only."""
+    if isinstance(vectors, (str, Path)):
+        return find_vectors(vectors)
+    return None if vectors is None else vectors.source
 
 
 def recognize(path: Path) -> str:
@@ -167,7 +185,7 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
     Raises
     ------
     ConfigError
-        If the format or the side is unknown.
+        If the format or the side is unknown, or if the file would replace the one that the vectors were loaded from.
     VocabularyError
         If the format cannot store a label.
 
@@ -188,7 +206,9 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
     name = _format_of(path) if format is None else _check_format(format)
     chosen = FORMATS[name]
 
-    if path.is_dir() and not chosen.is_folder:
+    with clear_errors(path):
+        is_folder = path.is_dir()
+    if is_folder and not chosen.is_folder:
         raise StorageError(f"{path} is a folder: pass the path of a file")
     if side not in ("rows", "columns"):
         raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}")
@@ -196,6 +216,7 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
     if side == "columns":
         vectors = take_columns(vectors)
 
+    refuse_overlap([path], [vectors.source])
     check_vectors(vectors)
     chosen.write(vectors, path)
 
@@ -204,7 +225,9 @@ def take_columns(vectors: Vectors) -> Vectors:
     """Return the columns of a model as `Vectors`; raise ConfigError if it has none."""
     if vectors.contents.columns is None:
         raise ConfigError("side='columns': these vectors have no columns; load a folder written by swivel train")
-    return Vectors(vectors.contents.columns)
+    columns = Vectors(vectors.contents.columns)
+    columns.source = vectors.source
+    return columns
 
 
 def _check_format(name: str) -> str:

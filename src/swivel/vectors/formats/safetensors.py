@@ -15,14 +15,13 @@ import numpy as np
 
 from swivel.errors import StorageError, VocabularyError
 from swivel.storage import create_file
-from swivel.storage.safetensors import Tensors, map_tensors
+from swivel.storage.safetensors import Tensors, make_header, map_tensors, write_tensors
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_names, make_vectors, reading
 from swivel.vectors.search import Floats
 
 _TENSOR = "vectors"
 _MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
-_ALIGNMENT = 8
 
 
 def write_safetensors(vectors: Vectors, path: Path) -> None:
@@ -36,21 +35,16 @@ def write_safetensors(vectors: Vectors, path: Path) -> None:
 
 def write_matrix(path: Path, name: str, matrix: Floats, metadata: Mapping[str, str]) -> None:
     """Write one float32 matrix to a safetensors file."""
-    values = np.ascontiguousarray(matrix, "<f4")
-    entry = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
-
-    header = json.dumps({"__metadata__": dict(metadata), name: entry}, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % _ALIGNMENT)
-
-    if len(header) > _MAX_HEADER_BYTES:
+    tensors = {name: np.asarray(matrix, np.float32)}
+    size = len(make_header(tensors, metadata))
+    if size > _MAX_HEADER_BYTES:
         raise VocabularyError(
-            f"safetensors cannot store these labels: they need {len(header):,} bytes, and the header may have at most "
+            f"safetensors cannot store these labels: they need {size:,} bytes, and the header may have at most "
             f"{_MAX_HEADER_BYTES:,}; use parquet, arrow or npz"
         )
 
     with create_file(path) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.write(values.reshape(-1).view(np.uint8).data)
+        write_tensors(file, tensors, metadata)
 
 
 def read_safetensors(path: Path) -> Vectors:

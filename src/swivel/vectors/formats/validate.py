@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, StorageError, VocabularyError, clear_errors, first_line
+from swivel.runtime.numbers import is_integer
 from swivel.vectors import Vectors, VectorTable
 
 FREE = "use npz, safetensors, parquet or arrow, which can store any label"
@@ -164,7 +165,7 @@ def _first_not_text(words: Sequence[str]) -> int | None:
 
 def is_count(text: str) -> bool:
     """Return whether a text is a number of occurrences that fits in an int64."""
-    return text.isdecimal() and len(text) <= 18
+    return is_integer(text) and len(text) <= 18
 
 
 def shown(text: str) -> str:

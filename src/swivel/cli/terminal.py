@@ -1,0 +1,140 @@
+"""What a command prints: results on standard output, messages on standard error, and what may go wrong with both."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import sys
+from typing import Any
+
+import click
+
+# Characters that move the cursor, color, hide or reorder text; and surrogates, which are bytes of a file name that are
+# not valid UTF-8.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape_controls(text: str) -> str:
+    """Return a text in which control characters are visible, so that it is one line and looks like what it is.
+
+    >>> escape_controls("red\x1b[31m\\nblue")
+    'red\\\\x1b[31m\\\\nblue'
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if "\udc80" <= character <= "\udcff":  # how Python represents such a byte
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
+
+def quote(word: str) -> str:
+    """Return a word of a command as it can be pasted into a shell, also one with control characters.
+
+    >>> quote("my work"), quote("a\\nb")
+    ("'my work'", "$'a\\\\nb'")
+    """
+    if _CONTROL.search(word) is None:
+        return shlex.quote(word)
+    return "$'" + escape_controls(word.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+
+
+def shown(text: str) -> str:
+    """Return a text as standard output shows it: escaped on a terminal, unchanged in a file or a pipe."""
+    return escape_controls(text) if sys.stdout.isatty() else text
+
+
+def print_result(*lines: str) -> None:
+    """Print lines of the result."""
+    for line in lines:
+        click.echo(shown(line))
+
+
+def print_json(data: Any) -> None:
+    """Print the result as one line of JSON, in which control characters are JSON's own escapes."""
+    text = json.dumps(data, ensure_ascii=False)
+    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def print_message(line: str) -> None:
+    """Print one line for the user on standard error."""
+    sys.stderr.write(escape_controls(line) + "\n")
+    sys.stderr.flush()
+
+
+class _StandardStream(io.RawIOBase):
+    """Standard output or standard error. What cannot be written is an error if it is a result, and dropped if not."""
+
+    def __init__(self, raw: Any, *, has_results: bool) -> None:
+        self._raw = raw
+        self._has_results = has_results
+        self._is_broken = False
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return bool(self._raw.isatty())
+
+    def fileno(self) -> int:
+        return int(self._raw.fileno())
+
+    def write(self, data: Any) -> int:
+        """Write bytes and return their number."""
+        if self._is_broken:
+            return len(data)
+
+        try:
+            written = self._raw.write(data)
+            if written is None:  # The stream does not block, and its reader is slow.
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return int(written)
+        except OSError as error:
+            if not self._has_results:
+                return len(data)
+            self._is_broken = True  # Python writes what is left when it exits, and would fail again.
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def protect_streams() -> None:
+    """Make messages that cannot be written no reason to end a job, and a lost result a clear error.
+
+    This holds for streams that are closed, full, or whose reader has ended. Words that the encoding does not have are
+    printed as escapes.
+    """
+    for number in (0, 1, 2):
+        _fill_closed(number)
+
+    sys.stdout = _wrap(sys.stdout, 1, has_results=True)
+    sys.stderr = _wrap(sys.stderr, 2, has_results=False)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, closefd=False)
+
+
+def _fill_closed(number: int) -> None:
+    """Occupy the number of a closed standard stream; otherwise a result file could get it, and messages with it."""
+    try:
+        os.fstat(number)
+    except OSError:
+        os.open(os.devnull, os.O_RDONLY)  # The lowest free number is this one. Writing to it fails.
+        os.set_inheritable(number, True)
+
+
+def _wrap(stream: Any, number: int, *, has_results: bool) -> io.TextIOWrapper:
+    if stream is None:  # It was closed when the process started.
+        raw: Any = io.FileIO(number, "w", closefd=False)
+    else:
+        raw = getattr(stream.buffer, "raw", stream.buffer)  # Without a buffer (PYTHONUNBUFFERED), it is the raw stream.
+
+    return io.TextIOWrapper(
+        io.BufferedWriter(_StandardStream(raw, has_results=has_results)),
+        encoding=getattr(stream, "encoding", None),
+        errors="backslashreplace",
+        line_buffering=True,
+    )

@@ -1,0 +1,230 @@
+"""What commands print: labels with control characters, and streams that are closed, full or without a reader."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from message_recorder import MessageRecorder
+from swivel.cli import cli, terminal
+from swivel.cli.compare import draw_drift
+from swivel.cli.main import COMMANDS
+from swivel.cli.options import StrictNumber
+from swivel.cli.progress_bars import BarProgress
+from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
+from swivel.cli.terminal import escape_controls, quote
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import SwivelWarning
+from swivel.runtime.progress import warnings_as_messages
+from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.compare import compare
+
+COMMAND = [sys.executable, "-m", "swivel"]
+FORGED = "b\x1b[31m\r\nerror: forged\x9b"
+SHOWN = "b\\x1b[31m\\r\\nerror: forged\\x9b"
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vectors") / "vectors"
+    make_vectors().save(path)
+    return path
+
+
+def make_vectors() -> Vectors:
+    values = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    return Vectors(VectorTable(Vocabulary(["a", FORGED, "c", "d"], [40, 30, 20, 10]), values))
+
+
+@pytest.fixture
+def on_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make standard output a terminal, and return a function that reads what was printed there."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    return lambda: capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("žena \U0001f600 a\u200db", "žena \U0001f600 a\u200db"),
+        ("a\x1b]0;t\x07", "a\\x1b]0;t\\x07"),
+        ("a\r\n\tb\x7f\x85", "a\\r\\n\\tb\\x7f\\x85"),
+        ("a\u202eb\u2066\u2028", "a\\u202eb\\u2066\\u2028"),
+        (os.fsdecode(b"t\xff.txt"), "t\\xff.txt"),
+    ],
+)
+def test_control_characters_are_visible_and_words_are_unchanged(text: str, expected: str) -> None:
+    assert escape_controls(text) == expected
+    assert escape_controls(expected) == expected
+
+
+def test_results_on_a_terminal_have_no_control_characters(on_terminal: Any) -> None:
+    drift = compare(make_vectors(), make_vectors(), min_count=1)
+    draw_neighbors({FORGED: [Neighbor(FORGED, 0.5)]})
+    draw_facts({"folder": FORGED, FORGED: {"inner": [FORGED]}})
+    draw_drift(drift, 4)
+    terminal.print_result(*align_table(["word", "number"], [[FORGED, "1"], ["long " * 9, "2"]]))
+    terminal.print_json({"word": FORGED})
+
+    shown = on_terminal()
+    assert SHOWN in shown
+    assert not set(shown) & set("\x1b\r\x9b")
+    assert not [line for line in shown.split("\n") if line.startswith("error: ")]
+    assert json.loads(shown.strip().split("\n")[-1]) == {"word": FORGED}
+
+
+def test_the_columns_of_a_table_are_aligned_as_shown(on_terminal: Any) -> None:
+    lines = align_table(["word", "number"], [[FORGED, "1"], ["a", "22"]])
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_results_in_a_pipe_are_unchanged(vectors: Path) -> None:
+    done = subprocess.run([*COMMAND, "nearest", vectors, "a"], capture_output=True, check=True, timeout=60)
+    assert FORGED.encode() in done.stdout
+
+
+def test_a_command_on_a_terminal_escapes_labels(vectors: Path) -> None:
+    master, slave = pty.openpty()
+    done = subprocess.run([*COMMAND, "nearest", vectors, "a"], stdout=slave, stderr=subprocess.PIPE, timeout=60)
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert SHOWN in shown
+
+
+@pytest.mark.parametrize("arguments", [["info", FORGED], ["nearest", FORGED, "a"], ["info", "a", FORGED]])
+def test_an_error_is_one_line_whatever_the_name_of_a_file(arguments: list[str], tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode in (1, 2)
+    last = done.stderr.removesuffix("\n").split("\n")[-1]
+    assert SHOWN in last
+    assert last.lower().startswith("error: ")
+
+
+def test_progress_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    BarProgress().message(f"reading {FORGED}")
+    assert capsys.readouterr().err == f"reading {SHOWN}\n"
+
+
+@pytest.mark.parametrize("word", ["a", "my work", "it's", "a\nb", "\x1b[31m'\\", os.fsdecode(b"t\xff'")])
+def test_a_command_can_be_pasted_into_a_shell(word: str) -> None:
+    quoted = quote(word)
+    assert escape_controls(quoted) == quoted
+    try:
+        done = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("bash is not installed")
+    assert os.fsdecode(done.stdout) == word
+
+
+def test_hints_are_quoted() -> None:
+    assert next_command("train", Path("a b\n"), "-o", "vectors").endswith(" train $'a b\\n' -o vectors")
+
+
+class _Broken(io.RawIOBase):
+    def write(self, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    def isatty(self) -> bool:
+        return False
+
+
+def test_messages_that_cannot_be_written_are_dropped() -> None:
+    stream = terminal._wrap(io.TextIOWrapper(io.BufferedWriter(_Broken())), 2, has_results=False)
+    for _ in range(1_000):
+        print("a message", file=stream, flush=True)
+
+
+def test_a_result_that_cannot_be_written_is_an_error_once() -> None:
+    stream = terminal._wrap(io.TextIOWrapper(io.BufferedWriter(_Broken())), 1, has_results=True)
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        print("a result", file=stream, flush=True)
+    stream.flush()
+
+
+def run_redirected(redirection: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command with a shell's redirection of its streams."""
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "2>&- >&- <&-"])
+def test_a_job_goes_on_without_messages(redirection: str, tmp_path: Path) -> None:
+    (tmp_path / "counts.tsv").write_text("a\tb\t1\nb\tc\t2\n")
+    done = run_redirected(redirection, "import", tmp_path / "counts.tsv", "-o", tmp_path / "matrix")
+    assert done.returncode == 0
+    assert (tmp_path / "matrix" / "manifest.json").exists()
+    assert done.stdout == ("" if ">&- <" in redirection else f"{tmp_path}/matrix: 2 x 2, 2 cells observed\n")
+
+
+def test_a_job_goes_on_when_the_reader_of_both_streams_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "counts.tsv").write_text("a\tb\t1\nb\tc\t2\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*COMMAND, "import", str(tmp_path / "counts.tsv"), "-o", str(tmp_path / "matrix")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(command, stdout=writing, stderr=writing, check=False, env=environment, timeout=120)
+    os.close(writing)
+    assert done.returncode == 0
+    assert (tmp_path / "matrix" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+def test_a_result_that_is_lost_is_one_line(redirection: str, reason: str, vectors: Path) -> None:
+    done = run_redirected(redirection, "nearest", vectors, "a")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: standard output: {reason}\n")
+
+
+def test_errors_without_a_place_for_them_set_the_status() -> None:
+    assert run_redirected("2>&-", "info", "nowhere").returncode == 1
+    assert run_redirected("2>/dev/full", "info", "nowhere", "odd").returncode == 2
+
+
+def test_warnings_of_swivel_are_messages_and_those_of_libraries_are_not() -> None:
+    recorder = MessageRecorder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with warnings_as_messages(recorder):
+            warnings.warn("set something", SwivelWarning, stacklevel=1)
+            warnings.warn("overflow encountered in cast", RuntimeWarning, stacklevel=1)
+    assert recorder.lines == ["warning: set something"]
+
+
+def list_commands() -> list[click.Command]:
+    context = click.Context(cli)
+    commands = [cli.get_command(context, name) for name in COMMANDS]
+    groups = [command for command in commands if isinstance(command, click.Group)]
+    return [*filter(None, commands), *(command for group in groups for command in group.commands.values())]
+
+
+def test_numbers_of_all_commands_are_plain_digits() -> None:
+    kinds = {parameter.type for command in list_commands() for parameter in command.params}
+    numbers = [kind for kind in kinds if isinstance(kind, click.types.IntParamType | click.types.FloatParamType)]
+    assert numbers
+    assert [kind for kind in numbers if not isinstance(kind, StrictNumber)] == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nearest", "v", "a", "-n", "1_0"], ["train", "m", "-o", "o", "--share", "0.1_5"]]
+)
+def test_underscores_in_numbers_are_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 2
+    assert f"{arguments[-1]!r} is not a valid" in done.output

@@ -1,0 +1,123 @@
+"""Digests of files: content decides, and an unchanged file is not read again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swivel.config import CorpusConfig
+from swivel.corpus import digests as digesting
+from swivel.corpus import fingerprint_sources
+from swivel.corpus.digests import SOURCES, digest_files
+from swivel.errors import CorpusError, FolderExists
+from swivel.pipeline.count import count
+from swivel.runtime.progress import SILENT
+from swivel.storage import read_manifest, seal
+
+TEXT = "the cat sat on the mat\n" * 9
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose content is read for a digest."""
+    names: list[str] = []
+    original = digesting._digest_chunk
+
+    def digest_chunk(chunk: tuple[str, int]) -> bytes:
+        names.append(Path(chunk[0]).name)
+        return original(chunk)
+
+    monkeypatch.setattr(digesting, "_digest_chunk", digest_chunk)
+    monkeypatch.setattr(digesting, "_hashed", {})
+    return names
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    return file
+
+
+def make_older(folder: Path, seconds: int) -> None:
+    """Let a manifest look as if it had been written so many seconds from now."""
+    moment = time.time() + seconds
+    os.utime(folder / "manifest.json", (moment, moment))
+
+
+def test_text_of_the_same_name_size_and_time_is_another_text(text: Path, tmp_path: Path) -> None:
+    os.utime(text, (0, 0))
+    count(text, tmp_path / "matrix", min_count=1)
+    make_older(tmp_path / "matrix", 60)
+
+    text.write_text(TEXT.replace("cat", "dog"))
+    os.utime(text, (0, 0))
+    with pytest.raises(FolderExists, match="finished already from other inputs"):
+        count(text, tmp_path / "matrix", min_count=1)
+
+
+def test_moved_text_is_the_same_text(text: Path, tmp_path: Path) -> None:
+    count(text, tmp_path / "matrix", min_count=1)
+    (tmp_path / "new").mkdir()
+    moved = shutil.copy(text, tmp_path / "new" / "text.txt")
+    text.unlink()
+    assert count(Path(moved), tmp_path / "matrix", min_count=1).shape == (5, 20)
+
+
+def test_unchanged_file_is_not_read_again(text: Path, tmp_path: Path, read: list[str]) -> None:
+    count(text, tmp_path / "matrix", min_count=1)
+    assert read == ["text.txt"]
+
+    make_older(tmp_path / "matrix", 60)
+    count(text, tmp_path / "matrix", min_count=1)
+    assert read == ["text.txt"]
+
+    os.utime(text)  # The content is the same, and so is the result.
+    count(text, tmp_path / "matrix", min_count=1)
+    assert read == ["text.txt"] * 2
+
+
+def test_file_that_changed_just_before_the_result_is_read_again(text: Path, tmp_path: Path, read: list[str]) -> None:
+    count(text, tmp_path / "matrix", min_count=1)
+    make_older(tmp_path / "matrix", 0)  # The clock of a file system may be too coarse to show another change.
+    count(text, tmp_path / "matrix", min_count=1)
+    assert read == ["text.txt"] * 2
+
+
+@pytest.mark.parametrize("damage", [5, {"a": 1}, {"/a": {"size": "x"}}])
+def test_damaged_record_is_ignored(text: Path, tmp_path: Path, damage: Any) -> None:
+    matrix = count(text, tmp_path / "matrix", min_count=1)
+    manifest = read_manifest(matrix.path)
+    fields = {name: getattr(manifest, name) for name in ("stage", "config", "inputs", "facts", "format", "library")}
+    parts = {name: {"bytes": part.bytes, "sha256": part.sha256} for name, part in manifest.parts.items()}
+    facts = {**manifest.facts, SOURCES: damage}
+    (matrix.path / "manifest.json").write_bytes(seal({**fields, "parts": parts, "facts": facts}))
+    assert count(text, tmp_path / "matrix", min_count=1).shape == matrix.shape
+
+
+def test_digest_of_a_large_file_does_not_depend_on_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
+) -> None:
+    monkeypatch.setattr(digesting, "_CHUNK_BYTES", 1000)
+    file = tmp_path / "large"
+    file.write_bytes(bytes(range(250)) * 41)
+    one, three = (digest_files([file], known=None, threads=threads, progress=SILENT)[str(file)] for threads in (1, 3))
+    assert one == three
+    assert len(read) == 22
+
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert digest_files([file], known=None, threads=3, progress=SILENT)[str(file)].digest != one.digest
+
+
+def test_file_that_is_gone_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"gone: No such file or directory"):
+        digest_files([tmp_path / "gone"], known=None, threads=1, progress=SILENT)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "broken").symlink_to(tmp_path / "gone")
+    with pytest.raises(CorpusError, match=r"broken: No such file or directory"):
+        fingerprint_sources(tmp_path / "folder", CorpusConfig())

@@ -1,0 +1,155 @@
+"""Inputs and outputs stay apart: what Swivel wrote is recognized, and no output replaces an input."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import swivel
+from swivel.cli import cli
+from swivel.errors import ConfigError
+from swivel.storage import create_folder, write_file
+from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
+from swivel.storage.temporary import scratch_folder
+from swivel.training.checkpoint import CheckpointStore
+
+QUICK = ["--dim", "4", "--epochs", "1", "--backend", "cpu", "--dtype", "float32", "--quiet"]
+
+
+def make_result(folder: Path) -> Path:
+    with create_folder(folder, "example") as writer:
+        writer.write_lines("rows.txt", ["a"])
+        writer.finish(config={}, inputs={}, facts={})
+    return folder
+
+
+def test_result_folders_are_recognized_finished_or_not(tmp_path: Path) -> None:
+    assert is_own_folder(make_result(tmp_path / "finished"))
+
+    CheckpointStore(tmp_path / "training", "run").save_plan({})
+    assert is_own_folder(tmp_path / "training")
+
+    with scratch_folder(tmp_path / "counting") as scratch:
+        assert is_own_folder(tmp_path / "counting")
+        assert is_own_folder(scratch)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "plan.json", "measures.json", "lock", "report.html", "scratch-notes"]
+)
+def test_files_of_other_tools_are_not_taken_for_results(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"name": "a web page", "version": 2}')
+    assert not is_own_folder(tmp_path)
+    assert not is_own_file(tmp_path / name)
+
+
+def test_output_must_not_be_or_contain_an_input(tmp_path: Path) -> None:
+    text = tmp_path / "texts" / "a.txt"
+    write_file(text, b"a")
+    for output in (text, text.parent, tmp_path):
+        with pytest.raises(ConfigError, match=r"the output would replace the input .*a\.txt; choose another output"):
+            refuse_overlap([output], [None, text])
+    refuse_overlap([tmp_path / "new", tmp_path / "texts" / "new"], [text])
+
+
+def test_links_do_not_hide_an_input(tmp_path: Path) -> None:
+    result = make_result(tmp_path / "result")
+    (tmp_path / "link").symlink_to(result)
+    for output, path in ((tmp_path / "link", result), (result, tmp_path / "link"), (result / "rows.txt", result)):
+        with pytest.raises(ConfigError, match="the output would replace the input"):
+            refuse_overlap([output], [path])
+
+
+def test_output_may_be_beside_the_parts_of_an_input(tmp_path: Path) -> None:
+    result = make_result(tmp_path / "result")
+    write_file(result / "figure.png", b"")
+    refuse_overlap([result / "figure.png"], [result])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text, and results of every verb that others read."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "text.txt").write_text("tea milk sugar\nmilk tea\nsugar cup tea\n" * 20)
+    (folder / "triples.tsv").write_text("tea\tmilk\t2\nmilk\tcup\t1\n")
+    (folder / "sets").mkdir()
+    (folder / "sets" / "pairs.tsv").write_text("tea\tmilk\t3\nmilk\tcup\t1\nsugar\ttea\t2\n")
+    swivel.run(str(folder / "text.txt"), folder / "run", dim=4, epochs=1, min_count=1)
+    swivel.export(swivel.load(folder / "run"), folder / "run.txt")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "train run/matrix -o run/matrix --overwrite",
+        "train run/matrix -o linked --overwrite",
+        "train run/matrix --init run/vectors -o run/vectors --overwrite",
+        "run text.txt --init run -o run --overwrite",
+        "run run/vectors/rows.txt -o run --overwrite",
+        "count text.txt -o . --overwrite",
+        "count text.txt run/matrix/rows.txt -o run/matrix --overwrite",
+        "import triples.tsv -o . --overwrite",
+        "add run/matrix run/matrix -o run/matrix --overwrite",
+        "extend run/vectors text.txt -o run/vectors --overwrite",
+        "export run/vectors run/vectors --format swivel",
+        "export run run/vectors/vectors.safetensors",
+        "export run.txt run.txt --format glove",
+        "compare run run -o run/vectors/manifest.json",
+        "plot block figure.svg -o figure.svg",
+        "reproduce text.txt -o run --vectors old=run/vectors --methods fast --data run/evaluation",
+    ],
+)
+def test_every_verb_refuses_to_replace_its_input(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    shutil.copytree(made, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    Path("linked").symlink_to("run/matrix")
+    Path("figure.svg").write_text("")
+    shutil.copytree("sets", "run/evaluation")
+    before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
+
+    result = CliRunner().invoke(cli, [*arguments.split(), "--quiet"])
+    assert isinstance(result.exception, ConfigError), result.output
+    assert "the output would replace the input" in str(result.exception)
+    assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
+
+
+def test_text_may_be_in_the_folder_of_its_run(made: Path, tmp_path: Path) -> None:
+    text = shutil.copy(made / "text.txt", tmp_path)
+    for _ in range(2):
+        done = CliRunner().invoke(cli, ["run", str(text), "-o", str(tmp_path), *QUICK])
+        assert done.exit_code == 0, done.output
+
+
+def test_output_folder_is_not_read_by_the_command_that_writes_it(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.link(made / "text.txt", "text.txt")
+    for texts in (["."], ["**/*"], [str(tmp_path)], ["text.txt", "work"]):
+        Path("work").mkdir()
+        for _ in range(2):
+            done = CliRunner().invoke(cli, ["run", *texts, "-o", "work", *QUICK])
+            assert done.exit_code == 0, (texts, done.output, done.exception)
+            assert len(swivel.load("work")) == 4
+        shutil.rmtree("work")
+
+
+def test_results_of_other_commands_are_not_read(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.link(made / "text.txt", "text.txt")
+    shutil.copytree(made / "run", "earlier")
+    Path("earlier/report.html").write_text("<!DOCTYPE html>\n<title>Swivel: earlier</title>")
+    Path("earlier/lock").write_text('{"pid": 1, "host": "there"}')
+
+    for number, texts in enumerate((".", "*", "**", "**/*.*")):
+        matrix = swivel.count(texts, f"matrix-{number}", min_count=1)
+        assert matrix.rows.tokens == swivel.count(Path("text.txt"), min_count=1).rows.tokens, texts
+    found = swivel.count(Path().rglob("*.*"), min_count=1)
+    assert len(found.rows) == 4
