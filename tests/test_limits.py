@@ -77,6 +77,16 @@ def test_a_limit_below_the_libraries_is_one_line_before_anything_begins(
 
 
 @linux
+def test_extending_below_its_libraries_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("tea milk tea\n")
+    done = run_limited(1_000 * MIB, "extend", "vectors", str(tmp_path / "text.txt"), "-o", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: extending needs at least 1.4 GiB of address space")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@linux
 def test_a_limit_below_the_need_of_training_stops_it_with_the_figure(planted: Matrix, tmp_path: Path) -> None:
     done = run_limited(
         3 * GIB, "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "1000000", "--dtype", "float32"

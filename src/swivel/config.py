@@ -125,7 +125,12 @@ class VocabularyConfig:
 class CountConfig:
     """How co-occurrences are counted."""
 
-    window: int = config_field(10, "number of tokens on either side that co-occur with a token", POSITIVE_INT)
+    window: int = config_field(
+        10,
+        "number of tokens on either side that co-occur with a token; harmonic weights are exact up to 18, and rounded "
+        "to multiples of 2^-20 in larger windows",
+        POSITIVE_INT,
+    )
     left: int | None = config_field(None, "number of tokens to the left, if different from the window", NATURAL)
     right: int | None = config_field(None, "number of tokens to the right, if different from the window", NATURAL)
     weight: str = config_field(

@@ -28,7 +28,7 @@ class CorpusError(SwivelError):
 
 
 class VocabularyError(SwivelError):
-    """The vocabulary is empty, or a list of tokens is malformed."""
+    """A vocabulary is empty or malformed, or a format cannot store its labels."""
 
 
 class CountsError(SwivelError, ValueError):

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from message_recorder import MessageRecorder
 from swivel.cli import cli, terminal
-from swivel.cli.compare import draw_drift
+from swivel.cli.compare import draw_comparison
 from swivel.cli.main import COMMANDS
 from swivel.cli.options import StrictNumber
 from swivel.cli.progress_bars import BarProgress
@@ -48,11 +48,17 @@ def make_vectors() -> Vectors:
     return Vectors(VectorTable(Vocabulary(["a", FORGED, "c", "d"], [40, 30, 20, 10]), values))
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
-def on_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make standard output a terminal, and return a function that reads what was printed there."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    return lambda: capsys.readouterr().out
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+    """A terminal that is standard output."""
+    screen = _Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
 
 
 @pytest.mark.parametrize(
@@ -70,22 +76,22 @@ def test_control_characters_are_visible_and_words_are_unchanged(text: str, expec
     assert escape_controls(expected) == expected
 
 
-def test_results_on_a_terminal_have_no_control_characters(on_terminal: Any) -> None:
-    drift = compare(make_vectors(), make_vectors(), min_count=1)
+def test_results_on_a_terminal_have_no_control_characters(on_terminal: _Terminal) -> None:
+    comparison = compare(make_vectors(), make_vectors(), min_count=1)
     draw_neighbors({FORGED: [Neighbor(FORGED, 0.5)]})
     draw_facts({"folder": FORGED, FORGED: {"inner": [FORGED]}})
-    draw_drift(drift, 4)
+    draw_comparison(comparison, 4)
     terminal.print_result(*align_table(["word", "number"], [[FORGED, "1"], ["long " * 9, "2"]]))
     terminal.print_json({"word": FORGED})
 
-    shown = on_terminal()
+    shown = on_terminal.getvalue()
     assert SHOWN in shown
     assert not set(shown) & set("\x1b\r\x9b")
     assert not [line for line in shown.split("\n") if line.startswith("error: ")]
     assert json.loads(shown.strip().split("\n")[-1]) == {"word": FORGED}
 
 
-def test_the_columns_of_a_table_are_aligned_as_shown(on_terminal: Any) -> None:
+def test_the_columns_of_a_table_are_aligned_as_shown(on_terminal: _Terminal) -> None:
     lines = align_table(["word", "number"], [[FORGED, "1"], ["a", "22"]])
     assert len({len(line) for line in lines}) == 1
 
@@ -135,6 +141,9 @@ def test_hints_are_quoted() -> None:
 
 
 class _Broken(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
     def write(self, data: Any) -> int:
         raise OSError(28, "No space left on device")
 

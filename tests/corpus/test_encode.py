@@ -212,6 +212,39 @@ def test_many_types_and_long_lines_are_encoded_equally_for_all_threads_and_piece
     assert len(set(results)) == 1
 
 
+def test_types_that_do_not_fit_in_memory_are_counted_and_encoded_equally(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.corpus.encode._MIN_TABLE_BYTES", 1)
+    rng = np.random.default_rng(4)
+    text = "\n".join(f"w{number:x} v{number % 977}" for number in rng.zipf(1.2, 60_000) % 50_000)
+    (folder / "text.txt").write_text(text)
+    expected = Counter(text.split())
+    results: list[tuple[tuple[str, ...], bytes]] = []
+
+    for threads, memory_bytes in [(2, 1 << 30), (1, 1), (2, 1 << 26)]:
+        encoded = encode_corpus(
+            folder / "text.txt",
+            CorpusConfig(),
+            scratch=folder,
+            threads=threads,
+            memory_bytes=memory_bytes,
+            piece_bytes=10_001,
+        )
+        assert encoded.token_count == expected.total()
+        assert encoded.types.of_tokens(["w1", "absent"]) == {"w1": expected["w1"]}
+        most = encoded.types.most_frequent(2, limit=100)
+        assert most.items() <= expected.items()
+        assert set(most.values()) >= {count for _, count in expected.most_common(100)}
+
+        vocabulary = choose_tokens(most, VocabularyConfig(min_count=2, max_size=100))
+        ids = encoded.write_ids(vocabulary, keep_gaps=True, path=folder / f"{len(results)}.npy", threads=threads)
+        results.append((vocabulary.tokens, ids.tobytes()))
+
+    assert len(set(results)) == 1
+    assert len(list(folder.glob("types-0-*.npy"))) > 10
+
+
 def test_counts_are_limited_by_min_count(folder: Path) -> None:
     encoded = encode(["a b a c", "c a"], CorpusConfig(), folder)
     assert encoded.counts() == {"a": 3, "b": 1, "c": 2}

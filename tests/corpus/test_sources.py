@@ -347,3 +347,17 @@ def test_named_pipe_is_read_once_and_never_compared(tmp_path: Path) -> None:
     writer.join()
     with pytest.raises(FolderExists, match="text in memory or from a pipe cannot be compared"):
         matrix_of(pipe, tmp_path / "matrix")
+
+
+def test_run_length_blocks_of_zstd_are_decompressed_in_small_pieces(tmp_path: Path) -> None:
+    """Each block of four bytes becomes 128 KiB; 4,000 of them are half a gigabyte of text."""
+    pytest.importorskip("zstandard")
+    block = ((1 << 17) << 3 | 1 << 1).to_bytes(3, "little") + b"a"
+    end = (1).to_bytes(3, "little")
+    header = b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x38"  # no content size; a window of 128 KiB
+    (tmp_path / "bomb.zst").write_bytes(header + 4_000 * block + end)
+
+    [stream] = open_streams(tmp_path / "bomb.zst", CorpusConfig())
+    sizes = [len(piece.data) for piece in stream.blocks()]
+    assert sum(sizes) == 4_000 << 17
+    assert max(sizes) <= 1 << 24

@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.compare import Drift, compare, running_middle
+from swivel.vectors.compare import ModelComparison, compare, running_middle
 
 WORDS = 400
 DIM = 12
@@ -182,7 +182,7 @@ def test_json_includes_the_agreement(table: np.ndarray, tmp_path: Path) -> None:
 
 def test_other_suffixes_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"written as \.tsv or \.json"):
-        Drift((), compare(*[make(np.eye(4))] * 2).whole, None).write(tmp_path / "moved.xlsx")
+        ModelComparison((), compare(*[make(np.eye(4))] * 2).whole, None).write(tmp_path / "moved.xlsx")
 
 
 # The command line

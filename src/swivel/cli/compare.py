@@ -18,7 +18,7 @@ from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, read_manifest
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
-from swivel.vectors import compare as drift
+from swivel.vectors import compare as comparison
 from swivel.vectors.formats import find_vectors
 
 MIN_WIDTH = 40
@@ -33,7 +33,7 @@ SHOWN_NEIGHBORS = 8
 )
 @click.option("-o", "--output", metavar="FILE", help="write every word compared here: .tsv or .json")
 @click.option("-n", "--count", type=PositiveInteger(), default=20, show_default=True, help="how many words to show")
-@config_options(drift.CompareConfig)
+@config_options(comparison.CompareConfig)
 def compare(
     before: str,
     after: str,
@@ -54,21 +54,21 @@ def compare(
     swivel compare 1900s/vectors 1990s/vectors --noise-baseline 1900s/again -o moved.tsv
     """
     if output is not None:
-        drift.check_ending(Path(output))
+        comparison.check_ending(Path(output))
         refuse_overlap([Path(output)], [find_vectors(path) for path in (before, after, noise_baseline) if path])
 
     models = [open_vectors(path) for path in (before, after, noise_baseline) if path]
-    found = drift.compare(models[0], models[1], noise_baseline=models[2] if noise_baseline else None, **settings)
+    found = comparison.compare(models[0], models[1], noise_baseline=models[2] if noise_baseline else None, **settings)
     if output is not None:
         found.write(output)
 
-    show(found.to_dict(count), lambda: draw_drift(found, count))
+    show(found.to_dict(count), lambda: draw_comparison(found, count))
     remark = describe_training(models)
     if remark:
         options.progress.message(remark)
 
 
-def draw_drift(found: drift.Drift, count: int) -> None:
+def draw_comparison(found: comparison.ModelComparison, count: int) -> None:
     """Print a summary, then the words that differ most, each with its neighbors in both models."""
     print_result(f"{len(found):,} words compared: {_agreement(found.whole)}")
     if found.noise_baseline is not None:
@@ -84,11 +84,11 @@ def draw_drift(found: drift.Drift, count: int) -> None:
         print_result(line, neighbors_before, neighbors_after)
 
 
-def _agreement(agreement: drift.Agreement) -> str:
+def _agreement(agreement: comparison.Agreement) -> str:
     return f"mean cosine {agreement.cosine:.3f}, {agreement.overlap:.0%} of their neighbors shared"
 
 
-def _cells(word: drift.Word) -> list[str]:
+def _cells(word: comparison.Word) -> list[str]:
     cells = [word.word, f"{word.cosine:.3f}", f"{word.usual:.3f}", f"{word.rank_z:.1f}"]
     if word.same_text is not None and word.moved_z is not None:
         cells += [f"{word.same_text:.3f}", f"{word.moved_z:.1f}"]

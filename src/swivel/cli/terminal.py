@@ -11,8 +11,6 @@ import shlex
 import sys
 from typing import Any
 
-import click
-
 # Characters that move the cursor, color, hide or reorder text; and surrogates, which are bytes of a file name that are
 # not valid UTF-8.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -53,13 +51,19 @@ def shown(text: str) -> str:
 def print_result(*lines: str) -> None:
     """Print lines of the result."""
     for line in lines:
-        click.echo(shown(line))
+        _write_line(shown(line))
+
+
+def _write_line(line: str) -> None:
+    """Write a line of the result; click would remove what looks like a color, also from data in a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def print_json(data: Any) -> None:
     """Print the result as one line of JSON, in which control characters are JSON's own escapes."""
     text = json.dumps(data, ensure_ascii=False)
-    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    _write_line(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_message(line: str) -> None:

@@ -243,7 +243,7 @@ class _OutputFilter:
 
 
 def _regular(path: Path) -> Path:
-    """Return the path of a file; raise CorpusError if reading it could wait for ever."""
+    """Return the path of a file; raise CorpusError if reading it could block forever."""
     with clear_errors(path, CorpusError):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):

@@ -226,7 +226,8 @@ class TypeCounts:
 
         # Most types are in several tables. How many there are without repetition shows in a sample.
         distinct = _SAMPLED_PARTS * len(self.merge(0, _SAMPLED_PARTS))
-        return max(1, math.ceil(distinct * type_bytes / self._memory_bytes))
+        parts = math.ceil(distinct * type_bytes / self._memory_bytes)
+        return min(max(parts, 1), _SAMPLED_PARTS)  # More parts would take longer than reading the text.
 
 
 def _find_frequent(counts: NDArray[np.int64], min_count: int, limit: int) -> NDArray[np.int64]:

@@ -227,7 +227,7 @@ class TokenCounts(Protocol):
     """Counts of the tokens of a text."""
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
-        """Return at least the `limit` (0: all) most frequent tokens that occur `min_count` times."""
+        """Return the tokens that occur at least `min_count` times: at least the `limit` most frequent ones (0: all)."""
 
     def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
         """Return the counts of those of the tokens that occur."""

@@ -22,8 +22,8 @@ Floats = NDArray[np.float32]
 
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
 CLUSTERS = 12  # as many as there are distinguishable colors
-NEIGHBOURS = 15  # the default of UMAP
-UMAP = {"n_neighbors": NEIGHBOURS, "min_dist": 0.1, "random_state": 1, "n_jobs": 1}
+NEIGHBORS = 15  # the default of UMAP
+UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "random_state": 1, "n_jobs": 1}
 _CHUNK = 16_384
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
 
@@ -115,7 +115,7 @@ def compute_umap(reduced: Reduced) -> Floats:
 
     values = reduced.values
     start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
-    settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBOURS, max(len(values) - 1, 2))}
+    settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, max(len(values) - 1, 2))}
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.

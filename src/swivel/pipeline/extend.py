@@ -28,6 +28,7 @@ from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import TextCounting, count_encoded, list_tokens
 from swivel.pipeline.settings import given, settings_of, split_settings
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Task, track
 from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, scratch_folder
@@ -112,6 +113,7 @@ def extend(
     >>> extend(trained, ["pink wine", "pink rose"] * 5)
     <Vectors of 5 tokens, 4 dimensions, 20 columns>
     """
+    check_libraries("extending")
     options = options or RunOptions()
     trained = _open_trained(vectors)
     counting = _choose_counting(trained, settings, options.progress)

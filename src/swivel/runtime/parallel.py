@@ -15,7 +15,7 @@ def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[
     """Yield the results of futures in order, with at most `ahead` of them pending.
 
     Pass a generator that submits its futures lazily, so that memory stays bounded. Futures that are still pending
-    when the caller stops early, or when one of them raises, are cancelled.
+    when the caller stops early, or when one of them raises, are canceled.
     """
     pending: deque[Future[Result]] = deque()
 

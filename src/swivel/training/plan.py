@@ -45,7 +45,7 @@ MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the samp
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What was chosen for a run before its first step."""
+    """Blocks, epochs, backend, device and dtype of a run, chosen before its first step."""
 
     row_blocks: int
     column_blocks: int

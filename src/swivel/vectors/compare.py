@@ -75,7 +75,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class ModelComparison:
     """The result of a comparison: words by descending `rank_z`, and the agreement of the models."""
 
     words: tuple[Word, ...]
@@ -130,7 +130,7 @@ def compare(
     *,
     noise_baseline: Vectors | str | Path | None = None,
     **settings: Any,
-) -> Drift:
+) -> ModelComparison:
     """Return the words that two models share, those that changed most first.
 
     Parameters
@@ -169,7 +169,7 @@ def compare(
     pair = _Pair.of(first, second, config.neighbors)
     same = _Pair.of(third[0], first, config.neighbors) if third else None
     ranked = _rank_words(first.vocabulary, second.vocabulary, pair, same)
-    return Drift(tuple(ranked), pair.agreement, None if same is None else same.agreement)
+    return ModelComparison(tuple(ranked), pair.agreement, None if same is None else same.agreement)
 
 
 def _rank_words(before: Vocabulary, after: Vocabulary, pair: _Pair, same: _Pair | None) -> Iterator[Word]:

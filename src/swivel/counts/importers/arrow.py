@@ -1,6 +1,6 @@
 """Read triples from Parquet, Arrow and Feather files and from pyarrow tables, batch by batch.
 
-The only module that uses pyarrow. Batches are fully validated before use, and errors of pyarrow become one line with
+The only importer that uses pyarrow. Batches are fully validated before use, and errors of pyarrow become one line with
 the name of the file.
 """
 

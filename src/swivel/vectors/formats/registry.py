@@ -13,7 +13,7 @@ from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
 from swivel.storage import MANIFEST
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors
-from swivel.vectors.formats import arrow, npy_npz, projector, safetensors, static_models, word2vec
+from swivel.vectors.formats import arrow_parquet, npy_npz, projector, safetensors, static_models, word2vec
 from swivel.vectors.formats.validate import check_vectors
 
 
@@ -43,8 +43,8 @@ FORMATS = {
     "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
     "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
-    "parquet": Format(arrow.read_parquet, arrow.write_parquet, (".parquet", ".pq")),
-    "arrow": Format(arrow.read_arrow, arrow.write_arrow, (".arrow", ".feather")),
+    "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
+    "arrow": Format(arrow_parquet.read_arrow, arrow_parquet.write_arrow, (".arrow", ".feather")),
     "projector": Format(projector.read_projector, projector.write_projector, is_folder=True),
     "sentence-transformers": Format(
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True

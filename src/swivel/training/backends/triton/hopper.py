@@ -202,7 +202,7 @@ def spread(x, line):
 
 
 @gluon.jit
-def push(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr, PUSH: gl.constexpr):
+def unobserved_gradient(m, weight, line, WEIGHTED: gl.constexpr, HALF: gl.constexpr, PUSH: gl.constexpr):
     """Return the gradients of all cells as zeros, packed in pairs, and partial sums of log2(1 + 2^m).
 
     Both are 0 without PUSH. With WEIGHTED, loss and gradient are multiplied by the weight of the column.
@@ -416,8 +416,8 @@ def _take_product(x, shared, e, n, zero, C: gl.constexpr, CHUNKS: gl.constexpr, 
 # The line of the table is that of `layout.FIELDS`. With an odd number of row tiles, the last one of consumer 1 does not
 # exist (`is_there` is false): it computes, but writes nothing. Entries [start, stop) are the observed cells of a tile.
 # Outside the block the offsets are NEVER, so that m is very small and the gradient is 0. The running sums (hinges,
-# observed, taken_back) have the layouts in which `push` and `bring_in` produce them, and are summed over the threads at
-# the end. m = (x . y - pmi*) / log 2.
+# observed, taken_back) have the layouts in which `unobserved_gradient` and `bring_in` produce them, and are summed
+# over the threads at the end. m = (x . y - pmi*) / log 2.
 @gluon.jit
 def _consume_item(
     arrays, shared, sizes, objective, item, e, n,
@@ -468,7 +468,7 @@ def _consume_item(
             by_column = gl.permute(gl.reshape(m, (64, 4, 4, 4, 2)), (1, 3, 0, 2, 4))
             shared[2].store(gl.reshape(by_column, (16, 64, 8)))
         # All cells as if they were unobserved, then the observed ones over them.
-        g, more = push(m, weight, shared[7], WEIGHTED, HALF, PUSH)
+        g, more = unobserved_gradient(m, weight, shared[7], WEIGHTED, HALF, PUSH)
         hinges += more
         write_tile(tile_g, g, pitch, is_there)
         if cells[2] > 0:

@@ -81,7 +81,7 @@ def _sigmoid(m, FAST: tl.constexpr):
 
 
 @triton.jit
-def _pull(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr):
+def _observed_gradient(m, x, unseen, base, scale, power, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr):
     """Return gradient and loss L_1 of observed cells of count x from their margins; CAP is f_max, or None."""
     # distance = x . y - pmi
     log_x = _log2(x, FAST)
@@ -110,7 +110,7 @@ def _overwrite(
     losses as zeros (in log 2), which the tile has added and the caller subtracts.
     """
     m = tl.where(ok, tl.gather(margins, place, 0), 0.0)
-    gradient, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
+    gradient, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
 
     # `place` counts in the order of `margins`: 8 columns, then BM rows, then the next 8 columns.
     row, column = (place // 8) % BM, (place // (8 * BM)) * 8 + place % 8
@@ -155,7 +155,7 @@ def _bring_in(
 
 
 @triton.jit
-def _push(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
+def _unobserved_gradient(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
     """Return the gradients of a tile's cells as zeros, and their summed loss in log 2; both are 0 without PUSH.
 
     `weights` points at the weights of the tile's columns (WEIGHTED: the band is sampled).
@@ -231,7 +231,7 @@ def gradient(
 
     # G of all cells as if they were unobserved; the observed ones are overwritten below.
     m = product * LOG2E - ((row_offset + unseen)[:, None] + column_offset[None, :])
-    g, zeros = _push(m, weights + y0 + j, j < width, WEIGHTED, FAST, PUSH)
+    g, zeros = _unobserved_gradient(m, weights + y0 + j, j < width, WEIGHTED, FAST, PUSH)
     pitch = tiles_n * BN
     row_g = shard.to(tl.int64) * (tiles_m * BM) + tm * BM
     tile_g = G + row_g * pitch + tn * BN
@@ -379,7 +379,7 @@ def _rare_pull(
 
     zero: the weight with which the cell was added as a zero, or 0 if its column was not sampled.
     """
-    pull, loss = _pull(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
+    pull, loss = _observed_gradient(m, x, unseen, base, scale, power, SQRT, FAST, CAP)
     if not PUSH:
         return tl.where(ok, pull, 0.0), tl.where(ok, loss, 0.0), tl.zeros_like(loss)
     sigmoid, hinge = _sigmoid(tl.minimum(m, MOST), FAST)
