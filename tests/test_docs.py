@@ -212,7 +212,7 @@ def test_errors_of_the_troubleshooting_page_are_those_of_the_code() -> None:
     said = re.findall(r"^### `(\w+): (.+)`$", page, re.M)
     assert len(said) > 20
     for error, message in said:
-        assert hasattr(swivel.errors, error)
+        assert error == "warning" or hasattr(swivel.errors, error)
         pattern = re.compile(".*".join(map(re.escape, message.split("..."))), re.S)
         assert any(pattern.search(template) for template in templates), message
 

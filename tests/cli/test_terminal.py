@@ -53,9 +53,8 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def on_terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
-    """A terminal that is standard output."""
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
+    """Return a terminal that is standard output. A fixture would not do: pytest replaces the stream after it."""
     screen = _Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     return screen
@@ -76,7 +75,8 @@ def test_control_characters_are_visible_and_words_are_unchanged(text: str, expec
     assert escape_controls(expected) == expected
 
 
-def test_results_on_a_terminal_have_no_control_characters(on_terminal: _Terminal) -> None:
+def test_results_on_a_terminal_have_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = open_terminal(monkeypatch)
     comparison = compare(make_vectors(), make_vectors(), min_count=1)
     draw_neighbors({FORGED: [Neighbor(FORGED, 0.5)]})
     draw_facts({"folder": FORGED, FORGED: {"inner": [FORGED]}})
@@ -84,14 +84,15 @@ def test_results_on_a_terminal_have_no_control_characters(on_terminal: _Terminal
     terminal.print_result(*align_table(["word", "number"], [[FORGED, "1"], ["long " * 9, "2"]]))
     terminal.print_json({"word": FORGED})
 
-    shown = on_terminal.getvalue()
+    shown = screen.getvalue()
     assert SHOWN in shown
     assert not set(shown) & set("\x1b\r\x9b")
     assert not [line for line in shown.split("\n") if line.startswith("error: ")]
     assert json.loads(shown.strip().split("\n")[-1]) == {"word": FORGED}
 
 
-def test_the_columns_of_a_table_are_aligned_as_shown(on_terminal: _Terminal) -> None:
+def test_the_columns_of_a_table_are_aligned_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_terminal(monkeypatch)
     lines = align_table(["word", "number"], [[FORGED, "1"], ["a", "22"]])
     assert len({len(line) for line in lines}) == 1
 

@@ -462,7 +462,7 @@ def test_wrong_arguments_are_rejected_before_any_work(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="'window' is not a setting here"):
         reproduce(text, out, window=5)
-    with pytest.raises(ConfigError, match="standard input cannot be read several times"):
+    with pytest.raises(ConfigError, match="standard input and pipes cannot be read several times"):
         reproduce("-", out)
     with pytest.raises(CorpusError, match="no such file or folder"):
         reproduce(tmp_path / "nowhere", out)

@@ -269,7 +269,7 @@ def test_run_writes_one_report_with_the_times_of_its_stages(tmp_path: Path) -> N
     assert f"the report: {tmp_path / 'work' / 'report.html'}" in done.stderr
     assert not (tmp_path / "work" / "vectors" / "report.html").exists()
     times = section((tmp_path / "work" / "report.html").read_text(encoding="utf-8"), "Time")
-    assert re.findall(r"<tr><td>(\w+)", times) == ["reading", "counting", "training", "this"]
+    assert re.findall(r"<tr><td>(\w+)", times) == ["comparing", "reading", "counting", "training", "this"]
 
 
 def test_a_missing_report_is_written_by_the_same_command_later(planted: Matrix, tmp_path: Path) -> None:

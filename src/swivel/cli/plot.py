@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,8 @@ def frequency(vectors: tuple[str, ...], output: str, data: str | None, differenc
         curves, gaps = plots.make_curves(answers, counts)
         return plots.plot_differences(gaps, next(iter(loaded))) if differences else plots.plot_frequency(curves)
 
-    inputs = [find_vectors(path) for _, path in map(split_name, vectors)]
-    draw(output, [*inputs, *([data] if data else [])], make)
+    inputs = (find_vectors(path) for _, path in map(split_name, vectors))
+    draw(output, itertools.chain(inputs, [data] if data else []), make)
 
 
 def _open_named(texts: tuple[str, ...]) -> dict[str, Vectors]:

@@ -99,7 +99,7 @@ def train_matrix(
     Raises
     ------
     ConfigError
-        There are more ranks than row blocks.
+        The setting `ranks` is larger than the number of row blocks.
     TrainingError
         The matrix has no counts, or this machine cannot continue the saved run.
     Diverged
@@ -126,7 +126,7 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                check_ranks(plan)
+                check_ranks(plan, executor.ranks)
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))

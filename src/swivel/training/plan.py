@@ -153,9 +153,9 @@ def estimate_needs(
     )
 
 
-def check_ranks(plan: TrainingPlan) -> None:
-    """Raise ConfigError if some of the ranks would have no rows to train."""
-    if plan.ranks > plan.row_blocks:
+def check_ranks(plan: TrainingPlan, processes: int) -> None:
+    """Raise ConfigError if the order is for more ranks than there are row blocks and processes."""
+    if plan.ranks > max(plan.row_blocks, processes):
         raise ConfigError(
             f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
             "use fewer ranks, or a smaller block_size"
