@@ -19,8 +19,11 @@ SLOW = {
     "cluster_counting": "starts Ray",
     "cluster_quality": "starts three processes that train",
     "kills": "starts a Ray cluster of two nodes",
+    "long_run": "trains with a checkpoint after every step",
+    "reproduce": "starts a process for every stage of the experiment",
     "rotation": "starts three processes that train",
     "scale": "starts Ray twice",
+    "wheels": "builds the package",
 }
 
 
