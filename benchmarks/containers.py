@@ -10,7 +10,6 @@ somebody else: one line must name the file and the reason, with status 1, and no
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import stat
@@ -25,6 +24,7 @@ from typing import Any
 
 from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
 from swivel.runtime.resources import count_cores
+from verb_runs import last_line, read_without_times, run_in_process, write_inputs
 
 MEASURES = ("swivel.cli", "swivel.pipeline", "swivel.runtime.kernels", "swivel.storage")
 
@@ -46,8 +46,6 @@ CLOSED = HOME / "closed"  # the inputs in a folder that only its owner enters
 UNREADABLE = HOME / "unreadable"  # the inputs as files that only their owner reads
 NUMBERS = itertools.count()  # of commands
 NO_CACHE = "compiled kernels cannot be kept"
-TIMED = ("report.html", "report.md", "measures.json", "results.json")  # hold what a run took
-WORDS = ["red", "green", "blue", "round", "square", "flat", "sweet", "sour", "salt", "warm", "cold", "wet"]
 
 SMALL = "--dim 4 --epochs 2 --backend cpu --dtype float32 --device cpu --threads 1 --no-report"
 COUNT = "--min-count 2 --threads 1"
@@ -67,7 +65,7 @@ VERBS = {
     "plot": "plot epochs {inputs}/vectors -o {out}/epochs.png",
     "nearest": "nearest {inputs}/vectors red",
     "analogy": "analogy {inputs}/vectors red green blue",
-    "evaluate": "evaluate {inputs}/vectors {inputs}/pairs.txt",
+    "evaluate": "evaluate {inputs}/vectors {inputs}/sets/pairs.txt",
     "info": "info {inputs}/matrix --json",
     "reproduce": (
         "reproduce {inputs}/text.txt -o {out}/experiment --data {inputs}/sets --methods fast,paper --dim 4 "
@@ -143,19 +141,6 @@ def make_environment(setting: Setting) -> dict[str, str]:
     return {name: value for name, value in changed.items() if value is not None}
 
 
-def read_without_times(file: Path) -> Any:
-    """Return what a file holds, times apart."""
-    if file.name in TIMED:
-        return "there"
-    if file.name != "manifest.json":
-        return file.read_bytes()
-
-    fields = json.loads(file.read_bytes())
-    fields.pop("checksum")
-    fields["facts"].pop("training_seconds", None)
-    return fields
-
-
 def clear(folder: Path) -> None:
     """Remove a folder, also one without permissions."""
     for path in [folder, *folder.rglob("*")]:
@@ -190,30 +175,13 @@ def set_modes(folder: Path, *, folders: int, files: int) -> None:
 
 
 def make_inputs() -> None:
-    """Write the text and the table, and let the verbs make the rest."""
-    lines = [" ".join(WORDS[(n * step + n) % len(WORDS)] for step in range(1, 7)) for n in range(200)]
-    cells = [f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
-
-    (INPUTS / "sets").mkdir(parents=True)
-    (INPUTS / "text.txt").write_text("\n".join(lines) + "\n")
-    (INPUTS / "more.txt").write_text("\n".join(line.replace("red", "pink") for line in lines) + "\n")
-    (INPUTS / "counts.tsv").write_text("".join(cells))
-    pairs = "red\tgreen\t3\nblue\tround\t1\nsweet\tsour\t2\nwarm\tcold\t5\n"
-    (INPUTS / "pairs.txt").write_text(pairs)
-    (INPUTS / "sets" / "pairs.txt").write_text(pairs)
-
-    made = f"{INPUTS}/matrix", f"{INPUTS}/vectors"
+    """Write the texts, the table and the test set, and let the verbs make the rest, in this process."""
+    write_inputs(INPUTS)
+    matrix, vectors = f"{INPUTS}/matrix", f"{INPUTS}/vectors"
     for suffix, text in (("", "text"), ("-2", "more")):
-        make(f"count {INPUTS}/{text}.txt -o {made[0]}{suffix} {COUNT}")
-        make(f"train {made[0]}{suffix} -o {made[1]}{suffix} {SMALL}")
-    make(f"export {made[1]} {INPUTS}/vectors.vec")
-
-
-def make(arguments: str) -> None:
-    """Run a command in this process, as this user."""
-    from swivel.cli import cli
-
-    cli.main([*arguments.split(), "--quiet"], standalone_mode=False)
+        run_in_process(f"count {INPUTS}/{text}.txt -o {matrix}{suffix} {COUNT}".split())
+        run_in_process(f"train {matrix}{suffix} -o {vectors}{suffix} {SMALL}".split())
+    run_in_process(["export", vectors, f"{INPUTS}/vectors.vec"])
 
 
 def fill(verb: str, inputs: Path = INPUTS, out: str = "out") -> str:
@@ -266,10 +234,6 @@ def check_denied(arguments: str) -> str | None:
     if "Permission denied" not in line or str(HOME) not in line:
         return f"the line names no file or no reason: {line}"
     return f"left behind: {sorted(ended.modes)}" if ended.modes else None
-
-
-def last_line(text: str) -> str:
-    return (text.strip().split("\n") or [""])[-1]
 
 
 def why_not() -> str | None:

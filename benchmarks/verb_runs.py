@@ -1,7 +1,8 @@
 """Every verb that writes, run in forks of one process, with the file system failing or the process killed at a call.
 
 `write_failures.py` and `crash_points.py` use it. What the verbs read is made first; each case starts from the same
-folder, and what it leaves is compared with what an undisturbed run leaves.
+folder, and what it leaves is compared with what an undisturbed run leaves. `containers.py` has the same inputs and
+compares files in the same way.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, scratch_in_memory
-from faults import Call, Control, Fault, build_library
+from common import ROOT, keep, make_parser, parse_arguments, scratch_in_memory
+from faults import Call, Control, Fault, build_library, why_not
 
 LIMIT_SECONDS = 120  # for one command: more is a hang
 HOME = scratch_in_memory("verbs")
@@ -49,6 +52,28 @@ class Ended:
     calls: int = 0
     failed: int = 0
     log: list[Call] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """What a verb does when nothing fails: its calls, what its files hold, and the names of all files and folders."""
+
+    calls: list[Call]
+    files: dict[str, Any]
+    names: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A verb of which one call has a fault."""
+
+    verb: Verb
+    nth: int
+    call: Call
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"{self.verb.name}, call {self.nth}, {self.call.kind} {self.call.path}, {self.fault}"
 
 
 class Bench:
@@ -134,7 +159,13 @@ def is_old_checkpoint(file: Path) -> bool:
     return folder is not None and (folder / "manifest.json").exists()
 
 
+def list_names() -> set[str]:
+    """Return the names of all files and folders in the folder of the case."""
+    return {str(file.relative_to(CASE)) for file in CASE.rglob("*")}
+
+
 def read_without_times(file: Path) -> Any:
+    """Return what a file holds, times apart."""
     if file.name in TIMED:
         return "there"
     if file.name != "manifest.json":
@@ -163,20 +194,26 @@ def find_finished() -> dict[str, tuple[int, int]]:
 
 
 def last_line(text: str) -> str:
-    return (text.strip().split("\n") or [""])[-1]
+    return text.strip().split("\n")[-1]
+
+
+def write_inputs(folder: Path) -> None:
+    """Write two texts, a table of counts and a folder with a test set into a new folder."""
+    lines = [" ".join(WORDS[(n * step + n) % len(WORDS)] for step in range(1, 7)) for n in range(200)]
+    cells = [f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
+
+    (folder / "sets").mkdir(parents=True)
+    (folder / "text.txt").write_text("\n".join(lines) + "\n")
+    (folder / "more.txt").write_text("\n".join(line.replace("red", "pink") for line in lines) + "\n")
+    (folder / "counts.tsv").write_text("".join(cells))
+    (folder / "sets" / "pairs.txt").write_text("red\tgreen\t3\nblue\tround\t1\nsweet\tsour\t2\nwarm\tcold\t5\n")
 
 
 def make_ready(bench: Bench) -> list[Verb]:
     """Make what the verbs read, and return the verbs."""
     shutil.rmtree(READY, ignore_errors=True)
-    READY.mkdir(parents=True)
-    text, more, table = READY / "text.txt", READY / "more.txt", READY / "counts.tsv"
-    lines = [" ".join(WORDS[(n * step + n) % len(WORDS)] for step in range(1, 7)) for n in range(200)]
-    text.write_text("\n".join(lines) + "\n")
-    more.write_text("\n".join(line.replace("red", "pink") for line in lines) + "\n")
-    table.write_text(
-        "".join(f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS))
-    )
+    write_inputs(READY)
+    text, more, table, sets = (READY / name for name in ("text.txt", "more.txt", "counts.tsv", "sets"))
     small = ("--dim", "4", "--epochs", "2", "--backend", "cpu", "--dtype", "float32", "--device", "cpu")
     one = ("--threads", "1")
     out, matrix, vectors = str(CASE / "out"), str(READY / "matrix"), str(READY / "vectors")
@@ -190,10 +227,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         ("train", matrix, "-o", vectors, *small, *one, "--no-report"),
         ("train", f"{matrix}-2", "-o", f"{vectors}-2", *small, *one, "--no-report"),
     ):
-        warm(arguments)
-    sets = READY / "sets"
-    sets.mkdir()
-    (sets / "pairs.txt").write_text("red\tgreen\t3\nblue\tround\t1\nsweet\tsour\t2\nwarm\tcold\t5\n")
+        run_in_process(arguments)
     exports = {name: f"{CASE}/out{suffix}" for name, suffix in EXPORTS.items()}
     for arguments in (
         ("import", str(table), "-o", f"{READY}/imported", *one),
@@ -202,7 +236,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         ("plot", "loss", "-o", f"{READY}/loss.png"),
         ("export", vectors, f"{READY}/v.parquet"),
     ):
-        warm(arguments)
+        run_in_process(arguments)
     verbs = [
         Verb("count", count),
         Verb("count, spilled", (*count, "--memory", "2200KiB", "--columns", "symmetric")),
@@ -236,11 +270,11 @@ EXPORTS = {
 }
 
 
-def warm(arguments: tuple[str, ...]) -> None:
-    """Run a command in this process, on this one thread, so that the forks find its kernels compiled and loaded."""
+def run_in_process(arguments: Iterable[str]) -> None:
+    """Run a command in this process, so that forks find its kernels compiled and loaded."""
     from swivel.cli import cli
 
-    cli.main(list(arguments), standalone_mode=False)
+    cli.main([*arguments, "--quiet"], standalone_mode=False)
 
 
 def must(ended: Ended) -> None:
@@ -284,15 +318,93 @@ def import_all() -> None:
         importlib.import_module(name)
 
 
-def count_calls(bench: Bench, verb: Verb) -> tuple[Ended, dict[str, Any]]:
-    """Run a verb undisturbed; return how it ended, with the calls that it made, and what its files hold."""
+def run_undisturbed(bench: Bench, verb: Verb) -> Undisturbed:
+    """Run a verb with nothing failing."""
     lay_out(verb)
     ended = bench.run(verb.arguments)
     must(ended)
-    whole, left = take_picture()
+    files, left = take_picture()
     if left:
         raise SystemExit(f"{verb.name} leaves {left} behind when nothing fails")
-    return ended, whole
+    return Undisturbed(ended.log, files, list_names())
+
+
+def check_again(bench: Bench, verb: Verb, undisturbed: Undisturbed, finished: dict[str, tuple[int, int]]) -> str | None:
+    """Run a verb again after one that failed; return what is wrong then, or None.
+
+    It must end with the files of an undisturbed run and no others. `finished` are the folders that were finished
+    before: they must not be made again.
+    """
+    again = bench.run(verb.arguments)
+    is_refusal = verb.name.startswith("export") and "exists already" in again.errors  # The folder is complete.
+    if "Traceback" in again.errors or (again.code != 0 and not is_refusal):
+        return f"the same command again: {again.code}, {last_line(again.errors)}"
+
+    after = take_picture()[0]
+    whole = undisturbed.files
+    differing = sorted(name for name in {*after, *whole} if after.get(name) != whole.get(name))
+    if differing:
+        return f"differing: {differing}"
+
+    left = sorted(list_names() - undisturbed.names)
+    if left:
+        return f"left behind: {left}"
+    is_kept = all(find_finished().get(name) == stamp for name, stamp in finished.items())
+    return None if is_kept or "--overwrite" in verb.arguments else "a finished folder was made again"
+
+
+ListFaults = Callable[[Call], Iterable[Fault]]
+CheckCase = Callable[[Bench, Case, Undisturbed], str | None]  # runs a case; what is wrong with how it ended, or None
+
+
+def run_cases(description: str | None, list_faults: ListFaults, check_case: CheckCase) -> None:
+    """Run every verb with every fault of each of its calls, keep the result, and end with status 1 if one is wrong."""
+    parser = make_parser(description)
+    parser.add_argument("--only", help="only verbs whose name begins so; several by commas")
+    parser.add_argument("--every", type=int, default=1, help="do only every n-th case")
+    options = parse_arguments(parser, every=23, only="add,export npy")
+    if why_not():
+        if options.smoke:
+            keep(options, {"skipped": why_not()})
+            return
+        raise SystemExit(f"skipped: {why_not()}")
+
+    bench, verbs = open_bench(options.only)
+    found = {verb.name: run_verb(bench, verb, options.every, list_faults, check_case) for verb in verbs}
+
+    wrong = [line for each in found.values() for line in each.pop("wrong")]
+    done, all_cases = (sum(each[name] for each in found.values()) for name in ("done", "cases"))
+    kinds = sum((each["kinds"] for each in found.values()), Counter[str]())
+    passed = f"{done - len(wrong)} of {done}"
+    keep(options, {"passed": passed, "all_cases": all_cases, "kinds": kinds, "verbs": found, "wrong": wrong[:40]})
+    sys.exit(1 if wrong else 0)
+
+
+def run_verb(bench: Bench, verb: Verb, every: int, list_faults: ListFaults, check_case: CheckCase) -> dict[str, Any]:
+    """Run every n-th case of a verb; return the numbers of cases and what went wrong."""
+    started = time.monotonic()
+    undisturbed = run_undisturbed(bench, verb)
+    calls = enumerate(undisturbed.calls, 1)
+    cases = [Case(verb, nth, call, fault) for nth, call in calls for fault in list_faults(call)]
+    chosen = cases[::every]
+
+    wrong = []
+    for case in chosen:
+        problem = check_case(bench, case, undisturbed)
+        if problem:
+            wrong.append(f"{case}: {problem}")
+            print(wrong[-1], flush=True)
+
+    seconds = round(time.monotonic() - started, 1)
+    print(f"{verb.name}: {len(chosen)} of {len(cases)} cases, {len(wrong)} wrong, {seconds} s", flush=True)
+    return {
+        "calls": len(undisturbed.calls),
+        "cases": len(cases),
+        "done": len(chosen),
+        "seconds": seconds,
+        "kinds": Counter(case.call.kind for case in chosen),
+        "wrong": wrong,
+    }
 
 
 def open_bench(only: str | None) -> tuple[Bench, list[Verb]]:
