@@ -229,6 +229,20 @@ def test_only_the_checkpoints_of_the_finished_run_are_swept(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkpoint_that_could_not_be_removed_is_swept_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = {"matrix": "a"}
+    save(tmp_path, fingerprint(finished), TrainingState(), {"rows": np.ones((2, 2), np.float32)})
+    CheckpointStore(tmp_path, fingerprint(finished)).save_plan({"epochs": 3})
+    with monkeypatch.context() as failing:
+        failing.setattr("swivel.storage.temporary.shutil.rmtree", lambda *_, **__: None)
+        remove_checkpoints(tmp_path)
+    assert (tmp_path / SLOTS[0]).exists()
+    sweep_checkpoints(tmp_path, finished)
+    assert not list(tmp_path.iterdir())
+
+
 def test_saved_bytes_is_the_size_of_the_checkpoints(tmp_path: Path) -> None:
     assert saved_bytes(tmp_path) == 0
     save(tmp_path, "run", TrainingState(), {"rows": np.ones((30, 20), np.float32)})

@@ -84,9 +84,14 @@ def saved_bytes(folder: Path) -> int:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the plan and both checkpoints of a completed run."""
-    for name in (*SLOTS, PLAN):
+    """Remove both checkpoints of a completed run and its plan, which stays if a checkpoint could not be removed.
+
+    The next call then knows by the plan whose checkpoint that is: `sweep_checkpoints`.
+    """
+    for name in SLOTS:
         remove_tree(folder / name)
+    if not any((folder / name).exists() for name in SLOTS):
+        remove_tree(folder / PLAN)
 
 
 def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
