@@ -201,7 +201,7 @@ def test_leftovers_are_swept_from_finished_stages(text: Path, tmp_path: Path, mo
         run(text, tmp_path / "work", **settings)
     assert (tmp_path / "work" / "vectors" / "plan.json").exists()
 
-    for name in ("lock", "matrix/lock", "vectors/lock", "vectors/scratch-00000000-1-x"):
+    for name in ("lock", "matrix/lock", "vectors/lock", "vectors/scratch-00000000-1-abcdefgh"):
         (tmp_path / "work" / name).write_text("{}")
     run(text, tmp_path / "work", **settings)
     run(text, tmp_path / "calm", **settings)

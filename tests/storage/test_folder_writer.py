@@ -37,6 +37,7 @@ from swivel.storage import (
 from swivel.storage import manifest as manifests
 from swivel.storage.lock import LOCK
 from swivel.storage.manifest import FORMAT_VERSION
+from swivel.storage.result_folder import folder_or_temporary
 
 
 def make_folder(path: Path, *, overwrite: bool = False, value: int = 1) -> Path:
@@ -169,7 +170,7 @@ def test_incomplete_folder_may_be_written_again(tmp_path: Path) -> None:
     open_folder(tmp_path, "example").verify()
 
 
-def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_block_leaves_no_lock_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(path: Path) -> None:
         assert path.exists()
         raise KeyboardInterrupt
@@ -178,7 +179,7 @@ def test_failed_block_leaves_no_lock_and_nothing_half_written(tmp_path: Path, mo
         folder.write_array("whole.npy", np.arange(3))
         monkeypatch.setattr(storage, "flush", interrupt)
         folder.write_array("half.npy", np.arange(3))
-    assert names(tmp_path) == ["whole.npy"]
+    assert names(tmp_path) == []
 
 
 def test_folder_of_a_run_is_refused_with_the_folders_it_contains(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_folder_is_incomplete_if_its_manifest_cannot_be_flushed(
     ):
         folder.write_bytes("part", b"x")
         folder.finish(config={}, inputs={}, facts={})
-    assert names(tmp_path / "new") == ["part"]
+    assert not (tmp_path / "new").exists()
 
 
 def test_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,6 +418,34 @@ def test_path_that_cannot_be_written_is_a_one_line_error(tmp_path: Path, write: 
     with pytest.raises(StorageError, match=r"Not a directory|File exists") as caught:
         write(tmp_path / "file" / "below")
     assert "\n" not in str(caught.value)
+
+
+def test_new_parts_are_removed_when_the_block_fails(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    write_file(tmp_path / "old" / "notes.txt", b"mine")
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        with pytest.raises(RuntimeError), create_folder(folder, "example") as writer:
+            writer.write_lines("words.txt", ["one"])
+            raise RuntimeError
+    assert names(tmp_path) == ["old"]
+    assert names(tmp_path / "old") == ["notes.txt"]
+
+
+def test_complete_folder_is_kept_when_the_block_fails_later(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), create_folder(tmp_path, "example") as writer:
+        writer.write_lines("words.txt", ["one"])
+        writer.finish(config={}, inputs={}, facts={})
+        raise RuntimeError
+    assert names(tmp_path) == [MANIFEST, "words.txt"]
+
+
+def test_missing_folder_for_temporary_files_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
+    with (
+        pytest.raises(StorageError, match=r"^/no/such/folder.*: No such file or directory$"),
+        folder_or_temporary(None, []),
+    ):
+        pass
 
 
 def test_scratch_folder_is_removed_when_the_block_fails(tmp_path: Path) -> None:

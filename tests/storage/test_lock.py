@@ -238,7 +238,7 @@ def test_new_folder_is_removed_if_it_is_empty_after_it_was_held(tmp_path: Path) 
     assert not (tmp_path / "new").exists()
 
 
-SCRATCHES = [f"scratch-{temporary._name_machine()}-{os.getpid()}-x", "scratch-00000000-1-y"]
+SCRATCHES = [f"scratch-{temporary._name_machine()}-{os.getpid()}-abcdefgh", "scratch-00000000-1-ijklmnop"]
 
 
 def leave_scratch(folder: Path) -> None:
@@ -269,7 +269,7 @@ def test_scratch_folders_are_kept_on_file_systems_without_locks(
 def test_leftovers_of_a_killed_process_in_a_complete_folder_are_removed(tmp_path: Path) -> None:
     with create_folder(tmp_path / "done", "example") as folder:
         folder.finish(config={}, inputs={}, facts={})
-    (tmp_path / "done" / "scratch-00000000-2-x").mkdir()
+    (tmp_path / "done" / "scratch-00000000-2-abcdefgh").mkdir()
     (tmp_path / "done" / "lock").write_text("{}")
     sweep_folder(tmp_path / "done")
     assert [file.name for file in (tmp_path / "done").iterdir()] == ["manifest.json"]
@@ -288,7 +288,7 @@ def test_folder_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
 def test_refused_writer_leaves_the_folder_of_the_other_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     other = FolderLock(out)
-    with pytest.raises(FolderLocked), folder_or_temporary(out, [], can_resume=False):
+    with pytest.raises(FolderLocked), folder_or_temporary(out, []):
         out.mkdir()  # Another process was faster.
         other.acquire()
         (out / "theirs").touch()

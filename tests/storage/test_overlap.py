@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, StorageError
 from swivel.storage import create_folder, write_file
 from swivel.storage.overlap import is_own_file, is_own_folder, refuse_overlap
 from swivel.storage.temporary import scratch_folder
@@ -62,6 +64,23 @@ def test_links_do_not_hide_an_input(tmp_path: Path) -> None:
     for output, path in ((tmp_path / "link", result), (result, tmp_path / "link"), (result / "rows.txt", result)):
         with pytest.raises(ConfigError, match="the output would replace the input"):
             refuse_overlap([output], [path])
+
+
+def test_what_cannot_be_compared_is_one_clear_line_or_left_to_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("n" * 300, "loop", "nul\0"):  # None of them has an identity; they are not the same file.
+        refuse_overlap([tmp_path / name], [tmp_path / "missing", tmp_path / "loop"])
+        refuse_overlap([tmp_path / "loop", tmp_path], [])
+
+    def refuse(path: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    (tmp_path / "closed").mkdir()
+    with pytest.raises(StorageError, match=r"closed: Permission denied$"):
+        refuse_overlap([tmp_path], [tmp_path / "closed"])
 
 
 def test_output_may_be_beside_the_parts_of_an_input(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from swivel.storage import (
     write_arrays,
     write_file,
 )
-from swivel.storage.temporary import find_leftovers, is_temporary, temporary_path
+from swivel.storage.temporary import find_leftovers, is_temporary, scratch_folder, temporary_path
 
 
 def names(folder: Path) -> list[str]:
@@ -65,8 +66,21 @@ def test_a_name_that_is_too_long_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_ordinary_names_are_not_temporary() -> None:
-    for name in ("lock", "scratch-of-user", "table.part", "a-1-b.part", "manifest.json", "2026-11-16-x.txt"):
-        assert not is_temporary(name)
+    names = ["lock", "scratch-of-user", "table.part", "a-1-b.part", "manifest.json", "2026-11-16-x.txt"]
+    names += ["notes.20240131-1530-draft", "notes.20240131-1530-draft.part", "notes.20240131-1530-deadbeef"]
+    names += [
+        "scratch-20240101-1530-ideas",
+        "scratch-20240101-1530-deadbeef.part",
+        "notes.20240131-\u0661-deadbeef.part",
+    ]
+    assert [name for name in names if is_temporary(name)] == []
+
+
+def test_scratch_folders_and_parts_of_any_name_are_temporary(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as scratch:
+        assert is_temporary(scratch.name)
+    for name in ("v", "two\nlines", os.fsdecode(b"\xff\xfe")):
+        assert is_temporary(temporary_path(tmp_path / name).name)
 
 
 def test_the_last_writer_of_a_file_to_finish_provides_it(tmp_path: Path) -> None:
@@ -146,12 +160,16 @@ def test_leftovers_of_dead_processes_are_removed_by_the_next_writer_in_the_folde
     assert names(tmp_path) == sorted([*kept, "other.txt"])
 
 
-def test_leftovers_of_other_machines_are_removed_with_the_lock_of_the_folder(tmp_path: Path) -> None:
+def test_leftovers_of_other_machines_are_removed_after_a_day_with_the_lock_of_the_folder(tmp_path: Path) -> None:
     leave(tmp_path, pid=dead_process())
-    leave(tmp_path, machine="00000000")
-    kept = leave(tmp_path, pid=os.getppid())  # A report is written without the lock.
+    abandoned = tmp_path / leave(tmp_path, machine="00000000")
+    yesterday = time.time() - 25 * 60 * 60
+    os.utime(abandoned, (yesterday, yesterday))
+
+    # A report is written without the lock, also by another machine or container.
+    kept = [leave(tmp_path, pid=os.getppid()), leave(tmp_path, machine="11111111")]
     with hold_folder(tmp_path):
-        assert names(tmp_path) == ["lock", kept]
+        assert names(tmp_path) == sorted(["lock", *kept])
 
 
 def test_sweeping_a_complete_folder_removes_everything_but_its_files(tmp_path: Path) -> None:

@@ -288,6 +288,12 @@ class FolderWriter:
                 remove_file(self.path / MANIFEST)
                 raise
 
+    def remove_parts(self) -> None:
+        """Remove the parts that were written, unless the folder is complete."""
+        if not (self.path / MANIFEST).exists():
+            for name in self._parts:
+                remove_file(self.path / name)
+
 
 @contextlib.contextmanager
 def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> Iterator[FolderWriter]:
@@ -295,11 +301,17 @@ def create_folder(path: str | Path, stage: str, *, overwrite: bool = False) -> I
 
     Files in the folder that are not parts are kept. Raises FolderExists if the folder is complete, unless `overwrite`
     is True: its parts are then removed when the first new part is complete. Raises FolderLocked if another process is
-    writing to the folder.
+    writing to the folder. If the block raises before the folder is complete, the new parts are removed.
     """
     path = Path(path)
 
     with lock_folder(path):
         if not overwrite and (path / MANIFEST).exists():
             raise FolderExists(f"{path}: finished already; choose another folder or pass overwrite=True")
-        yield FolderWriter(path, stage)
+
+        writer = FolderWriter(path, stage)
+        try:
+            yield writer
+        except BaseException:
+            writer.remove_parts()
+            raise

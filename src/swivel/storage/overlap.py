@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from swivel.errors import ConfigError, StorageError
+from swivel.errors import ConfigError, StorageError, clear_errors
 from swivel.storage.lock import LOCK
 from swivel.storage.manifest import MANIFEST, read_manifest
-from swivel.storage.temporary import is_temporary
+from swivel.storage.temporary import is_scratch, is_temporary
 
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
 _FOLDER_MARKS = {MANIFEST: b'{\n "stage": ', "plan.json": b'{\n "identity": ', "measures.json": b'{\n "stages": '}
@@ -23,18 +24,18 @@ def is_own_folder(folder: Path) -> bool:
     except OSError:
         return False
 
-    has_mark = any(name in names and _starts_with(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
-    has_scratch = any(name.startswith("scratch-") and is_temporary(name) for name in names)
+    has_mark = any(name in names and _has_mark(folder / name, mark) for name, mark in _FOLDER_MARKS.items())
+    has_scratch = any(is_scratch(name) for name in names)
     return has_mark or has_scratch or is_temporary(folder.name)
 
 
 def is_own_file(file: Path) -> bool:
     """Return whether Swivel wrote a file beside its result folders: a lock, a report, or a part of a file."""
-    is_marked = file.name in _FILE_MARKS and _starts_with(file, _FILE_MARKS[file.name])
+    is_marked = file.name in _FILE_MARKS and _has_mark(file, _FILE_MARKS[file.name])
     return is_marked or is_temporary(file.name)
 
 
-def _starts_with(file: Path, mark: bytes) -> bool:
+def _has_mark(file: Path, mark: bytes) -> bool:
     if not file.is_file():
         return False
     try:
@@ -47,26 +48,25 @@ def _starts_with(file: Path, mark: bytes) -> bool:
 def refuse_overlap(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Raise ConfigError if an output is an input, one of its files, or a folder that contains one.
 
-    Files and folders are compared by device and inode, because they may have several names. An input that is None was
-    not read from a file.
+    Files and folders are compared by device and inode, because they may have several names. None stands for an input
+    that is not a file.
     """
-    written = [output for output in outputs if output.exists()]
+    written = {identify(output): output for output in outputs}
+    written.pop(None, None)  # An output that does not exist yet replaces nothing.
     if not written:
         return
 
-    places: dict[Path, Path] = {}  # input of each file that is read, and of each folder above one
+    compared: set[Path] = set()  # files that are read, and the folders above them
     for path in (each for each in inputs if each is not None):
         for file in _list_parts(path):
             for place in (file, *file.parents):
-                if place in places:
+                if place in compared:
                     break
-                places[place] = path
+                compared.add(place)
 
-    identities = {identify(place): path for place, path in places.items()}
-    for output in written:
-        found = identities.get(identify(output))
-        if found is not None:
-            raise ConfigError(f"{output}: the output would replace the input {found}; choose another output")
+                output = written.get(identify(place))
+                if output is not None:
+                    raise ConfigError(f"{output}: the output would replace the input {path}; choose another output")
 
 
 def identify(path: Path) -> tuple[int, int] | None:
@@ -78,14 +78,16 @@ def identify(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _list_parts(path: Path) -> Iterator[Path]:
-    """Yield a file, or a folder and its files: the parts of a result, or all of them."""
-    path = path.resolve()
-    yield path
+def _list_parts(path: Path) -> list[Path]:
+    """Return a file, or a folder and its files: the parts of a result, or all of them."""
+    path = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links.
 
-    if path.is_dir():
+    with clear_errors(path):
+        if not path.is_dir():
+            return [path]
         try:
             names = [MANIFEST, *read_manifest(path).parts]
         except StorageError:
             names = [file.name for file in path.iterdir()]
-        yield from (path / name for name in names)
+
+    return [path, *(path / name for name in names)]

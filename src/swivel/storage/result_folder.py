@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swivel.errors import FolderExists, FolderLocked, StorageError
+from swivel.errors import FolderExists, FolderLocked, StorageError, clear_errors
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, read_manifest, remove_tree, sweep_folder
 from swivel.storage.lock import LOCK, lock_folder
@@ -38,25 +38,22 @@ class ResultFolder:
 
 
 @contextmanager
-def folder_or_temporary(
-    out: str | Path | None, inputs: Iterable[Path | None], *, can_resume: bool = True
-) -> Iterator[ResultFolder]:
-    """Yield the folder `out`, or a temporary one; raise ConfigError if the result would replace one of the inputs.
+def folder_or_temporary(out: str | Path | None, inputs: Iterable[Path | None]) -> Iterator[ResultFolder]:
+    """Yield the folder `out`, or a temporary one, which is removed if the block raises.
 
-    If the block raises, a temporary folder is removed. If the stage cannot resume, so is `out`, unless it existed.
+    Raises ConfigError if the result would replace one of the inputs.
     """
     if out is not None:
         refuse_overlap([Path(out)], inputs)
-    path = Path(tempfile.mkdtemp(prefix="swivel-")) if out is None else Path(out)
-    is_removed = out is None or not (can_resume or path.exists())
+        yield ResultFolder(Path(out), is_temporary=False)
+        return
 
+    with clear_errors("the temporary folder"):
+        path = Path(tempfile.mkdtemp(prefix="swivel-"))
     try:
-        yield ResultFolder(path, is_temporary=out is None)
-    except FolderLocked:  # Another process created the folder in the meantime.
-        raise
+        yield ResultFolder(path, is_temporary=True)
     except BaseException:
-        if is_removed:
-            remove_tree(path)
+        remove_tree(path)
         raise
 
 
@@ -96,10 +93,10 @@ def is_done(path: Path, stage: str, provenance: Mapping[str, Any], options: RunO
         return True
 
     differing = [
-        f"{stage}.{name}"
-        for stage, values in provenance["config"].items()
+        f"{part}.{name}"
+        for part, values in provenance["config"].items()
         for name, value in values.items()
-        if value != manifest.config.get(stage, {}).get(name)
+        if value != manifest.config.get(part, {}).get(name)
     ]
     what = f"with other settings ({', '.join(differing)})" if differing else "from other inputs"
     raise FolderExists(f"{path}: finished already {what}; choose another folder or pass overwrite=True")

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,12 @@ from swivel.storage.manifest import fingerprint
 
 _SCRATCH = "scratch-"  # prefix of scratch folders
 _PART = ".part"  # suffix of what is being written
-_OWNED = re.compile(r"(?:scratch-|.+\.)(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-\w+(?:\.part)?", re.DOTALL)
+# The random part is that of `temporary_path`, or that of `tempfile.mkdtemp` after _SCRATCH.
+_OWNED = re.compile(
+    r"(?:scratch-|(?P<stem>.*)\.)(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-(?(stem)[0-9a-f]{8}\.part|[a-z0-9_]{8})",
+    re.DOTALL,
+)
+_ABANDONED_SECONDS = 24 * 60 * 60  # Whether a process of another machine is alive is unknown; it writes more often.
 _MIN_STEM_BYTES = 32  # of the name of the result, at the start of a temporary name
 
 
@@ -78,8 +84,8 @@ def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
     """Return the temporary files and folders in a folder whose processes are dead.
 
     If the caller holds the lock of the folder, scratch folders are leftovers even if their process id is in use again,
-    and so is what a process of another machine left. Files of live processes are not, because a report is written
-    without the lock.
+    and so is what a process of another machine has not changed for a day. Files of live processes are not, because a
+    report is written without the lock.
     """
     try:
         names = [file.name for file in folder.iterdir()]
@@ -92,9 +98,11 @@ def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
         if owner is None:
             continue
 
-        is_here = owner["machine"] == _name_machine()
-        is_dead = is_here and not _is_alive(int(owner["pid"]))
-        if is_dead or (is_locked and (name.startswith(_SCRATCH) or not is_here)):
+        if owner["machine"] == _name_machine():
+            is_leftover = not _is_alive(int(owner["pid"]))
+        else:
+            is_leftover = is_locked and _is_abandoned(folder / name)
+        if is_leftover or (is_locked and is_scratch(name)):
             leftovers.append(folder / name)
 
     return leftovers
@@ -103,6 +111,11 @@ def find_leftovers(folder: Path, *, is_locked: bool = False) -> list[Path]:
 def is_temporary(name: str) -> bool:
     """Return whether a file or folder has a temporary name."""
     return _OWNED.fullmatch(name) is not None
+
+
+def is_scratch(name: str) -> bool:
+    """Return whether a folder has the name of a scratch folder."""
+    return name.startswith(_SCRATCH) and is_temporary(name)
 
 
 def _name_process() -> str:
@@ -116,6 +129,13 @@ def _name_machine() -> str:
     with contextlib.suppress(OSError):  # not Linux
         numbering = str(Path("/proc/self/ns/pid").readlink())
     return fingerprint([socket.gethostname(), numbering])[:8]
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
+    except OSError:  # just removed
+        return False
 
 
 def _is_alive(pid: int) -> bool:

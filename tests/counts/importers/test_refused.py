@@ -14,9 +14,10 @@ import scipy.sparse
 
 import swivel
 from import_sources import FILES, TRIPLES, TSV, glove_records, table, write_parquet, write_text
+from swivel.corpus import digest_sources
 from swivel.counts.importers.context import ImportChunk
 from swivel.counts.importers.spill import CellSpill
-from swivel.errors import ConfigError, CountsError, MemoryBudgetError, MissingExtra, StorageError
+from swivel.errors import ConfigError, CountsError, FolderExists, MemoryBudgetError, MissingExtra, StorageError
 
 REFUSED_TEXT = {
     "a\tx\t-1\n": "a.tsv, line 1: the count -1 is negative",
@@ -393,3 +394,17 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"Parquet files need pyarrow: pip install 'swivel-embeddings\[import\]'"):
         swivel.import_counts(file)
+
+
+def test_refused_import_keeps_the_result_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def digest_slowly(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        swivel.import_counts([("tea", "milk", 2)], out)  # Another process starts later and finishes first.
+        return digest_sources(*arguments, **options)
+
+    monkeypatch.setattr("swivel.counts.importers.importer.digest_sources", digest_slowly)
+    with pytest.raises(FolderExists):
+        swivel.import_counts([("tea", "sugar", 1)], out)
+    assert swivel.open_matrix(out).count("tea", "milk") == 2

@@ -88,7 +88,7 @@ def import_counts(
     labels = [_read_labels(row_labels), _read_labels(column_labels)]
     label_files = [Path(file) for file in (row_labels, column_labels) if isinstance(file, (str, Path))]
 
-    with folder_or_temporary(out, [*found.local_files, *label_files], can_resume=False) as folder:
+    with folder_or_temporary(out, [*found.local_files, *label_files]) as folder:
         refuse_locked(folder.path)
         digests = digest_sources(
             found.local_files, known=folder.path, threads=options.thread_count, progress=options.progress
