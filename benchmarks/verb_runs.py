@@ -172,7 +172,8 @@ def read_without_times(file: Path) -> Any:
         return file.read_bytes()
     fields = json.loads(file.read_bytes())
     fields.pop("checksum")
-    fields["facts"].pop("training_seconds", None)
+    for name in ("training_seconds", "sources"):
+        fields["facts"].pop(name, None)
     if fields["stage"] == "checkpoint":
         fields["facts"].pop("seconds")
     return fields

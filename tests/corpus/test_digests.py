@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return original(chunk)
 
     monkeypatch.setattr(digesting, "_digest_chunk", digest_chunk)
-    monkeypatch.setattr(digesting, "_hashed", {})
+    monkeypatch.setattr(digesting, "_known", {})
     return names
 
 
@@ -44,16 +45,17 @@ def text(tmp_path: Path) -> Path:
     return file
 
 
-def make_older(folder: Path, seconds: int) -> None:
-    """Let a manifest look as if it had been written so many seconds from now."""
-    moment = time.time() + seconds
-    os.utime(folder / "manifest.json", (moment, moment))
+@pytest.fixture
+def a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files look as if they had been written a minute before they are hashed."""
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 60 * 10**9)
+    monkeypatch.setattr(digesting, "time", clock)
 
 
+@pytest.mark.usefixtures("a_minute_later")
 def test_text_of_the_same_name_size_and_time_is_another_text(text: Path, tmp_path: Path) -> None:
     os.utime(text, (0, 0))
     count(text, tmp_path / "matrix", min_count=1)
-    make_older(tmp_path / "matrix", 60)
 
     text.write_text(TEXT.replace("cat", "dog"))
     os.utime(text, (0, 0))
@@ -69,11 +71,12 @@ def test_moved_text_is_the_same_text(text: Path, tmp_path: Path) -> None:
     assert count(Path(moved), tmp_path / "matrix", min_count=1).shape == (5, 20)
 
 
+@pytest.mark.usefixtures("a_minute_later")
 def test_unchanged_file_is_not_read_again(text: Path, tmp_path: Path, read: list[str]) -> None:
     count(text, tmp_path / "matrix", min_count=1)
     assert read == ["text.txt"]
 
-    make_older(tmp_path / "matrix", 60)
+    digesting._known.clear()  # as in another process
     count(text, tmp_path / "matrix", min_count=1)
     assert read == ["text.txt"]
 
@@ -82,9 +85,22 @@ def test_unchanged_file_is_not_read_again(text: Path, tmp_path: Path, read: list
     assert read == ["text.txt"] * 2
 
 
-def test_file_that_changed_just_before_the_result_is_read_again(text: Path, tmp_path: Path, read: list[str]) -> None:
+@pytest.mark.usefixtures("a_minute_later")
+def test_changed_file_is_read_once(text: Path, tmp_path: Path, read: list[str]) -> None:
     count(text, tmp_path / "matrix", min_count=1)
-    make_older(tmp_path / "matrix", 0)  # The clock of a file system may be too coarse to show another change.
+    text.write_text(TEXT * 2)
+    for _ in range(2):
+        with pytest.raises(FolderExists, match="finished already from other inputs"):
+            count(text, tmp_path / "matrix", min_count=1)
+    assert read == ["text.txt"] * 2
+
+
+def test_file_that_changed_just_before_it_was_hashed_is_read_again(text: Path, tmp_path: Path, read: list[str]) -> None:
+    count(text, tmp_path / "matrix", min_count=1)
+
+    # The clock of a file system may be too coarse to show another change, however long counting takes.
+    later = time.time() + 60
+    os.utime(tmp_path / "matrix" / "manifest.json", (later, later))
     count(text, tmp_path / "matrix", min_count=1)
     assert read == ["text.txt"] * 2
 

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,15 @@ from typing import Any
 from swivel.errors import CorpusError, StorageError, clear_errors
 from swivel.runtime.parallel import map_in_order
 from swivel.runtime.progress import Progress, track
-from swivel.storage import MANIFEST, read_manifest
+from swivel.storage import read_manifest
 
 SOURCES = "sources"  # key of the digests in the facts of a manifest
 _CHUNK_BYTES = 64 << 20  # hashed by one thread; the digest of a file is that of the digests of its chunks
 _READ_BYTES = 1 << 20
 _COARSE_NS = 2 * 10**9  # With the coarsest times (FAT), a file may change for so long without another time.
 
-_hashed: dict[str, FileDigest] = {}  # by full path: what this process has computed
+# By full path: what this process has computed or found in a manifest, of files that had not just changed.
+_known: dict[str, FileDigest] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def digest_files(
     files: Iterable[Path], *, known: Path | None, threads: int, progress: Progress
 ) -> dict[str, FileDigest]:
     """Return the digests of files by full path; those in the manifest of the folder `known` are not computed again."""
-    recorded = _hashed | (_read_recorded(known) if known is not None else {})
+    recorded = (_read_recorded(known) if known is not None else {}) | _known
     found: dict[str, FileDigest] = {}
     changed: dict[str, FileDigest] = {}
     started = time.time_ns()
@@ -65,38 +66,37 @@ def digest_files(
         before = recorded.get(path)
 
         if before is not None and now == replace(before, digest=""):
-            found[path] = before
+            found[path] = _known[path] = before
         else:
             changed[path] = now
 
-    for path, digest in _compute_digests(changed, threads, progress):
+    for path, digest in _compute_digests(changed, threads, progress).items():
         found[path] = replace(changed[path], digest=digest)
         if found[path].is_older(started):
-            _hashed[path] = found[path]
+            _known[path] = found[path]
     return found
 
 
 def to_facts(digests: dict[str, FileDigest]) -> dict[str, Any]:
-    """Return digests as facts of a manifest, from which `digest_files` reads them."""
-    return {SOURCES: {path: asdict(digest) for path, digest in digests.items()}}
+    """Return digests as facts of a manifest, from which `digest_files` reads them.
+
+    Those of files that changed just before they were hashed are left out: a later change may not show in their times.
+    """
+    return {SOURCES: {path: asdict(digest) for path, digest in digests.items() if digest == _known.get(path)}}
 
 
 def _read_recorded(folder: Path) -> dict[str, FileDigest]:
-    """Return the digests in a manifest; those of files that changed shortly before it was written are left out."""
-    recorded = {}
-    with contextlib.suppress(StorageError, OSError, TypeError, ValueError, AttributeError):
-        written = (folder / MANIFEST).stat().st_mtime_ns
-        for path, fields in read_manifest(folder).facts.get(SOURCES, {}).items():
-            digest = FileDigest(**fields)
-            if digest.is_older(written):
-                recorded[path] = digest
-    return recorded
+    """Return the digests in a manifest."""
+    with contextlib.suppress(StorageError, TypeError, AttributeError):
+        sources = read_manifest(folder).facts.get(SOURCES, {})
+        return {path: FileDigest(**fields) for path, fields in sources.items()}
+    return {}
 
 
-def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progress) -> Iterator[tuple[str, str]]:
-    """Yield the path and the digest of each file; large files are hashed by several threads."""
+def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progress) -> dict[str, str]:
+    """Return the digest of each file by its path; large files are hashed by several threads."""
     if not files:
-        return
+        return {}
 
     chunks = [(path, start) for path, file in files.items() for start in range(0, max(file.size, 1), _CHUNK_BYTES)]
     hashes = {path: hashlib.sha256() for path in files}
@@ -106,8 +106,7 @@ def _compute_digests(files: dict[str, FileDigest], threads: int, progress: Progr
             hashes[path].update(digest)
             task.advance(min(files[path].size - start, _CHUNK_BYTES))
 
-    for path, whole in hashes.items():
-        yield path, whole.hexdigest()
+    return {path: whole.hexdigest() for path, whole in hashes.items()}
 
 
 def _digest_chunk(chunk: tuple[str, int]) -> bytes:
