@@ -183,6 +183,13 @@ class LateQueue(cuda_streams.CopyQueue):
         return mark
 
 
+def wait_for_late_copy(mark: Callable[[], None] | None) -> None:
+    if mark is not None:
+        mark()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()  # the late copy was only submitted
+
+
 @with_plain_steps
 @each_zeros
 def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +199,7 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
         monkeypatch.setattr(module, "CopyQueue", LateQueue)
         monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
         monkeypatch.setattr(module, "record_mark", lambda device: None)
-    monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: mark() if mark else None)
+    monkeypatch.setattr(parameter_swap, "wait_on_host", wait_for_late_copy)
 
     needs = make_needs(kind, zeros)
     for banks in ((1, 1), (2, 2)):
