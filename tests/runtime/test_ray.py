@@ -209,6 +209,12 @@ def test_errors_of_tasks_are_raised_by_fetch(ray: Any) -> None:
     with pytest.raises(ClusterError, match=r"^a task was lost: WorkerCrashedError: "):
         ray_runtime.fetch(ray, ray.remote(max_retries=0)(die).remote(1))
 
+    def lose_node() -> None:
+        raise ray.exceptions.LocalRayletDiedError
+
+    with pytest.raises(ClusterError, match=r"^Ray's node on this machine has ended"):
+        ray_runtime.fetch(ray, ray.remote(lose_node).remote())
+
     sleeping = ray.remote(sleep).remote(600)
     with pytest.raises(ClusterError, match="no result after 0 s"):
         ray_runtime.fetch(ray, sleeping, seconds=0.1)

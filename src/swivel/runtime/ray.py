@@ -22,6 +22,12 @@ POLL_SECONDS = 1.0
 IDLE_SECONDS = 600.0  # If no task ends for this long, the cluster is considered dead.
 NO_CORES_SECONDS = 30.0  # A cluster may have no cores for this long, because a lost node may be replaced.
 CANCEL_SECONDS = 10.0
+# Ray ends a process that cannot reach the cluster's control service, after a minute. That of a local cluster was then
+# killed, and nobody starts it again.
+_LOCAL_CLUSTER = {"gcs_rpc_server_reconnect_timeout_s": 10}
+_NODE_ENDED = (
+    "Ray's node on this machine has ended: it was killed, or there was not enough memory; run the same command again"
+)
 
 # Ray prints these messages of a cluster to stdout, with the end of its log. Every one of them is followed by an error
 # of ours, or by the replacement of what was lost.
@@ -77,7 +83,7 @@ def _join(ray: Any, address: str, cores: int | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options |= {"include_dashboard": False, "num_cpus": cores}
+        options |= {"include_dashboard": False, "num_cpus": cores, "_system_config": _LOCAL_CLUSTER}
     else:
         _check_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
 
@@ -118,10 +124,7 @@ def check_node(ray: Any) -> list[dict[str, Any]]:
     own = ray.get_runtime_context().get_node_id()
 
     if any(node["NodeID"] == own and not node["Alive"] for node in nodes):
-        raise ClusterError(
-            "Ray's node on this machine has ended: it was killed, or there was not enough memory; "
-            "run the same command again"
-        )
+        raise ClusterError(_NODE_ENDED)
     return nodes
 
 
@@ -217,6 +220,8 @@ def fetch(ray: Any, reference: Any, *, seconds: float = IDLE_SECONDS) -> Any:
 
         if isinstance(cause, SwivelError):
             raise cause from None
+        if isinstance(cause, ray.exceptions.LocalRayletDiedError):
+            raise ClusterError(_NODE_ENDED) from error
 
         outcome = "was lost" if isinstance(cause, ray.exceptions.RayError) else "failed"
         raise ClusterError(f"a task {outcome}: {type(cause).__name__}: {first_line(cause)}") from error

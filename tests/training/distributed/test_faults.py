@@ -182,12 +182,11 @@ def test_a_killed_command_resumes_when_it_is_started_again(planted: Matrix, addr
     assert trained.history[-1].mean < 1.5 * alone.history[-1].mean
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="child processes are found in /proc")
-def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted: Matrix, tmp_path: Path) -> None:
+def train_and_kill(name: str, matrix: Matrix, out: Path) -> tuple[int, str, str, list[Path]]:
+    """Train on a local cluster and kill a process of it; return status, output, errors and the scratch files left."""
     temporary = Path("/tmp") / f"swivel-ray-{os.getpid()}"  # a short name: paths of sockets have a length limit
     temporary.mkdir()
-    command = [sys.executable, "-m", "swivel", "train", str(planted.path), "-o", str(tmp_path / "out"), "--dim", "8"]
+    command = [sys.executable, "-m", "swivel", "train", str(matrix.path), "-o", str(out), "--dim", "8"]
     command += ["--block-size", "11", "--epochs", "1000000", "--ray", "local", "--workers", "1"]
     environment = {**os.environ, **NOTICED, "TMPDIR": str(temporary)}
     environment.pop("RAY_ADDRESS", None)
@@ -199,17 +198,36 @@ def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted
             if line.startswith("training"):
                 break
         for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            if Path(f"/proc/{child}/comm").read_text() == "raylet\n":
+            if Path(f"/proc/{child}/comm").read_text() == f"{name}\n":
                 os.kill(int(child), signal.SIGKILL)
-        out, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=120)
 
     leftovers = list(temporary.glob("scratch-*"))
     shutil.rmtree(temporary, ignore_errors=True)
-    assert process.returncode == 1
-    assert out == ""
+    return process.returncode, output, errors, leftovers
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="child processes are found in /proc")
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_killed_node_of_a_local_cluster_ends_the_command_with_one_line(planted: Matrix, tmp_path: Path) -> None:
+    status, output, errors, leftovers = train_and_kill("raylet", planted, tmp_path / "out")
+    assert status == 1
+    assert output == ""
     assert errors.splitlines()[-1].startswith("error: Ray's node on this machine has ended")
     assert "raylet" not in errors
     assert leftovers == []
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_killed_control_service_of_a_local_cluster_ends_the_command(planted: Matrix, tmp_path: Path) -> None:
+    status, output, errors, _ = train_and_kill("gcs_server", planted, tmp_path / "out")
+    assert status == 1
+    assert output == ""
+    assert "Failed to connect to GCS within 10 seconds" in errors  # Ray itself ends the process.
 
 
 # Two hosts on this machine: a network namespace for the second one, and a virtual cable between the two.
