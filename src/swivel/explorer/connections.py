@@ -1,4 +1,4 @@
-"""The protocol of a connection to the explorer, with a limit on the time that it waits for a client."""
+"""The protocol of a connection to the explorer, with limits on the number of connections and on idle time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ class TimedProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, which closes a connection while its client sends no request or does not read the answer.
 
     uvicorn limits the time between two requests only. Clients that connect and send nothing, or half a request, would
-    keep all connections of the server.
+    keep all connections of the server. It also answers connections above its limit, which keep a file open meanwhile;
+    here they are closed, so that a flood of them does not use up the open files of the process.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to check the connection."""
+        """Start to check the connection, or close it if there are too many."""
         super().connection_made(transport)
         self._check_later()
+        if len(self.connections) > self.limit_concurrency:
+            transport.abort()
 
     def _check_later(self) -> None:
         state = self._state()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from swivel.explorer.app import Exploration
 
 PORT = 8707
-_BACKLOG = 256
+_BACKLOG = 64  # connections that are accepted at once
 _GRACE_SECONDS = 2
-_MAX_CONNECTIONS = 1_000
+_MAX_CONNECTIONS = 200  # A process may often have 1,024 open files only.
 
 
 def check_extra() -> None:
@@ -93,6 +93,7 @@ def make_server(exploration: Exploration, host: str) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         ws="none",
+        backlog=_BACKLOG,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
