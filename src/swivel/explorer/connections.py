@@ -22,7 +22,7 @@ class TimedProtocol(H11Protocol):
         """Start to check the connection, or close it if there are too many."""
         super().connection_made(transport)
         self._check_later()
-        if len(self.connections) > self.limit_concurrency:
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
             transport.abort()
 
     def _check_later(self) -> None:
