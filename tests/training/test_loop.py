@@ -24,6 +24,7 @@ from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
 from swivel.training.checkpoint import PLAN
+from swivel.training.executor import LocalExecutor
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.plan import MAX_EPOCHS, TrainingPlan, estimate_needs, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
@@ -281,8 +282,7 @@ def test_saved_plan_is_not_made_again(planted: Matrix, tmp_path: Path, monkeypat
     assert train(planted, replace(config, seed=2), tmp_path).plan != plan
 
 
-def test_more_ranks_than_row_blocks_are_refused_also_in_a_saved_plan(planted: Matrix, tmp_path: Path) -> None:
-    train(planted, replace(CONFIG, ranks=3, epochs=1), tmp_path / "three")
+def test_more_ranks_than_row_blocks_are_refused(planted: Matrix, tmp_path: Path) -> None:
     message = (
         "^ranks must be at most 3, the number of row blocks, got 1,000,000; use fewer ranks, or a smaller block_size$"
     )
@@ -290,11 +290,16 @@ def test_more_ranks_than_row_blocks_are_refused_also_in_a_saved_plan(planted: Ma
         train(planted, replace(CONFIG, ranks=1_000_000), tmp_path / "many")
     assert list((tmp_path / "many").iterdir()) == []
 
-    saved = unseal((tmp_path / "three" / PLAN).read_bytes())
-    saved["plan"]["ranks"] = 4
-    (tmp_path / "three" / PLAN).write_bytes(seal(saved))
-    with pytest.raises(ConfigError, match=r"^ranks must be at most 3,"):
-        train(planted, replace(CONFIG, ranks=3, epochs=1), tmp_path / "three")
+
+def test_one_process_resumes_a_run_of_more_ranks_than_row_blocks(planted: Matrix, tmp_path: Path) -> None:
+    class FourRanks(LocalExecutor):
+        ranks = 4
+
+    config = replace(CONFIG, epochs=1)
+    first = train_matrix(planted, config, folder=tmp_path, threads=1, executor=FourRanks())
+    assert first is not None
+    assert first.plan.ranks == 4 > first.plan.row_blocks
+    assert bits(train(planted, config, tmp_path)) == bits(first)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")

@@ -126,7 +126,6 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                check_ranks(plan, executor.ranks)
                 estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
                 checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
@@ -157,7 +156,9 @@ def _find_or_make_plan(
         plan = make_plan(matrix, config, executor.min_block_size)
         if start is not None and config.epochs is None and config.end == "epochs":
             plan = replace(plan, epochs=fewer_epochs(plan.epochs))
-        return replace(plan, ranks=config.ranks or executor.ranks)
+        plan = replace(plan, ranks=config.ranks or executor.ranks)
+        check_ranks(plan, executor.ranks)
+        return plan
 
     plan = read_plan(saved, checkpoints.folder)
     check_plan(plan, config, checkpoints.folder)

@@ -154,7 +154,7 @@ def estimate_needs(
 
 
 def check_ranks(plan: TrainingPlan, processes: int) -> None:
-    """Raise ConfigError if the order is for more ranks than there are row blocks and processes."""
+    """Raise ConfigError if a new plan has more ranks than row blocks, unless that many processes were started."""
     if plan.ranks > max(plan.row_blocks, processes):
         raise ConfigError(
             f"ranks must be at most {plan.row_blocks:,}, the number of row blocks, got {plan.ranks:,}; "
