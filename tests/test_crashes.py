@@ -158,6 +158,11 @@ def parse(*arguments: str) -> click.Context:
             "vectors/checkpoint-1/manifest.json",
             "resume with: swivel train {0}/matrix -o {0}/vectors --recipe fast --dim 9 --no-report",
         ),
+        (
+            ["run", "-", "-o", "{}/a\u202eb"],
+            "a\u202eb/matrix/manifest.json",
+            "resume with: swivel train $'{0}/a\\u202eb/matrix' -o $'{0}/a\\u202eb/vectors'",
+        ),
         (["nearest", "{}", "word"], "manifest.json", ""),
         (["compare", "a", "b", "-o", "{}"], "manifest.json", ""),
         (["demo"], "manifest.json", ""),

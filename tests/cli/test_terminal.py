@@ -33,7 +33,7 @@ from swivel.vectors.compare import compare
 
 COMMAND = [sys.executable, "-m", "swivel"]
 FORGED = "b\x1b[31m\r\nerror: forged\x9b"
-SHOWN = "b\\x1b[31m\\r\\nerror: forged\\x9b"
+SHOWN = "b\\x1b[31m\\r\\nerror: forged\\u009b"
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
     [
         ("žena \U0001f600 a\u200db", "žena \U0001f600 a\u200db"),
         ("a\x1b]0;t\x07", "a\\x1b]0;t\\x07"),
-        ("a\r\n\tb\x7f\x85", "a\\r\\n\\tb\\x7f\\x85"),
-        ("a\u202eb\u2066\u2028", "a\\u202eb\\u2066\\u2028"),
+        ("a\r\n\tb\x7f\x85", "a\\r\\n\\tb\\x7f\\u0085"),
+        ("a\u202eb\u2066\u2028\u200f", "a\\u202eb\\u2066\\u2028\\u200f"),
         (os.fsdecode(b"t\xff.txt"), "t\\xff.txt"),
     ],
 )
@@ -126,12 +126,13 @@ def test_progress_has_no_control_characters(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == f"reading {SHOWN}\n"
 
 
-@pytest.mark.parametrize("word", ["a", "my work", "it's", "a\nb", "\x1b[31m'\\", os.fsdecode(b"t\xff'")])
+@pytest.mark.parametrize("word", ["a", "my work", "it's", "a\nb", "\x1b[31m'\\", "\x85\u200e", os.fsdecode(b"t\xff'")])
 def test_a_command_can_be_pasted_into_a_shell(word: str) -> None:
     quoted = quote(word)
     assert escape_controls(quoted) == quoted
     try:
-        done = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True)
+        command = ["bash", "-c", f"printf %s {quoted}"]
+        done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
     except FileNotFoundError:
         pytest.skip("bash is not installed")
     assert os.fsdecode(done.stdout) == word

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import NoReturn
 import click
 
 from swivel.cli.options import Command
-from swivel.cli.terminal import print_message
+from swivel.cli.terminal import print_message, quote
 
 RESUMES = "run the same command again to resume"
 STARTS_OVER = "nothing was saved; the same command starts over"
@@ -94,4 +93,4 @@ def _training_command(context: click.Context) -> str:
             words.append(option.opts[0] if value else option.secondary_opts[0])
         else:
             words += [max(option.opts, key=len), str(value)]
-    return shlex.join(words)
+    return " ".join(map(quote, words))

@@ -13,7 +13,7 @@ from typing import Any
 
 # Characters that move the cursor, color, hide or reorder text; and surrogates, which are bytes of a file name that are
 # not valid UTF-8.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_controls(text: str) -> str:
@@ -29,6 +29,8 @@ def _escape(found: re.Match[str]) -> str:
     character = found[0]
     if "\udc80" <= character <= "\udcff":  # how Python represents such a byte
         return f"\\x{ord(character) - 0xDC00:02x}"
+    if "\x80" <= character <= "\x9f":  # In a shell, \x80 is a byte.
+        return f"\\u{ord(character):04x}"
     return character.encode("unicode_escape").decode()
 
 
