@@ -165,9 +165,9 @@ def read_vocabulary(data: bytes, folder: Path) -> None:
 
 def read_listed(data: bytes, folder: Path) -> None:
     """One's own list of tokens: as texts, the last one not empty."""
-    from swivel.cli.main import read_tokens
+    from swivel.corpus.vocabulary import read_tokens
 
-    found = read_tokens(str(put(folder, "words.txt", data)))
+    found = read_tokens(put(folder, "words.txt", data))
     assert not found or found[-1]
 
 

@@ -364,7 +364,7 @@ def test_result_does_not_replace_the_extended_folder(folders: dict[str, Path]) -
 
 
 def test_a_string_is_not_a_list_of_words(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="vocabulary must be a list of tokens, got the text 'lamb'"):
+    with pytest.raises(ConfigError, match="the Path of a file, got the text 'lamb'"):
         extend(folders["fast"], NEW_TEXT, vocabulary="lamb")
 
 

@@ -157,7 +157,7 @@ def test_own_vocabulary_without_a_word_of_the_text_is_refused() -> None:
 
 
 def test_vocabulary_given_as_one_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"vocabulary must be a list of tokens, got the text 'words.txt'"):
+    with pytest.raises(ConfigError, match=r"^vocabulary must be a list of tokens or the Path of a file, got the text"):
         count(LINES, vocabulary="words.txt")
 
 

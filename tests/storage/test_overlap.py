@@ -112,7 +112,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run run/vectors/rows.txt -o run --overwrite",
         "count text.txt -o . --overwrite",
         "count text.txt run/matrix/rows.txt -o run/matrix --overwrite",
+        "count text.txt --vocabulary run/matrix/rows.txt -o run/matrix --overwrite",
+        "run text.txt --vocabulary run/matrix/rows.txt -o run --overwrite",
+        "extend run/vectors text.txt --vocabulary words/rows.txt -o words",
         "import triples.tsv -o . --overwrite",
+        "import triples.tsv --row-labels words/rows.txt -o words",
         "add run/matrix run/matrix -o run/matrix --overwrite",
         "extend run/vectors text.txt -o run/vectors --overwrite",
         "export run/vectors run/vectors --format swivel",
@@ -130,6 +134,8 @@ def test_every_verb_refuses_to_replace_its_input(
     monkeypatch.chdir(tmp_path / "work")
     Path("linked").symlink_to("run/matrix")
     Path("figure.svg").write_text("")
+    Path("words").mkdir()
+    Path("words/rows.txt").write_text("tea\nmilk\n")
     shutil.copytree("sets", "run/evaluation")
     before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
 

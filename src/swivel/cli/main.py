@@ -28,7 +28,7 @@ from swivel.cli.options import (
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
 from swivel.cli.terminal import escape_controls, print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import ConfigError, MissingExtra, SwivelError, clear_errors, first_line
+from swivel.errors import MissingExtra, SwivelError, first_line
 from swivel.runtime.options import RunOptions
 from swivel.runtime.signals import leave_in_time
 
@@ -104,22 +104,6 @@ def text_arguments(texts: tuple[str, ...], output: str) -> Any:
     return list_files(texts, outside=output)
 
 
-def read_tokens(file: str) -> list[str]:
-    """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
-    from swivel.corpus.vocabulary import unescape
-
-    try:
-        with clear_errors(file, ConfigError):
-            lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not valid UTF-8") from error
-
-    tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    return tokens
-
-
 def output_option(help: str, metavar: str = "DIR") -> Decorator:
     """Return the option for the folder or file that a command writes."""
     return click.option("-o", "--output", required=True, metavar=metavar, help=help)
@@ -133,7 +117,7 @@ vocabulary_option = click.option(
     "--vocabulary",
     metavar="FILE",
     help="vocabulary file, one token per line",
-    callback=lambda context, option, file: None if file is None else read_tokens(file),
+    type=click.Path(path_type=Path),
 )
 recipe_option = click.option(
     "--recipe",

@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
-from swivel.errors import UnknownToken, VocabularyError
+from swivel.errors import ConfigError, UnknownToken, VocabularyError, clear_errors
 from swivel.runtime.numbers import is_integer
 
 # Two reserved values in arrays of token ids.
@@ -255,3 +256,17 @@ def choose_vocabulary(
         raise VocabularyError(f"none of the {len(vocabulary):,} listed tokens is in the text{hint}")
 
     return vocabulary
+
+
+def read_tokens(file: Path) -> tuple[str, ...]:
+    """Return the tokens of a vocabulary file: the first tab-separated field of each line, escaped as in `rows.txt`."""
+    try:
+        with clear_errors(file, ConfigError):
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not valid UTF-8") from error
+
+    tokens = [unescape(line.removesuffix("\r").split("\t")[0]) for line in lines]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    return tuple(tokens)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
-from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
@@ -18,7 +18,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
 from swivel.storage import fingerprint, hold_folder, scratch_folder
-from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
+from swivel.storage.result_folder import TEXT_IN_MEMORY, folder_or_temporary, is_done, refuse_locked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,7 +50,7 @@ def count(
     out: str | Path | None = None,
     *,
     recipe: str = "default",
-    vocabulary: Vocabulary | Iterable[str] | None = None,
+    vocabulary: Vocabulary | Iterable[str] | Path | None = None,
     window: int | None = None,
     min_count: int | None = None,
     device: str | None = None,
@@ -69,7 +69,8 @@ def count(
     recipe
         Named settings: default, fast, paper or glove.
     vocabulary
-        A list of tokens; by default the most frequent ones are chosen by `min_count` and `max_size`.
+        A list of tokens, or the Path of a file with one per line; by default the most frequent ones are chosen by
+        `min_count` and `max_size`.
     window
         How many tokens on either side co-occur with a token.
     min_count
@@ -103,7 +104,7 @@ def count(
     listed = list_tokens(vocabulary)
     texts = find_texts(texts, out)
 
-    with folder_or_temporary(out, local_files(texts)) as folder:
+    with folder_or_temporary(out, [*local_files(texts), file_of(vocabulary)]) as folder:
         refuse_locked(folder.path)
         digests = digest_sources(texts, known=folder.path, threads=options.thread_count, progress=options.progress)
         inputs = fingerprint_sources(texts, counting.corpus, digests)
@@ -119,10 +120,17 @@ def count(
             return folder.keep(_count(texts, folder.path, counting, listed, record, options))
 
 
-def list_tokens(vocabulary: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the given vocabulary as a tuple of tokens, or None."""
+def file_of(vocabulary: object) -> Path | None:
+    """Return the file of a vocabulary; None if it is not in a file."""
+    return vocabulary if isinstance(vocabulary, Path) else None
+
+
+def list_tokens(vocabulary: Iterable[str] | Path | None) -> tuple[str, ...] | None:
+    """Return the given vocabulary, or that in a file, as a tuple of tokens, or None."""
+    if isinstance(vocabulary, Path):
+        return read_tokens(vocabulary)
     if isinstance(vocabulary, str):
-        raise ConfigError(f"vocabulary must be a list of tokens, got the text {vocabulary!r}")
+        raise ConfigError(f"vocabulary must be a list of tokens or the Path of a file, got the text {vocabulary!r}")
     return None if vocabulary is None else tuple(vocabulary)
 
 
@@ -161,7 +169,7 @@ def _count(
 
     options = dataclasses.replace(options, memory=options.memory_bytes)  # Reading and counting use the same budget.
     with scratch_folder(path) as scratch:
-        if "iterable" not in record["inputs"]:
+        if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
         encoded = encode_corpus(
             texts,

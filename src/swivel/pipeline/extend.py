@@ -26,7 +26,7 @@ from swivel.corpus import digest_sources, encode_corpus, find_texts, fingerprint
 from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import TextCounting, count_encoded, list_tokens
+from swivel.pipeline.count import TextCounting, count_encoded, file_of, list_tokens
 from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -73,7 +73,7 @@ def extend(
     texts: Texts,
     out: str | Path | None = None,
     *,
-    vocabulary: Iterable[str] | None = None,
+    vocabulary: Iterable[str] | Path | None = None,
     options: RunOptions | None = None,
     **settings: Any,
 ) -> Vectors:
@@ -90,7 +90,8 @@ def extend(
     out
         Folder for the result; by default it is kept in memory only.
     vocabulary
-        The words to add; by default all new words that `min_count` and `max_size` allow. Known words are ignored.
+        The words to add, or the Path of a file with one per line; by default all new words that `min_count` and
+        `max_size` allow. Known words are ignored.
     options
         Threads, memory, progress and overwriting.
     settings
@@ -123,7 +124,7 @@ def extend(
     if listed is not None:
         listed = tuple(dict.fromkeys(listed))
 
-    with folder_or_temporary(out, [trained.path, *local_files(texts)]) as folder:
+    with folder_or_temporary(out, [trained.path, file_of(vocabulary), *local_files(texts)]) as folder:
         path = folder.path
         refuse_locked(folder.path)
         digests = digest_sources(texts, known=path, threads=options.thread_count, progress=options.progress)

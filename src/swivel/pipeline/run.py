@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
-from swivel.pipeline.count import count
+from swivel.pipeline.count import count, file_of, list_tokens
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
@@ -34,7 +34,7 @@ def run(
     out: str | Path,
     *,
     recipe: str = "default",
-    vocabulary: Vocabulary | Iterable[str] | None = None,
+    vocabulary: Vocabulary | Iterable[str] | Path | None = None,
     init: Vectors | str | Path | None = None,
     window: int | None = None,
     min_count: int | None = None,
@@ -82,12 +82,13 @@ def run(
         raise StorageError(f"{path}: not a folder")
 
     texts = find_texts(texts, path)
-    read = [*local_files(texts), source_of(init)]
+    read = [*local_files(texts), file_of(vocabulary), source_of(init)]
     refuse_overlap([path / name for name in OUTPUTS], read)
+    listed = list_tokens(vocabulary)
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     with hold_folder(path), reported(path, options) as timed:
-        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=vocabulary, options=timed, **for_count)
+        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
         return train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)
 
 
