@@ -291,7 +291,8 @@ def check_error(ended: Ended, status: int, line: str) -> None:
     ("flags", "line"),
     [
         (["--window", "0"], "error: --window must be a positive integer, got 0"),
-        (["--threads", "0"], "error: --threads must be a positive integer, got 0"),
+        (["--threads", "0"], "error: --threads must be a positive integer up to 4,096, got 0"),
+        (["--threads", "1000000"], "error: --threads must be a positive integer up to 4,096, got 1000000"),
         (["--memory", "lots"], "error: --memory must be a number of bytes such as 1GiB or 500MB, got 'lots'"),
         (
             ["--device-memory", "lots"],

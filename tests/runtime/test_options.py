@@ -10,9 +10,9 @@ from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", 4097, 10**30])
 def test_threads_must_be_a_positive_integer(threads: Any) -> None:
-    with pytest.raises(ConfigError, match="threads must be a positive integer, got"):
+    with pytest.raises(ConfigError, match=r"threads must be a positive integer up to 4,096, got"):
         RunOptions(threads=threads)
 
 

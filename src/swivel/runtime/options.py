@@ -10,6 +10,9 @@ from swivel.errors import ConfigError
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_bytes
 
+# More threads than any machine has cores for would only exhaust its memory.
+_THREADS = Rule(lambda threads: POSITIVE_INT.holds(threads) and threads <= 4096, "a positive integer up to 4,096")
+
 
 def _cluster_field(default: float | None, help: str, rule: Rule) -> Any:
     return config_field(default, help, rule, changes_result=False)
@@ -74,8 +77,8 @@ class RunOptions:
     report: bool = False
 
     def __post_init__(self) -> None:
-        if self.threads is not None and not POSITIVE_INT.holds(self.threads):
-            raise ConfigError(f"threads must be {POSITIVE_INT.words}, got {self.threads!r}")
+        if self.threads is not None and not _THREADS.holds(self.threads):
+            raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}")
 
         if isinstance(self.memory, str):
             parse_bytes(self.memory)  # Report a malformed value now, not after the text was read.
