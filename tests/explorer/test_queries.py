@@ -151,6 +151,8 @@ def test_maps_are_binary_and_as_long_as_the_words(client: TestClient) -> None:
         (f"nearest?q={'x' * (MAX_TEXT_LENGTH + 1)}", 400, "at most 1000 characters"),
         (f"nearest?q=king&count={MAX_ANSWERS + 1}", 400, "less than or equal to 200"),
         ("nearest?q=king&count=0", 400, "greater than or equal to 1"),
+        ("nearest?q=king&count=1_0", 400, "'1_0' is not a valid integer"),
+        ("nearest?q=king&set=\u0660", 400, "is not a valid integer"),
         ("nearest?q=" + "%20%2B%20".join(["king"] * 11), 400, "at most 10 words"),
         ("nearest?" + "&".join(["plus=king"] * 11), 400, "at most 10 items"),
         ("nearest?q=king&set=2", 400, "set must be below 2"),

@@ -14,18 +14,29 @@ import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BeforeValidator
 
 from swivel.explorer import queries
 from swivel.explorer.app import Exploration
 from swivel.explorer.limits import MAX_ANSWERS, MAX_TERMS, MAX_TEXT_LENGTH
 from swivel.explorer.maps import Map
 from swivel.explorer.models import VectorSet, View
+from swivel.runtime.numbers import is_plain
 from swivel.vectors import Expression
+
+
+def _check_digits(value: Any) -> Any:
+    """Refuse texts such as 1_0, which pydantic reads as ten."""
+    if isinstance(value, str) and not is_plain(value):
+        raise ValueError(f"{value!r} is not a valid integer")
+    return value
+
 
 Text = Annotated[str, Query(max_length=MAX_TEXT_LENGTH)]
 Texts = Annotated[list[Text] | None, Query(max_length=MAX_TERMS)]
-Count = Annotated[int, Query(ge=1, le=MAX_ANSWERS)]
-Number = Annotated[int, Query(ge=0, le=9, alias="set")]
+Integer = Annotated[int, BeforeValidator(_check_digits)]
+Count = Annotated[Integer, Query(ge=1, le=MAX_ANSWERS)]
+Number = Annotated[Integer, Query(ge=0, le=9, alias="set")]
 
 _LABELS_PER_LINE = 2_000
 
