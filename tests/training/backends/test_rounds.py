@@ -382,3 +382,8 @@ def test_probe_measures_float32() -> None:
 def test_probe_that_dies_halfway_keeps_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "_PROBE", "import os; print('float32 5.0', flush=True); os.abort()")
     assert select.measure_products("float32", "bfloat16") == {"float32": 5.0}
+
+
+def test_unknown_backend_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^backend must be one of reference, cpu, triton, torch, got 'tpu'$"):
+        create_backend("tpu", SAMPLED, BackendConfig())

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from swivel.config import TrainConfig
-from swivel.errors import TrainingError
+from swivel.errors import ConfigError, TrainingError
 from swivel.runtime.resources import format_bytes, parse_bytes
 from swivel.training.backends.base import Backend, DeviceLoad, StepSettings
 
@@ -182,7 +182,7 @@ def choose_groups(name: str, load: DeviceLoad, config: BackendConfig) -> tuple[i
 
 
 def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> Backend:
-    """Return the backend `name`: "reference", "cpu", "triton" or "torch"."""
+    """Return the backend `name`: "reference", "cpu", "triton" or "torch"; raise ConfigError for any other name."""
     if name == "reference":
         from swivel.training.backends.reference import ReferenceBackend
 
@@ -198,6 +198,9 @@ def create_backend(name: str, settings: StepSettings, config: BackendConfig) -> 
 
         return TritonBackend(settings, config)
 
-    from swivel.training.backends.torch import TorchBackend
+    if name == "torch":
+        from swivel.training.backends.torch import TorchBackend
 
-    return TorchBackend(settings, device=config.device, dtype=config.dtype, threads=config.threads)
+        return TorchBackend(settings, device=config.device, dtype=config.dtype, threads=config.threads)
+
+    raise ConfigError(f"backend must be one of reference, cpu, triton, torch, got {name!r}")
