@@ -7,7 +7,6 @@ import importlib.util
 import os
 import pwd
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,14 @@ SETTINGS: Any = numba.config  # Its attributes are set at run time.
 
 
 @pytest.fixture(autouse=True)
-def no_warning_yet() -> Iterator[None]:
-    kernels.warn_without_cache.cache_clear()
-    yield
-    kernels.warn_without_cache.cache_clear()
+def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_has_warned", False)
+
+
+def test_only_the_first_reason_is_a_warning() -> None:
+    with pytest.warns(SwivelWarning, match="no writable folder"):
+        kernels._warn_without_cache("no writable folder")
+    kernels._warn_without_cache("a damaged file")  # Another warning would be an error.
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import warnings
@@ -18,6 +17,7 @@ from swivel.errors import SwivelWarning, first_line
 
 _numba_config: Any = numba.config  # Its attributes are set at run time.
 _FunctionCache: Any = FunctionCache
+_has_warned = False  # that kernels are not kept
 
 
 def njit_cached(**options: Any) -> Callable[[Any], Any]:
@@ -41,7 +41,7 @@ def _enable_cache(kernel: Any) -> None:
     try:
         kernel._cache = _open_cache(kernel.py_func)
     except RuntimeError:
-        warn_without_cache("no writable folder for them")
+        _warn_without_cache("no writable folder for them")
 
 
 def _open_cache(function: Any) -> _KernelCache:
@@ -53,7 +53,10 @@ def _open_cache(function: Any) -> _KernelCache:
 
 
 def use_spare_cache(library: str, folder: Path) -> None:
-    """Let numba keep the kernels of a library in `folder` if it finds no other one; the library fails without."""
+    """Make numba keep the compiled kernels of a library in `folder` if no other folder is writable.
+
+    Without a writable folder, importing the library fails.
+    """
 
     def probe() -> None:
         return
@@ -85,12 +88,16 @@ class _KernelCache(_FunctionCache):  # type: ignore[misc]
             yield
         except Exception as error:  # Damaged files raise any class of error, because they are pickles.
             self.disable()
-            warn_without_cache(first_line(error))
+            _warn_without_cache(first_line(error))
 
 
-@functools.cache
-def warn_without_cache(reason: str) -> None:
-    """Warn that kernels are compiled by every process; once per reason."""
+def _warn_without_cache(reason: str) -> None:
+    """Warn that every process compiles the kernels, once per process."""
+    global _has_warned
+    if _has_warned:
+        return
+
+    _has_warned = True
     warnings.warn(
         f"compiled kernels cannot be kept ({reason}): every command compiles them again, which takes up to a minute; "
         "set NUMBA_CACHE_DIR to a writable folder",
