@@ -30,7 +30,7 @@ from swivel.storage.result_folder import PIPE, STANDARD_INPUT, TEXT_IN_MEMORY
 STDIN = Path("-")
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COMPRESSION_RATIO = 4  # typical, for text
-_RESERVED_NAMES = ("-", "iterable", "vocabulary")  # names of other inputs in a manifest
+_RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
 _LOCAL_URL = re.compile(r"(file|local)://")
 _INFO_TYPES = (str, bytes, int, float, tuple, datetime)  # types of file information that have a stable string
@@ -277,7 +277,7 @@ def fingerprint_sources(
     """
     files = _files_of(texts)
     if files is None:
-        return {"iterable": TEXT_IN_MEMORY}
+        return {TEXT_IN_MEMORY: TEXT_IN_MEMORY}
 
     known = digest_sources(files) if digests is None else digests
     return {name: _fingerprint_file(file, config, known) for name, file in zip(_name_files(files), files, strict=True)}

@@ -25,6 +25,7 @@ from typing import IO, Any
 from swivel.config import CorpusConfig
 from swivel.corpus.sources import FILE_TYPES, STDIN, TextFile, Texts, check_items, list_files, open_file, size_of
 from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
+from swivel.storage.result_folder import TEXT_IN_MEMORY
 
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # small enough for the cache of a core
@@ -79,8 +80,8 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
         files = list_files(check_items(items, FILE_TYPES, "a path"))
         return [file_stream(file, codec, config) for file in files]
     if first and not isinstance(first[0], str):
-        return [Stream("iterable", lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
-    return [Stream("iterable", lambda: _pack(_pack_texts(items)), has_marks=True)]
+        return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
+    return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:

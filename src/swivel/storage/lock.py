@@ -211,7 +211,7 @@ def sweep_folder(path: Path, *names: str) -> None:
 
 @contextlib.contextmanager
 def wait_for_folder(path: Path) -> Iterator[None]:
-    """Let other processes wait that want to rename something in the same folder; this leaves no file behind.
+    """Lock a folder, without a lock file, against other processes that rename something in it; they wait.
 
     Where folders cannot be locked (Windows, some network file systems), nobody waits.
     """

@@ -118,8 +118,8 @@ def make_vectors(path: Path, words: Sequence[str], values: NDArray[Any], counts:
 
 
 def _are_counts(counts: NDArray[Any], length: int) -> bool:
-    is_integer = counts.shape == (length,) and counts.dtype.kind in "iu"
-    return is_integer and counts.min() >= 0 and counts.max() <= _MAX_COUNT
+    are_integers = counts.shape == (length,) and counts.dtype.kind in "iu"
+    return are_integers and counts.min() >= 0 and counts.max() <= _MAX_COUNT
 
 
 def check_words(path: Path, vocabulary: Vocabulary) -> None:
