@@ -53,7 +53,7 @@ def describe_machine() -> dict[str, Any]:
         "backend": backend,
         "device": device,
         "accelerator": describe_accelerator(),
-        "libraries": library_versions("numpy", "scipy", "numba", "torch", "triton", "safetensors"),
+        "libraries": library_versions("numpy", "scipy", "numba", "torch", "triton"),
     }
 
 
