@@ -16,7 +16,7 @@ OUT ?= work
 PYTHONS ?= python3.11 python3.12 python3.13
 GPU_TESTS ?= $(addprefix tests/,training/backends counts/cooccurrence/test_count_on_gpu.py training/distributed/test_parameter_server.py training/test_fold_in.py)
 
-.PHONY: run test test-all test-variants versions check kernels crashes containers write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
+.PHONY: run test test-all test-variants versions check kernels crashes containers limits write-failures damage fuzz claims figures long-run gpu-test lint types docs setup lock licenses audit dist wheel-test clean
 
 setup: $(VENV)/ready
 
@@ -122,6 +122,10 @@ crashes: setup
 # Every verb without a home folder, in an installation that nobody can write, with other umasks, on somebody's files.
 containers: setup
 	$(BIN)/python benchmarks/containers.py
+
+# Every verb in control groups of less and less memory; then counting 286 and 900 MB of text within 100 MB. Needs root.
+limits: setup
+	$(BIN)/python benchmarks/limits.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,20 +20,24 @@ from swivel.corpus import BREAK
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import make_spec
-from swivel.counts.cooccurrence.plan import CountPlan
+from swivel.counts.cooccurrence.plan import CountPlan, Survey, forecast_count
+from swivel.counts.cooccurrence.plan import make_plan as make_count_plan
 from swivel.counts.cooccurrence.rows import ChunkCounter
 from swivel.counts.layout import Layout, choose_layout
 from swivel.counts.matrix import MatrixCells
 from swivel.counts.shards import CellArrays
 from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime import resources
-from swivel.runtime.estimates import ResourceEstimate, check_libraries
+from swivel.runtime.estimates import LIBRARY_MEMORY, ResourceEstimate, check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SilentProgress
-from swivel.runtime.resources import free_memory
+from swivel.runtime.resources import free_memory, used_memory
 from swivel.training.loop import train_matrix
 from swivel.training.plan import estimate_needs, make_plan
 from swivel.training.schedule import block_order, block_starts
+from swivel.vectors import VectorTable
+from swivel.vectors.compare import compare
+from swivel.vectors.formats import export
 
 MIB, GIB = 2**20, 2**30
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process are Linux's")
@@ -150,9 +155,71 @@ def test_limits_of_the_own_group_and_those_above_it_count(
 
 
 def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 1 * GIB)  # All libraries are loaded.
     for free, taken in ((100 * GIB, 50 * GIB), (300 * MIB, 225 * MIB), (400 * MIB, 256 * MIB), (0, 1)):
         monkeypatch.setattr(resources, "_free_machine_memory", lambda free=free: free)
         assert RunOptions().memory_bytes == taken
+
+
+def test_the_budget_leaves_room_for_the_libraries(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY["counting"] + 60 * MIB)
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 20 * MIB)
+    assert RunOptions().memory_bytes == 60 * MIB
+    assert RunOptions(memory="1GiB").memory_bytes == GIB
+    assert RunOptions(memory="1GiB").fix_memory().memory_bytes == 80 * MIB
+    assert RunOptions(memory="50MiB").fix_memory().memory_bytes == 50 * MIB
+
+
+@pytest.mark.parametrize("what", sorted(LIBRARY_MEMORY))
+def test_libraries_are_not_loaded_into_too_little_memory(
+    what: str, cgroups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 20 * MIB)
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY[what] - 20 * MIB)
+    check_libraries(what)
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY[what] - 21 * MIB)
+    with pytest.raises(MemoryBudgetError, match=rf"^{what} needs at least .* MiB of memory, including libraries"):
+        check_libraries(what)
+
+
+@linux
+def test_used_memory_grows_with_an_array() -> None:
+    before = used_memory()
+    array = np.ones(1 << 22)
+    assert used_memory() >= before + array.nbytes // 2
+
+
+def test_a_long_text_is_counted_in_more_chunks_where_memory_is_short() -> None:
+    """A text of 900 MB within 100 MB: no block of a chunk has as many cells as the matrix."""
+    layout = choose_layout(98_304, 4 * 98_304, parts=4)
+    nothing = np.zeros(0, np.int64)
+    survey = Survey(136_000_000, 130_000_000, 2_500_000, 500, nothing, nothing, 0.01)
+    plan = make_count_plan(layout, CountConfig(), survey, 400_000_000, threads=2, memory=100_000_000)
+    assert plan.threads == 2
+    assert 136_000_000 / 256 <= plan.chunk_places < 10_000_000
+    assert forecast_count(layout, survey, 400_000_000, plan).memory_bytes <= 100_000_000
+    with pytest.raises(MemoryBudgetError, match=r"needs at least [\d.]+ MiB of memory, got 9\.5 MiB"):
+        make_count_plan(layout, CountConfig(), survey, 400_000_000, threads=2, memory=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda vectors, path: vectors.nearest("a"), "searching"),
+        (lambda vectors, path: compare(vectors, vectors), "comparing"),
+        (lambda vectors, path: export(vectors, path / "a.parquet"), "writing a table"),
+        (lambda vectors, path: swivel.load(path / "a.bin"), r"reading .*a\.bin"),
+    ],
+)
+def test_vectors_that_do_not_fit_in_memory_are_one_line(
+    use: Callable[[swivel.Vectors, Path], Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = swivel.Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, dtype=np.float32)))
+    export(vectors, tmp_path / "a.bin")
+    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: GIB)
+    with pytest.raises(MemoryBudgetError, match=rf"{words} needs about [\d.]+ B of memory, but 100 B are free"):
+        use(vectors, tmp_path)
 
 
 def test_needs_are_held_against_disk_memory_and_address_space(
@@ -282,6 +349,17 @@ def test_counts_past_24_bits_are_summed_exactly(tmp_path: Path) -> None:
     assert matrix.row_sums.tolist() == [(1 << 24) + 5000, (1 << 53) - 1 - (1 << 25)]
     assert matrix.facts["total_units"] == (1 << 53) - 1 - (1 << 24) + 5000
     assert matrix.total == matrix.facts["total_units"]
+
+
+def test_runs_are_read_shard_by_shard_while_they_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("swivel.counts.shards.read_ahead", lambda array, first, last: asked.append(last - first))
+    spec = MatrixSpec(rows=Vocabulary(["a", "b"]), columns=Vocabulary(["x", "y"]))
+    with MatrixBuilder(tmp_path / "matrix", spec, memory_bytes=1 << 17) as builder:
+        for _ in range(3):
+            builder.add(np.zeros(1000, int), np.zeros(1000, int), np.ones(1000, int))
+        builder.finish()
+    assert sum(asked) == 2 * 3  # positions and counts of one cell in each of three runs
 
 
 def test_imported_counts_past_24_bits_are_summed_exactly() -> None:

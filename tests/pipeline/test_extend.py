@@ -15,6 +15,7 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.cli import cli
 from swivel.config import TrainConfig, VectorsConfig
+from swivel.corpus.type_tables import TypeCounts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
@@ -226,6 +227,21 @@ def test_words_are_chosen_by_their_counts(folders: dict[str, Path]) -> None:
     assert "zebra" not in extend(folders["fast"], lines)
     assert "zebra" in extend(folders["fast"], lines, min_count=1)
     assert len(extend(folders["fast"], lines, max_size=1)) == known + 1
+
+
+def test_only_frequent_words_of_the_text_are_listed(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text may have millions of words that occur once; as Python strings they would take all memory."""
+    limits = []
+    most_frequent = TypeCounts.most_frequent
+
+    def watch(types: TypeCounts, min_count: int = 1, limit: int = 0) -> dict[str, int]:
+        limits.append(min_count > 1 or limit > 0)
+        return most_frequent(types, min_count, limit)
+
+    monkeypatch.setattr(TypeCounts, "most_frequent", watch)
+    assert "lamb" in extend(folders["fast"], NEW_TEXT)
+    assert limits
+    assert all(limits)
 
 
 def test_listed_words_are_added_if_the_text_has_them(folders: dict[str, Path]) -> None:

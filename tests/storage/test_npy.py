@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from swivel.errors import StorageError
 from swivel.storage import ArrayAppender, create_array, create_folder, open_array
+from swivel.storage.npy import read_ahead
 
 
 @pytest.mark.parametrize(
@@ -91,3 +95,19 @@ def test_arrays_of_python_objects_are_refused(tmp_path: Path) -> None:
     ):
         folder.write_array("x.npy", np.array([object()]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_RANDOM"), reason="the system takes no advice")
+def test_read_ahead_asks_for_the_pages_of_some_elements_only() -> None:
+    asked: list[tuple[int, ...]] = []
+    pages = SimpleNamespace(madvise=lambda *advice: asked.append(advice))
+    array: Any = SimpleNamespace(_mmap=pages, offset=128, itemsize=4)
+    read_ahead(array, 5_000, 5_000)
+    assert not asked
+    read_ahead(array, 5_000, 6_000)
+
+    (_, start, length) = asked[-1]
+    assert start % mmap.PAGESIZE == 0
+    assert start <= 128 + 4 * 5_000
+    assert start + length == 128 + 4 * 6_000
+    assert asked[0] == (mmap.MADV_RANDOM,)

@@ -103,7 +103,7 @@ def add_matrices(matrices: Sequence[Matrix], path: Path, provenance: Mapping[str
     spec = _merge_specs(matrices)
     cells = sum(len(matrix.stored.positions) for matrix in matrices)
     copies = 2 if spec.symmetric else 1  # of each cell: it is added together with its mirror
-    memory = options.memory_bytes
+    memory = options.fix_memory().memory_bytes
     disk, sorting = building_bytes(copies * cells, memory)
     estimate = ResourceEstimate("adding", disk, sorting, disk, "add fewer matrices at a time")
     estimate.announce(path, options.progress)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from swivel.counts.layout import Ints, Layout
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender, open_array
+from swivel.storage.npy import read_ahead
 
 SATURATED = (1 << 32) - 1  # counts from here on are in large_counts
 FILES: dict[str, type[np.generic]] = {
@@ -156,7 +157,12 @@ def merge_runs(runs: CellArrays, target: RunFiles, *, memory_bytes: int, threads
     def merge(shards: tuple[int, int]) -> ShardPiece:
         first, last = shards
         # Upper bound: cells that several runs have are summed to one.
-        size = int((runs.offsets[:, last] - runs.offsets[:, first]).sum())
+        starts, stops = runs.offsets[:, first].tolist(), runs.offsets[:, last].tolist()
+        size = sum(stops) - sum(starts)
+        for start, stop in zip(starts, stops, strict=True):
+            read_ahead(runs.positions, start, stop)
+            read_ahead(runs.counts, start, stop)
+
         positions = np.empty(size, np.uint32)
         units = np.empty(size, np.int64)
         lengths = np.zeros(last - first, np.int64)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
 from swivel.storage.result_folder import folder_or_temporary, is_done
@@ -54,6 +55,7 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
             return open_matrix(folder.path)
 
         with hold_folder(folder.path):
+            check_libraries("adding")
             for matrix in opened:
                 matrix.verify()
             return folder.keep(add_matrices(opened, folder.path, provenance, options))

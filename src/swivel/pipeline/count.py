@@ -167,7 +167,7 @@ def _count(
         parse_bytes(config.device_memory, "device_memory")
     prepare_device(config.device)
 
-    options = dataclasses.replace(options, memory=options.memory_bytes)  # Reading and counting use the same budget.
+    options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)

@@ -25,6 +25,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_uni
 from swivel.errors import DamagedFolder
 from swivel.pipeline.run import reported
 from swivel.pipeline.train import train
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
@@ -147,6 +148,7 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
     matrix_path = None if out is None else Path(out) / "matrix"
     vectors_path = None if out is None else Path(out) / "vectors"
 
+    check_libraries("training")
     started = time.perf_counter()
     with contextlib.nullcontext(options) if out is None else reported(Path(out), options) as timed:
         matrix = open_sample(matrix_path, options=timed)

@@ -13,7 +13,7 @@ the context windows but do not take part in the fold-in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import digest_sources, encode_corpus, find_texts, fingerprint_sources, local_files, to_facts
-from swivel.corpus.vocabulary import Vocabulary, choose_tokens, from_list
+from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import TextCounting, count_encoded, file_of, list_tokens
@@ -250,7 +250,7 @@ def _count_words(
     progress = options.progress
     known = trained.vectors.vocabulary
 
-    options = replace(options, memory=options.memory_bytes)  # Reading and counting use the same budget.
+    options = options.fix_memory()
     encoded = encode_corpus(
         texts,
         counting.corpus,
@@ -259,25 +259,32 @@ def _count_words(
         memory_bytes=options.memory_bytes,
         progress=progress,
     )
-    seen = encoded.counts()
-    new = {word: count for word, count in seen.items() if word not in known}
-    if listed is not None:
-        words = _choose_listed(listed, new, known, progress)
-    elif new:
-        words = _choose_frequent(new, counting.vocabulary)
+    if listed is None:
+        words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:
-        raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
+        new = encoded.types.of_tokens(word for word in listed if word not in known)
+        words = _choose_listed(listed, new, known, progress)
     progress.message(f"{encoded.token_count:,} tokens, {len(words):,} new words")
 
     # The known words keep their places in the windows, so that the new words are counted as in training.
-    joint = from_list([*known.tokens, *words.tokens], seen)
+    tokens = [*known.tokens, *words.tokens]
+    joint = from_list(tokens, encoded.types.of_tokens(tokens))
     matrix = count_encoded(encoded, joint, counting, scratch / "matrix", scratch, {}, options)
     return _select_cells(matrix, known.tokens[: trained.words], words)
 
 
-def _choose_frequent(new: Mapping[str, int], config: VocabularyConfig) -> Vocabulary:
-    most_common = max(new, key=lambda word: (new[word], word))
-    if new[most_common] < config.min_count:
+def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:
+    """Return the new words that `config` selects, without listing all words of the text, which may be many."""
+    limit = len(known) + config.max_size if config.max_size else 0
+    frequent = types.most_frequent(config.min_count, limit)
+    new = {word: count for word, count in frequent.items() if word not in known}
+
+    if not new:
+        seen = types.most_frequent(limit=len(known) + 1)
+        new = {word: count for word, count in seen.items() if word not in known}
+        if not new:
+            raise VocabularyError(f"the text has no new word: all {len(seen):,} words are in the vocabulary")
+        most_common = max(new, key=lambda word: (new[word], word))
         raise VocabularyError(
             f"no new word occurs {config.min_count:,} times or more (the most common one is {most_common!r} with "
             f"{new[most_common]:,}); pass a smaller min_count"

@@ -14,6 +14,7 @@ from swivel.errors import StorageError
 from swivel.pipeline.count import count, file_of, list_tokens
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
 from swivel.pipeline.train import train
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Stopwatch
 from swivel.storage import hold_folder
@@ -87,6 +88,7 @@ def run(
     listed = list_tokens(vocabulary)
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
+    check_libraries("training")
     with hold_folder(path), reported(path, options) as timed:
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
         return train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)

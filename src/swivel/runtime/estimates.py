@@ -7,9 +7,16 @@ from pathlib import Path
 
 from swivel.errors import MemoryBudgetError, StorageError
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import address_limit, format_bytes, free_address_space, free_disk, free_memory
+from swivel.runtime.resources import (
+    address_limit,
+    format_bytes,
+    free_address_space,
+    free_disk,
+    free_memory,
+    used_memory,
+)
 
-MIN_FREE_FRACTION = 0.7  # Estimates are rough: a job is refused only if less than this fraction of one is free.
+MIN_FREE_DISK = 0.7  # Estimates of disk are rough: a job is refused only if less than this fraction of one is free.
 
 # Peak address space of a process that has loaded the libraries of a job, measured on Linux with the CPU build of torch
 # and the smallest input: 0.69 GB (counting, importing) and 1.33 GB (training). With less, loading ends the process.
@@ -19,6 +26,24 @@ LIBRARY_BYTES = {
     "training": 1_400 << 20,
     "extending": 1_400 << 20,  # counts first, then loads torch
 }
+
+# Peak memory of a process on the smallest input, if its kernels have to be compiled (benchmarks/limits.py). Kernels
+# that were compiled before take 90 MiB less.
+LIBRARY_MEMORY = {
+    "adding": 170 << 20,
+    "counting": 170 << 20,
+    "importing": 170 << 20,
+    "training": 296 << 20,
+    "extending": 296 << 20,
+    "reproducing": 340 << 20,  # two processes
+    "plotting": 64 << 20,  # matplotlib
+    "reading and writing Parquet": 72 << 20,  # pyarrow
+}
+
+
+def free_beside_libraries(what: str = "counting") -> int:
+    """Return the bytes of free memory that are left when the libraries of a job are loaded; negative if too few."""
+    return free_memory() - max(LIBRARY_MEMORY.get(what, 0) - used_memory(), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +67,7 @@ class ResourceEstimate:
     def check(self, path: Path) -> None:
         """Raise StorageError or MemoryBudgetError if the disk of `path` or the memory is clearly too small."""
         free = free_disk(path)
-        if self.disk_bytes * MIN_FREE_FRACTION > free:
+        if self.disk_bytes * MIN_FREE_DISK > free:
             raise StorageError(
                 f"{path}: {self.what} needs about {format_bytes(self.disk_bytes)} of disk, but {format_bytes(free)} "
                 f"are free; choose another disk, or {self.advice}"
@@ -57,23 +82,38 @@ class ResourceEstimate:
             )
 
         free = free_memory()
-        if self.memory_bytes * MIN_FREE_FRACTION > free:
+        if self.memory_bytes > free:
             raise MemoryBudgetError(
                 f"{self.what} needs {self}, but {format_bytes(free)} of memory are free; {self.advice}"
             )
 
 
-def check_libraries(what: str) -> None:
-    """Raise MemoryBudgetError if the address-space limit is too small to load the libraries of a job.
+def check_memory(what: str, memory_bytes: int) -> None:
+    """Raise MemoryBudgetError if less memory is free than a step needs that is not planned in advance."""
+    free = free_memory()
+    if memory_bytes > free:
+        raise MemoryBudgetError(
+            f"{what} needs about {format_bytes(memory_bytes)} of memory, but {format_bytes(free)} are free"
+        )
 
-    `what` is a key of LIBRARY_BYTES. The libraries end the process without a message if they cannot allocate memory,
+
+def check_libraries(what: str) -> None:
+    """Raise MemoryBudgetError if memory or the address-space limit are too small to load the libraries of a job.
+
+    `what` is a key of LIBRARY_MEMORY. The libraries end the process without a message if they cannot allocate memory,
     so they must not be loaded.
     """
     limit = address_limit()
-    needed = LIBRARY_BYTES[what]
+    needed = LIBRARY_BYTES.get(what, 0)
 
     if limit is not None and limit < needed:
         raise MemoryBudgetError(
             f"{what} needs at least {format_bytes(needed)} of address space, including libraries, but the limit of "
             f"this process is {format_bytes(limit)}; raise the limit (ulimit -v)"
+        )
+
+    if free_beside_libraries(what) < 0:
+        raise MemoryBudgetError(
+            f"{what} needs at least {format_bytes(LIBRARY_MEMORY[what])} of memory, including libraries, but this "
+            f"process uses {format_bytes(used_memory())} and {format_bytes(free_memory())} are free"
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from swivel.config import POSITIVE, POSITIVE_INT, Rule, check_fields, config_field
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import free_beside_libraries
 from swivel.runtime.progress import SILENT, Progress
-from swivel.runtime.resources import count_cores, find_rank, free_memory, parse_bytes
+from swivel.runtime.resources import count_cores, find_rank, parse_bytes, return_large_arrays
+
+_LARGE_BUDGET_BYTES = 1 << 30  # With more memory, arrays that are freed are kept: new pages take time.
 
 # More threads than any machine has cores for would only exhaust its memory.
 _THREADS = Rule(lambda threads: POSITIVE_INT.holds(threads) and threads <= 4096, "a positive integer up to 4,096")
@@ -104,5 +107,15 @@ class RunOptions:
             return self.memory
 
         # Half of the free memory, but up to three quarters of it where half would be less than 256 MiB.
-        free = free_memory()
+        free = free_beside_libraries()
         return max(free // 2, min(free * 3 // 4, 256 * 2**20), 1)
+
+    def fix_memory(self) -> RunOptions:
+        """Return options with the bytes of memory that a job may use from now on: not more than there are.
+
+        All steps of a job then have the same budget, and the system takes back what a step has freed.
+        """
+        memory_bytes = max(min(self.memory_bytes, free_beside_libraries()), 1)
+        if memory_bytes < _LARGE_BUDGET_BYTES:
+            return_large_arrays()
+        return replace(self, memory=memory_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import math
+import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -89,6 +90,23 @@ def map_array(path: Path) -> NDArray[Any]:
             return np.empty(header.shape, header.dtype)
 
         return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
+
+
+def read_ahead(array: NDArray[Any], first: int, last: int) -> None:
+    """Make the system read the elements `first` to `last - 1` of a memory map, and nothing beside what is asked for.
+
+    By default it reads up to 8 MiB around every page. Where many parts of a file are read at a time in little memory,
+    parts that were read are dropped before they are used. Without a memory map this function does nothing.
+    """
+    pages = getattr(array, "_mmap", None)
+    if pages is None or not hasattr(mmap, "MADV_RANDOM") or last <= first:
+        return
+
+    # The map begins at a multiple of the granularity of the system, which the header of the file is shorter than.
+    start = array.offset % mmap.ALLOCATIONGRANULARITY + first * array.itemsize  # type: ignore[attr-defined]
+    aligned = start - start % mmap.PAGESIZE
+    pages.madvise(mmap.MADV_RANDOM)
+    pages.madvise(mmap.MADV_WILLNEED, aligned, start - aligned + (last - first) * array.itemsize)
 
 
 def write_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

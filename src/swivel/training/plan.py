@@ -39,7 +39,10 @@ MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
 COPIES = 3
 BYTES_PER_BLOCK = 256  # of the orders of two epochs. Measured: 225 at 1,000 x 1,000 blocks
-LOADED_LATER = 256 << 20  # address space of kernels and BLAS buffers that are not loaded yet when a run is planned
+# Kernels and BLAS buffers that are not loaded yet when a run is planned: their memory, if they have to be compiled, and
+# their address space.
+LOADED_LATER = 128 << 20
+MAPPED_LATER = 256 << 20
 MIN_BLOCKS_TO_SAMPLE = 64  # per round, on a GPU: with fewer, launching the sampled steps takes the host longer
 
 
@@ -137,6 +140,8 @@ def estimate_needs(
     block_columns = math.ceil(columns / plan.column_blocks)
     step = item_bytes * (min(block_rows, 1024) * block_columns + 4 * dim * (block_rows + block_columns))
 
+    orders = BYTES_PER_BLOCK * plan.row_blocks * plan.column_blocks
+
     # A matrix with other blocks is copied to the scratch folder; Triton builds its layout on the device.
     has_same_blocks = (plan.row_blocks, plan.column_blocks) == (matrix.row_blocks, matrix.column_blocks)
     reblocked = 0
@@ -147,8 +152,8 @@ def estimate_needs(
     return ResourceEstimate(
         "training",
         disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
-        memory_bytes=COPIES * 2 * vectors + threads * step + BYTES_PER_BLOCK * plan.row_blocks * plan.column_blocks,
-        mapped_bytes=reblocked + LOADED_LATER,
+        memory_bytes=COPIES * 2 * vectors + threads * step + orders + LOADED_LATER,
+        mapped_bytes=reblocked + MAPPED_LATER - LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
     )
 

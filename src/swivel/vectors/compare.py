@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from swivel.config import NATURAL, POSITIVE_INT, check_fields, config_field
 from swivel.corpus.vocabulary import Vocabulary, escape
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.storage import write_file
 from swivel.vectors import Vectors, VectorTable, shared_words
 from swivel.vectors.formats import open_vectors
+from swivel.vectors.search import LABEL_BYTES
 
 Doubles = NDArray[np.float64]
 
@@ -161,6 +163,8 @@ def compare(
     config = CompareConfig(**settings)
     given = [before, after] if noise_baseline is None else [before, after, noise_baseline]
     models = [model if isinstance(model, Vectors) else open_vectors(model) for model in given]
+
+    check_memory("comparing", sum(2 * model.vectors.nbytes + LABEL_BYTES * len(model) for model in models))
 
     # All models are restricted to the same words in the same order, so that row n is the same word in each.
     words = _choose_words(models, config)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.parallel import map_in_order
 
 Floats = NDArray[np.float32]
 
+LABEL_BYTES = 150  # memory of a label in a vocabulary, with its entries in dictionaries
 # Keeps 3CosMul from dividing by zero (Levy and Goldberg, 2014).
 EPSILON = np.float32(0.001)
 _CHUNK_ROWS = 16_384
@@ -29,6 +31,13 @@ def scale_to_unit(array: Floats) -> Floats:
             np.divide(chunk, lengths, out=chunk, where=lengths > 0)
         unit[start : start + _CHUNK_ROWS] = chunk
     return unit
+
+
+def check_search(array: Floats) -> None:
+    """Raise MemoryBudgetError if there is too little memory to scale many rows to length 1."""
+    # The result, whether its values are finite, a chunk in float64, and the labels of the rows.
+    chunk_bytes = 16 * min(len(array), _CHUNK_ROWS) * array.shape[1]
+    check_memory("searching", array.nbytes + array.size + chunk_bytes + LABEL_BYTES * len(array))
 
 
 def best_ids(scores: Floats, count: int) -> NDArray[np.intp]:

@@ -16,7 +16,7 @@ from swivel.errors import ConfigError
 from swivel.storage import FolderWriter, create_folder
 from swivel.vectors.align import choose_anchors, find_rotation
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
-from swivel.vectors.search import Floats, best_ids, best_rows, scale_to_unit, score_3cosmul
+from swivel.vectors.search import Floats, best_ids, best_rows, check_search, scale_to_unit, score_3cosmul
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -143,6 +143,7 @@ class Vectors:
     @cached_property
     def unit_vectors(self) -> Floats:
         """The vectors scaled to length 1, computed once; vectors of zeros stay zero."""
+        check_search(self.vectors)
         unit = scale_to_unit(self.vectors)
         is_finite = np.isfinite(unit).all(axis=1)
         if not is_finite.all():

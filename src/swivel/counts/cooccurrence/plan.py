@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from swivel.runtime.resources import format_bytes
 _SAMPLE_TOKENS = 400_000
 _MIN_PLACES = 4_096
 _MAX_RUNS = 256  # merging visits every run for every row of every shard
+_BLOCK_SHARE = 1.5  # cells of the largest row block of a chunk, compared with those of an average one
 _MAX_PADDED = (1 << 32) - (1 << 20)  # places are uint32
 # CPU time of one thread: indexing and adding per neighbor; emitting, writing and checking per cell. Fitted by hand to
 # one corpus (65 M tokens, 98,304 words, symmetric and directional) on a 2-core Xeon; other machines differ.
@@ -144,19 +145,21 @@ def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, surve
     return int(distinct / survey.sampled_share)
 
 
-def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> tuple[int, float]:
-    """Return the bytes of memory that a chunk needs: a fixed part, and a part per place."""
+def _chunk_memory(layout: Layout, survey: Survey, plan: CountPlan) -> int:
+    """Return the bytes of memory that counting a chunk needs."""
     from swivel.counts.cooccurrence.rows import accumulator_shape
 
     shape = accumulator_shape(layout, plan.left + plan.right)
     accumulators = shape.parts * shape.part_stride
+    row_cells = max(plan.block_cells, accumulators)  # the capacity of a workspace is at least one row
     # Per accumulator: uint32 and int64 values and a sixteenth of a `touched` byte. Per cell: position and count.
-    workspace = 13 * accumulators + 8 * layout.largest_rows * layout.column_blocks + 8 * plan.block_cells
+    workspace = 13 * accumulators + 8 * layout.largest_rows * layout.column_blocks + 8 * row_cells
     tallies = 8 * (plan.threads + 1) * shape.blocks * shape.stride
     in_flight = (plan.threads + 1) * 8 * plan.block_cells
     padding = survey.breaks * max(plan.left, plan.right, 1) / max(survey.places, 1)
+    index = math.ceil(4 * (2 + padding) * min(plan.chunk_places, survey.places))
 
-    return plan.threads * workspace + tallies + in_flight + (2 << 20), 4 * (2 + padding)
+    return plan.threads * workspace + tallies + in_flight + index + (2 << 20)
 
 
 def make_plan(
@@ -166,24 +169,29 @@ def make_plan(
 
     If memory is short, the plan has more and smaller chunks, up to `_MAX_RUNS`, and then fewer threads.
     """
-    max_block_cells = layout.largest_rows * layout.columns
-    plan = CountPlan(
-        chunk_places=0,
-        threads=threads,
-        block_cells=min(max_block_cells, int(1.3 * cells / layout.row_blocks) + 1_024),
-        left=min(config.window_left, max(survey.longest - 1, 1)),
-        right=min(config.window_right, max(survey.longest - 1, 1)),
-    )
-    fixed, per_place = _chunk_memory(layout, survey, plan)
-    max_places = _MAX_PADDED // max(plan.left, plan.right, 1)
-    min_places = min(max(_MIN_PLACES, -(-survey.places // _MAX_RUNS)), survey.places, max_places)
-    chunk = int((memory - fixed) / per_place)
-    if chunk >= max(min_places, 1):
-        return replace(plan, chunk_places=min(chunk, max_places))
+    left = min(config.window_left, max(survey.longest - 1, 1))
+    right = min(config.window_right, max(survey.longest - 1, 1))
+    max_block_cells = min(layout.largest_rows * layout.columns, int(1.3 * cells / layout.row_blocks) + 1_024)
+
+    def plan_chunks(places: int) -> CountPlan:
+        # A chunk has at most as many cells as neighbors. Blocks with frequent words have more of them than others.
+        neighbors = _BLOCK_SHARE * places * (left + right) / layout.row_blocks
+        block_cells = min(max_block_cells, int(neighbors) + 1_024)
+        return CountPlan(chunk_places=places, threads=threads, block_cells=block_cells, left=left, right=right)
+
+    max_places = _MAX_PADDED // max(left, right, 1)
+    min_places = max(min(max(_MIN_PLACES, -(-survey.places // _MAX_RUNS)), survey.places, max_places), 1)
+    places = max(min(survey.places, max_places), min_places)
+    while places > min_places and _chunk_memory(layout, survey, plan_chunks(places)) > memory:
+        places = max(places * 15 // 16, min_places)
+
+    plan = plan_chunks(places)
+    needed = _chunk_memory(layout, survey, plan)
+    if needed <= memory:
+        return plan
     if threads > 1:
         return make_plan(layout, config, survey, cells, threads=threads // 2, memory=memory)
 
-    needed = fixed + math.ceil(per_place * max(min_places, 1))
     raise MemoryBudgetError(
         f"counting {layout.rows:,} x {layout.columns:,} features needs at least {needed / 2**20:,.1f} MiB of memory, "
         f"got {memory / 2**20:,.1f} MiB"
@@ -226,10 +234,9 @@ def forecast_count(layout: Layout, survey: Survey, cells: int, plan: CountPlan) 
 
     neighbors = survey.tokens * (plan.left + plan.right + 1)
     seconds = (neighbors * _SECONDS_PER_NEIGHBOR + stored * _SECONDS_PER_CELL) / plan.threads
-    fixed, per_place = _chunk_memory(layout, survey, plan)
-    memory = fixed + per_place * min(plan.chunk_places, survey.places)
+    memory = _chunk_memory(layout, survey, plan)
 
-    return Forecast(cells, disk, int(memory), seconds * (1 if chunks == 1 else 1.6))
+    return Forecast(cells, disk, memory, seconds * (1 if chunks == 1 else 1.6))
 
 
 def announce_forecast(path: Path, forecast: Forecast, progress: Progress) -> None:

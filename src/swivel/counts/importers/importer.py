@@ -144,6 +144,7 @@ def _import(
     if source.format == "edges" and config.comment is None:
         config = dataclasses.replace(config, comment="#")
 
+    options = options.fix_memory()
     if source.files and source.size:
         disk = int(source.size * SCRATCH_PER_BYTE)
         memory = min(options.memory_bytes, _MEMORY_PER_BYTE * disk)

@@ -22,6 +22,7 @@ from swivel.pipeline.reproduce.stages import MEASURES, Stages
 from swivel.pipeline.reproduce.subprocess import Runner, run_in_process
 from swivel.pipeline.settings import split_settings
 from swivel.reports.document import FIGURES
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import hold_folder
 from swivel.storage.overlap import refuse_overlap
@@ -71,7 +72,8 @@ def reproduce(
         experiment = Experiment(Path(out), config, dict(settings), files, Stages(Path(out), options, runner))
 
         # Fail on missing libraries, test sets or vectors now, and not after hours of training.
-        _check_libraries(config.methods)
+        check_libraries("reproducing")
+        _check_extras(config.methods)
         rules = EvaluationConfig(half=config.half, lowercase=experiment.reading.lowercase)
         sets = read_sets(config.data, rules, progress=options.progress).sets
         foreign = [MethodVectors(name, None, find_vectors(path)) for name, path in config.vectors]
@@ -101,7 +103,7 @@ def _list_texts(texts: str | Path | Iterable[str | Path], out: str | Path) -> li
     return files
 
 
-def _check_libraries(methods: Iterable[str]) -> None:
+def _check_extras(methods: Iterable[str]) -> None:
     """Raise MissingExtra if a library for the figures or the baselines is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_extra("plots", "matplotlib", "plot")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from swivel.errors import ConfigError, missing_extra
+from swivel.runtime.estimates import check_libraries
 from swivel.storage import write_file
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _STYLE: Mapping[str, Any] = {
 
 def need_matplotlib() -> Any:
     """Return the matplotlib module, or raise MissingExtra if it is not installed."""
+    check_libraries("plotting")
     try:
         import matplotlib
         import matplotlib.figure

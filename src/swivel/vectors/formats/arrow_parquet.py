@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import StorageError, first_line, missing_extra
+from swivel.runtime.estimates import check_libraries, check_memory
 from swivel.storage import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_names, make_vectors
+from swivel.vectors.search import LABEL_BYTES
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,6 +27,7 @@ _CHUNK_ROWS = 65_536
 
 
 def _load_pyarrow() -> Any:
+    check_libraries("reading and writing Parquet")
     try:
         import pyarrow
     except ImportError as error:
@@ -35,6 +38,7 @@ def _load_pyarrow() -> Any:
 def _make_table(vectors: Vectors) -> pyarrow.Table:
     """Return the vectors as a pyarrow table without copying the values."""
     pa = _load_pyarrow()
+    check_memory("writing a table", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
     flat = pa.array(np.ascontiguousarray(vectors.vectors).reshape(-1))
 
     columns = {"word": pa.array(vectors.vocabulary.tokens, pa.string())}

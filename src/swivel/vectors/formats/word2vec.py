@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError, VocabularyError, clear_errors
+from swivel.runtime.estimates import check_memory
 from swivel.runtime.numbers import is_integer, is_plain, parse_float
 from swivel.runtime.resources import count_cores
 from swivel.storage import create_file
@@ -35,7 +36,7 @@ from swivel.vectors.formats.validate import (
     refuse_labels,
     shown,
 )
-from swivel.vectors.search import Floats
+from swivel.vectors.search import LABEL_BYTES, Floats
 
 _WHITE = " \t\n\r\v\f"  # characters that some reader of these formats treats as the end of a word
 _MAX_DIGITS = 15  # of a size in the first line; int() refuses thousands of digits
@@ -203,6 +204,7 @@ def read_binary(path: Path) -> Vectors:
 
     count, dim, start = _read_header(path, data)
     words: list[bytes] = []
+    check_memory(f"reading {path}", 4 * count * dim + LABEL_BYTES * count)
     values = np.empty((count, dim), "<f4")
 
     # This thread scans the words and is the only one that changes `words`; each task of the pool fills its own rows.
