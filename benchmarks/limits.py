@@ -32,7 +32,8 @@ from typing import Any
 
 import containers
 from common import keep, make_parser, parse_arguments, plain_corpus, work_folder, write_corpus
-from containers import VERBS, last_line, make_inputs, read_without_times
+from containers import VERBS, make_inputs
+from verb_runs import last_line, read_without_times
 
 MEASURES = ("swivel.cli", "swivel.corpus", "swivel.counts", "swivel.pipeline", "swivel.runtime", "swivel.training")
 
