@@ -176,7 +176,7 @@ def find_fault(ended: Ended, usual: Ended) -> str | None:
 
 def check_verb(verb: str, limits: list[int]) -> dict[str, Any]:
     """Run a verb within all limits, and return how it ended within each."""
-    arguments = VERBS[verb].format(inputs=containers.INPUTS, out="out")
+    arguments = VERBS[verb].format(inputs=containers.INPUTS, out=".")
     usual = run(arguments, None)
     found: dict[str, Any] = {"anonymous_mib": round(usual.anonymous_bytes / MIB), "works": [], "refused": []}
     wrong = [] if usual.status == 0 else [f"without a limit: {usual.messages[-300:]}"]
@@ -200,7 +200,7 @@ def check_cold(limits: list[int]) -> dict[str, Any]:
     """Count and train where no kernel is compiled yet, which takes more memory than the counting itself."""
     found: dict[str, Any] = {}
     for verb in ("count", "import", "run"):
-        arguments = VERBS[verb].format(inputs=containers.INPUTS, out="out")
+        arguments = VERBS[verb].format(inputs=containers.INPUTS, out=".")
         usual = run(arguments, None)
         wrong = []
         peak = 0

@@ -14,7 +14,7 @@ import pytest
 
 from swivel.errors import StorageError
 from swivel.storage import ArrayAppender, create_array, create_folder, open_array
-from swivel.storage.npy import read_ahead
+from swivel.storage.npy import random_reads, read_ahead
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,17 @@ def test_read_ahead_asks_for_the_pages_of_some_elements_only() -> None:
     assert start <= 128 + 4 * 5_000
     assert start + length == 128 + 4 * 6_000
     assert asked[0] == (mmap.MADV_RANDOM,)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_RANDOM"), reason="the system takes no advice")
+def test_random_reads_end_with_the_block() -> None:
+    asked: list[int] = []
+    array: Any = SimpleNamespace(base=SimpleNamespace(_mmap=SimpleNamespace(madvise=asked.append)))  # a view
+    with random_reads(array):
+        assert asked == [mmap.MADV_RANDOM]
+    assert asked == [mmap.MADV_RANDOM, mmap.MADV_NORMAL]
+
+
+def test_arrays_in_memory_need_no_advice() -> None:
+    with random_reads(np.arange(3)):
+        read_ahead(np.arange(3), 0, 3)

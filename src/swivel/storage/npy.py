@@ -6,11 +6,13 @@ accepts what NumPy writes for arrays of numbers and strings, and raises ValueErr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import mmap
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -92,14 +94,33 @@ def map_array(path: Path) -> NDArray[Any]:
         return np.memmap(file, header.dtype, "r", start, header.shape, header.order)
 
 
+@contextlib.contextmanager
+def random_reads(array: NDArray[Any]) -> Iterator[None]:
+    """Make the system read single pages of a memory map inside the block, because its elements are used at random."""
+    pages = _find_pages(array)
+    if pages is not None:
+        pages.madvise(mmap.MADV_RANDOM)
+    try:
+        yield
+    finally:
+        if pages is not None:
+            pages.madvise(mmap.MADV_NORMAL)
+
+
+def _find_pages(array: NDArray[Any]) -> mmap.mmap | None:
+    """Return the memory map of an array or of the array that it is a view of; None without, or without advice."""
+    pages: mmap.mmap | None = getattr(array, "_mmap", None) or getattr(array.base, "_mmap", None)
+    return pages if hasattr(mmap, "MADV_RANDOM") else None
+
+
 def read_ahead(array: NDArray[Any], first: int, last: int) -> None:
     """Make the system read the elements `first` to `last - 1` of a memory map, and nothing beside what is asked for.
 
     By default it reads up to 8 MiB around every page. Where many parts of a file are read at a time in little memory,
     parts that were read are dropped before they are used. Without a memory map this function does nothing.
     """
-    pages = getattr(array, "_mmap", None)
-    if pages is None or not hasattr(mmap, "MADV_RANDOM") or last <= first:
+    pages = _find_pages(array)
+    if pages is None or last <= first:
         return
 
     # The map begins at a multiple of the granularity of the system, which the header of the file is shorter than.

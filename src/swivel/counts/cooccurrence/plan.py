@@ -23,6 +23,7 @@ from swivel.errors import CountsError, MemoryBudgetError
 from swivel.runtime.estimates import ResourceEstimate
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import format_bytes
+from swivel.storage.npy import random_reads
 
 _SAMPLE_TOKENS = 400_000
 _MIN_PLACES = 4_096
@@ -138,9 +139,10 @@ def sample_cells(ids: NDArray[np.uint32], words: int, config: CountConfig, surve
     edges = np.flatnonzero(np.diff(survey.sampled_words, prepend=-1, append=-1))
     distinct = 0
 
-    for number, (first, last) in enumerate(pairwise(edges.tolist()), 1):
-        places = survey.sampled_places[first:last]
-        distinct += kernels.sample_row(ids, places, parts, config.window_left, words, stamps, np.int32(number))
+    with random_reads(ids):
+        for number, (first, last) in enumerate(pairwise(edges.tolist()), 1):
+            places = survey.sampled_places[first:last]
+            distinct += kernels.sample_row(ids, places, parts, config.window_left, words, stamps, np.int32(number))
 
     return int(distinct / survey.sampled_share)
 
