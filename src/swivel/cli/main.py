@@ -29,6 +29,7 @@ from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_progra
 from swivel.cli.terminal import escape_controls, print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import MissingExtra, SwivelError, first_line
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.signals import leave_in_time
 
@@ -203,6 +204,7 @@ def extend(vectors: str, texts: tuple[str, ...], output: str, options: RunOption
 
     TEXT: files (also .gz .bz2 .xz .zst), folders, globs, or - for standard input.
     """
+    check_libraries("extending")  # The module of the next line loads some of them.
     from swivel.pipeline.extend import extend as extend_vectors
 
     extended = extend_vectors(vectors, text_arguments(texts, output), output, options=options, **settings)
