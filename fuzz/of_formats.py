@@ -75,7 +75,7 @@ def written(*formats: str) -> Callable[[Path], Iterable[bytes]]:
         for number, format in enumerate(formats):
             for count, dim in ((3, 2), (1, 1)):
                 path = folder / f"{number}-{count}{''.join(FORMATS[format].suffixes[:1])}"
-                export(make_vectors(count, dim), path, format=format)
+                export(make_vectors(count, dim), path, format=format, overwrite=True)
                 yield path.read_bytes()
 
     return seeds

@@ -44,7 +44,7 @@ def test_a_folder_is_renamed_when_the_block_ends(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "inside"]
 
 
-def test_a_failed_block_removes_the_folder_and_an_existing_folder_is_refused(
+def test_a_failed_block_removes_the_folder_and_a_folder_with_other_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt), build_folder(tmp_path / "new") as folder:
@@ -53,7 +53,8 @@ def test_a_failed_block_removes_the_folder_and_an_existing_folder_is_refused(
     assert not list(tmp_path.iterdir())
 
     (tmp_path / "taken").mkdir()
-    with pytest.raises(FolderExists, match="taken: exists already"), build_folder(tmp_path / "taken"):
+    (tmp_path / "taken" / "other").write_bytes(b"x")
+    with pytest.raises(FolderExists, match="taken: exists already, with other files"), build_folder(tmp_path / "taken"):
         pass
 
     def fail(path: Path) -> None:

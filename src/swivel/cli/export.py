@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command
+from swivel.cli.options import Command, overwrite_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.runtime.options import RunOptions
@@ -20,11 +20,14 @@ _SIDE_HELP = "the vectors, or the trained columns by their own labels, as the ta
 @click.argument("file")
 @click.option("--format", type=click.Choice(list(FORMATS)), help="what to write  [default: what FILE's name ends in]")
 @click.option("--side", type=click.Choice(["rows", "columns"]), default="rows", show_default=True, help=_SIDE_HELP)
-def export(vectors: str, file: str, format: str | None, side: str, options: RunOptions) -> None:
+@click.option("--with-zeros", is_flag=True, help="also write words without co-occurrences, whose vectors are zero")
+@overwrite_option
+def export(vectors: str, file: str, format: str | None, side: str, with_zeros: bool, options: RunOptions) -> None:
     """Write vectors in another tool's format, or convert another tool's file to a folder of vectors.
 
     \b
     swivel export work/vectors vectors.bin                          word2vec, gensim
+    swivel export work/vectors vectors.kv                           gensim's KeyedVectors.load
     swivel export work/vectors vectors.txt                          word2vec's text; also .vec, .npy, .npz,
                                                                     .safetensors, .parquet, .arrow
     swivel export work/vectors tags.vec --side columns              what a table's columns are
@@ -32,9 +35,7 @@ def export(vectors: str, file: str, format: str | None, side: str, options: RunO
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
     """
     loaded = open_vectors(vectors)
-    if side == "columns":
-        loaded = formats.take_columns(loaded)
-    formats.export(loaded, file, format=format)
+    count = formats.export(loaded, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
 
-    data = {"file": file, "tokens": len(loaded), "dim": loaded.dim}
-    show(data, lambda: print_result(f"{file}: {len(loaded):,} vectors of {loaded.dim} dimensions"))
+    data = {"file": file, "tokens": count, "dim": loaded.dim}
+    show(data, lambda: print_result(f"{file}: {count:,} vectors of {loaded.dim} dimensions"))

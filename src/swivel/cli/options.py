@@ -204,10 +204,11 @@ def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
     return click.option(flag, cls=StageOption, group=group, help=help, **keywords)
 
 
+overwrite_option = _option("machine", "--overwrite", "replace finished results", is_flag=True)
 resource_options = combine(
     _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer()),
     _option("machine", "--memory", "memory limit for counting, such as 1GiB  [default: half of the free memory]"),
-    _option("machine", "--overwrite", "replace finished results", is_flag=True),
+    overwrite_option,
 )
 watching_options = combine(
     _option("output", "--tensorboard", "write curves for `tensorboard --logdir DIR` while training", metavar="DIR"),

@@ -133,13 +133,10 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def build_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, and rename it to `path` if the block succeeds.
 
-    This is for folders in other tools' formats, which have no manifest. Raises FolderExists if `path` exists. Of
-    several writers that started before it existed, the last one to finish provides it.
+    This is for folders in other tools' formats, which have no manifest. An existing folder is replaced if it has the
+    same files; otherwise FolderExists is raised. Of several writers, the last one to finish provides the folder.
     """
     with writing(path) as temporary:
-        if path.exists():
-            raise _already_exists(path)
-
         temporary.mkdir(parents=True)
         remove_leftovers(path.parent)
         yield temporary
@@ -150,14 +147,14 @@ def build_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(temporary: Path, path: Path) -> None:
-    """Rename a folder to `path`, in place of one with the same files, which another writer finished in the meantime."""
+    """Rename a folder to `path`, in place of one with the same files."""
     if not path.is_dir():
         temporary.replace(path)
         return
 
     names = {file.name for file in temporary.iterdir()}
     if names != {file.name for file in path.iterdir()}:
-        raise _already_exists(path)
+        raise FolderExists(f"{path}: exists already, with other files; choose another folder, or remove it")
 
     previous = temporary_path(path)
     path.replace(previous)
@@ -167,10 +164,6 @@ def _replace_folder(temporary: Path, path: Path) -> None:
         previous.replace(path)
         raise
     remove_tree(previous)
-
-
-def _already_exists(path: Path) -> FolderExists:
-    return FolderExists(f"{path}: exists already; choose another folder, or remove it")
 
 
 @contextlib.contextmanager

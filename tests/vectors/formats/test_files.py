@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import swivel
 from swivel.cli import cli
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, MissingExtra, StorageError, VocabularyError
+from swivel.errors import ConfigError, FolderExists, MissingExtra, StorageError, SwivelWarning, VocabularyError
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import FORMATS, export, load
 from swivel.vectors.formats.decimal_text import format_rows
@@ -29,7 +29,6 @@ NAMES = {
     "word2vec-text": "v.txt",
     "fasttext": "v.vec",
     "glove": "v.glove",
-    "gensim": "v.gensim",
     "npy": "v.npy",
     "npz": "v.npz",
     "safetensors": "v.safetensors",
@@ -37,7 +36,8 @@ NAMES = {
     "arrow": "v.arrow",
 }
 FREE = ["npy", "npz", "safetensors", "parquet", "arrow", "model2vec", "sentence-transformers", "swivel"]
-STRICT = sorted(set(FORMATS) - set(FREE))
+READ = [name for name in FORMATS if name != "gensim"]  # a pickle, which is never read
+STRICT = sorted(set(READ) - set(FREE))
 WITH_COUNTS = ["npy", "npz", "safetensors", "parquet", "arrow", "projector", "swivel"]
 PLAIN = ["king", "state-of-the-art", "naïve", "👑", "中文", "5", "x\u00a0y", "[UNK]", "a\\b", "-0.5", "\ufeffx"]
 ODD = [
@@ -70,7 +70,7 @@ def path_for(folder: Path, name: str) -> Path:
     return folder / NAMES.get(name, name)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", READ)
 def test_exported_vectors_are_loaded_bit_for_bit(tmp_path: Path, name: str) -> None:
     vectors = make(PLAIN)
     export(vectors, path_for(tmp_path, name), format=name)
@@ -110,7 +110,7 @@ def test_counts_are_preserved_by_formats_that_store_them(tmp_path: Path, name: s
     assert load(path_for(tmp_path, name)).vocabulary.counts.tolist() == [2**40, 0]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", READ)
 def test_extreme_values_of_float32_are_preserved(tmp_path: Path, name: str) -> None:
     values = np.array([[3.4028235e38, -1.4e-45, -0.0], [1e-14, 1.17549435e-38, 16777217]], np.float32)
     vectors = Vectors(VectorTable(Vocabulary(["a", "b"]), values))
@@ -118,7 +118,7 @@ def test_extreme_values_of_float32_are_preserved(tmp_path: Path, name: str) -> N
     assert same(load(path_for(tmp_path, name)), vectors)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", READ)
 def test_vectors_of_one_word_and_one_dimension_are_preserved(tmp_path: Path, name: str) -> None:
     vectors = make(["5"], dim=1)
     export(vectors, path_for(tmp_path, name), format=name)
@@ -141,7 +141,7 @@ def test_text_has_the_fewest_digits_that_identify_a_value() -> None:
     assert all(digits(text) == digits(str(value)) for text, value in zip(texts, values, strict=True))
 
 
-@given(st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True), st.sampled_from(sorted(FORMATS)))
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True), st.sampled_from(sorted(READ)))
 @settings(max_examples=80, deadline=None)
 def test_any_labels_are_preserved_or_raise_an_error(tmp_path_factory: Any, labels: list[str], name: str) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -197,9 +197,9 @@ def test_labels_that_single_formats_cannot_store_raise_errors(tmp_path: Path, mo
 
 def test_the_format_follows_from_the_suffix_or_the_argument(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"v\.kv: the suffix selects no format \(known: \.bin, .*pass format, one of word2"
+        ConfigError, match=r"v\.pkl: the suffix selects no format \(known: \.bin, .*pass format, one of word2"
     ):
-        export(make(["a"]), tmp_path / "v.kv")
+        export(make(["a"]), tmp_path / "v.pkl")
     with pytest.raises(ConfigError, match=r"format must be one of word2vec, .*, got 'pickle'"):
         export(make(["a"]), tmp_path / "v.bin", format="pickle")
     with pytest.raises(ConfigError, match="format must be one of"):
@@ -207,19 +207,73 @@ def test_the_format_follows_from_the_suffix_or_the_argument(tmp_path: Path) -> N
         load(tmp_path / "v.BIN", format="pickle")
 
 
-def test_an_existing_file_is_replaced_and_a_folder_is_not(tmp_path: Path) -> None:
-    export(make(["a"]), tmp_path / "v.bin")
-    export(make(["b"]), tmp_path / "v.bin")
+@pytest.mark.parametrize("name", READ)
+def test_an_existing_file_or_folder_is_replaced_only_with_overwrite(tmp_path: Path, name: str) -> None:
+    target = path_for(tmp_path, name)
+    export(make(["a"]), target, format=name)
 
-    assert load(tmp_path / "v.bin").vocabulary.tokens == ("b",)
+    with pytest.raises(FolderExists, match=r"exists already; choose another (file|folder) or pass overwrite=True"):
+        export(make(["b"]), target, format=name)
+    assert load(target).vocabulary.tokens == ("a",)
 
-    export(make(["a"]), tmp_path / "m", format="model2vec")
+    export(make(["b"]), target, format=name, overwrite=True)
+    assert load(target).vocabulary.tokens == ("b",)
 
-    with pytest.raises(FolderExists, match="m: exists already; choose another folder, or remove it"):
-        export(make(["b"]), tmp_path / "m", format="model2vec")
+
+def test_other_files_are_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "v.vocabulary.txt").write_text("mine")
+    with pytest.raises(FolderExists, match=r"v\.npy: exists already"):  # The words of v.npy would be in that file.
+        export(make(["a"]), tmp_path / "v.npy")
+
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "notes").write_text("mine")
+    with pytest.raises(FolderExists, match="m: exists already, with other files; choose another folder, or remove it"):
+        export(make(["b"]), tmp_path / "m", format="model2vec", overwrite=True)
     with pytest.raises(StorageError, match="m is a folder: pass the path of a file"):
-        export(make(["b"]), tmp_path / "m", format="npz")
-    assert load(tmp_path / "m").vocabulary.tokens == ("a",)
+        export(make(["b"]), tmp_path / "m", format="npz", overwrite=True)
+
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["m", "notes", "v.vocabulary.txt"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_missing_folder_raises_an_error_and_is_not_created(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError, match=r"missing: no such folder; create it first$"):
+        export(make(["a"]), path_for(tmp_path / "missing", name), format=name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", READ)
+def test_words_without_co_occurrences_are_left_out_with_a_warning(tmp_path: Path, name: str) -> None:
+    values = np.array([[1, 2], [0, 0], [3, 4]], np.float32)
+    vectors = Vectors(VectorTable(Vocabulary(["king", "hermit", "queen"], [3, 2, 1]), values))
+    export(vectors, path_for(tmp_path, name), format=name, with_zeros=True)
+    assert same(load(path_for(tmp_path, name)), vectors)
+
+    if name == "swivel":  # which has the model, and all words
+        assert export(vectors, tmp_path / name, format=name, overwrite=True) == 3
+        return
+
+    with pytest.warns(SwivelWarning, match="1 of 3 words have no co-occurrences .* left out; pass with_zeros=True"):
+        assert export(vectors, path_for(tmp_path, name), format=name, overwrite=True) == 2
+    read = load(path_for(tmp_path, name))
+    assert (read.vocabulary.tokens, read.vectors.tolist()) == (("king", "queen"), [[1, 2], [3, 4]])
+    assert read.vocabulary.counts.tolist() == ([3, 1] if name in WITH_COUNTS else [0, 0])
+
+
+@pytest.mark.filterwarnings("always")
+def test_the_command_says_how_many_words_it_leaves_out(tmp_path: Path) -> None:
+    Vectors(VectorTable(Vocabulary(["a", "b"]), np.eye(2, 2, 1, dtype=np.float32))).save(tmp_path / "vectors")
+    arguments = ["export", str(tmp_path / "vectors"), str(tmp_path / "v.txt")]
+
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "v.txt: 1 vectors of 2 dimensions" in done.stdout
+    assert "1 of 2 words have no co-occurrences" in done.stderr.replace("\n", " ")
+    assert "pass --with-zeros to write them" in done.stderr.replace("\n", " ")
+
+    assert isinstance(CliRunner().invoke(cli, arguments).exception, FolderExists)
+    done = CliRunner().invoke(cli, [*arguments, "--overwrite", "--with-zeros"], catch_exceptions=False)
+    assert "v.txt: 2 vectors of 2 dimensions" in done.stdout
+    assert "words" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["word2vec", "npy", "npz", "arrow", "parquet", "projector", "sentence-transformers"])
@@ -263,7 +317,8 @@ def test_a_missing_library_raises_an_error_with_the_extra(tmp_path: Path, monkey
     with pytest.raises(MissingExtra, match=r"pip install 'swivel-embeddings\[export\]'"):
         export(make(["a"]), tmp_path / "v.parquet")
     with pytest.raises(MissingExtra, match=r"KeyedVectors need gensim: pip install 'swivel-embeddings\[export\]'"):
-        swivel.vectors.formats.to_gensim(make(["a"]))
+        export(make(["a"]), tmp_path / "v.kv")
+    assert not list(tmp_path.iterdir())
 
 
 def test_importing_load_and_export_imports_only_numpy() -> None:
@@ -304,7 +359,7 @@ def test_columns_are_exported_with_their_own_labels(tmp_path: Path) -> None:
         swivel.export(tags, tmp_path / "again.vec", side="left")
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "swivel"])  # which has a lock
+@pytest.mark.parametrize("name", [name for name in READ if name != "swivel"])  # which has a lock
 def test_of_two_exports_to_one_target_at_once_one_wins_whole(tmp_path: Path, name: str) -> None:
     candidates = [make([f"{letter}{i}" for i in range(300)], 20, seed=seed) for seed, letter in enumerate("ab")]
     barrier = threading.Barrier(2)
@@ -324,7 +379,7 @@ def test_of_two_exports_to_one_target_at_once_one_wins_whole(tmp_path: Path, nam
         assert len(list(path.parent.iterdir())) == (2 if name == "npy" else 1)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("size", [251, 255, 256])
 def test_names_of_any_length_that_the_system_allows_can_be_exported_to(tmp_path: Path, name: str, size: int) -> None:
     suffix = Path(NAMES.get(name, "")).suffix
@@ -338,11 +393,14 @@ def test_names_of_any_length_that_the_system_allows_can_be_exported_to(tmp_path:
         assert [file.name for file in tmp_path.iterdir()] == [target.name]
 
 
-def test_exporting_to_a_finished_folder_advises_no_flag_that_the_command_does_not_have(tmp_path: Path) -> None:
+def test_exporting_to_a_finished_folder_advises_a_flag_of_the_command(tmp_path: Path) -> None:
     export(make(["a", "b"]), tmp_path / "v.npz")
     arguments = ["export", str(tmp_path / "v.npz"), str(tmp_path / "folder"), "--format"]
     assert CliRunner().invoke(cli, [*arguments, "swivel"]).exit_code == 0
     for name in ("swivel", "projector", "model2vec"):
         done = CliRunner().invoke(cli, [*arguments, name])
         assert isinstance(done.exception, FolderExists)
-        assert str(done.exception) == f"{tmp_path / 'folder'}: exists already; choose another folder, or remove it"
+        assert str(done.exception) == (
+            f"{tmp_path / 'folder'}: exists already; choose another folder or pass overwrite=True"
+        )
+    assert CliRunner().invoke(cli, [*arguments, "swivel", "--overwrite"]).exit_code == 0

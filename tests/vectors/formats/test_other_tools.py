@@ -45,10 +45,28 @@ def test_files_that_gensim_writes_are_read(tmp_path: Path, name: str, binary: bo
     assert not binary or read.vectors.tobytes() == keyed.vectors.tobytes()
 
 
+def test_gensim_loads_its_own_format(tmp_path: Path) -> None:
+    from gensim.models import KeyedVectors
+
+    vectors = make([*WORDS, "olive oil", ""], counts=[8, 7, 6, 5, 4, 3, 2, 1])
+    export(vectors, tmp_path / "v.kv")
+    export(vectors, tmp_path / "same", format="gensim")
+
+    read = KeyedVectors.load(str(tmp_path / "v.kv"))
+    assert tuple(read.index_to_key) == vectors.vocabulary.tokens
+    assert read.vectors.tobytes() == vectors.vectors.tobytes()
+    assert read.get_vecattr("queen", "count") == 7
+    assert read.most_similar("king", topn=3) == to_gensim(vectors).most_similar("king", topn=3)
+    assert (tmp_path / "v.kv").read_bytes() == (tmp_path / "same").read_bytes()
+
+
 def test_files_of_gensim_are_pickles_and_raise_an_error(tmp_path: Path) -> None:
     to_gensim(make(WORDS)).save(str(tmp_path / "v.kv"))
-    with pytest.raises(StorageError, match="a pickle, which is never loaded"):
-        load(tmp_path / "v.kv")
+    for format in (None, "gensim"):
+        with pytest.raises(
+            StorageError, match=r"v\.kv: a pickle, which is never loaded; in gensim, call save_word2vec"
+        ):
+            load(tmp_path / "v.kv", format=format)
 
 
 def test_conversion_to_keyed_vectors_and_back_preserves_vectors() -> None:

@@ -4,7 +4,7 @@
 """
 
 from swivel.vectors.formats.gensim import from_gensim, to_gensim
-from swivel.vectors.formats.registry import FORMATS, export, find_vectors, load, open_vectors, source_of, take_columns
+from swivel.vectors.formats.registry import FORMATS, export, find_vectors, load, open_vectors, source_of
 from swivel.vectors.formats.word2vec import read_text
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "open_vectors",
     "read_text",
     "source_of",
-    "take_columns",
     "to_gensim",
 ]

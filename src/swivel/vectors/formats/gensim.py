@@ -1,6 +1,6 @@
-"""Conversion to and from gensim's `KeyedVectors` in memory.
+"""Conversion to and from gensim's `KeyedVectors`, and the file that `KeyedVectors.load` reads.
 
-gensim's own files are pickles, which Swivel neither reads nor writes; use the word2vec formats for files.
+That file is a pickle, which gensim writes and Swivel never reads.
 """
 
 from __future__ import annotations
@@ -11,11 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swivel.errors import StorageError, missing_extra
+from swivel.storage import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_vectors, make_vectors
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors
+
+PICKLE = "a pickle, which is never loaded; in gensim, call save_word2vec_format('NAME.bin', binary=True)"
+
+
+def write_gensim(vectors: Vectors, path: Path) -> None:
+    """Write one file for `gensim.models.KeyedVectors.load`."""
+    keyed = to_gensim(vectors)
+    keyed.lifecycle_events = None  # gensim would store the time and the machine, and equal vectors give other bytes
+    with create_file(path) as file:
+        keyed.save(file)
+
+
+def read_gensim(path: Path) -> Vectors:
+    """Raise StorageError: loading a pickle can run any code."""
+    raise StorageError(f"{path}: {PICKLE}")
 
 
 def to_gensim(vectors: Vectors) -> KeyedVectors:

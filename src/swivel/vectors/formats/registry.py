@@ -5,33 +5,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
+import numpy as np
+
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
 from swivel.storage import MANIFEST
 from swivel.storage.overlap import refuse_overlap
-from swivel.vectors import Vectors
-from swivel.vectors.formats import arrow_parquet, npy_npz, projector, safetensors, static_models, word2vec
+from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.formats import arrow_parquet, gensim, npy_npz, projector, safetensors, static_models, word2vec
 from swivel.vectors.formats.validate import check_vectors
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Reader, writer and file suffixes of a format."""
+    """Reader, writer and file suffixes of a format; `outputs` are the files that must not exist before."""
 
     read: Callable[[Path], Vectors]
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
+    outputs: Callable[[Path], tuple[Path, ...]] = lambda path: (path,)
 
 
 def _write_swivel(vectors: Vectors, path: Path) -> None:
-    try:
-        vectors.save(path)
-    except FolderExists as error:
-        raise FolderExists(f"{path}: exists already; choose another folder, or remove it") from error
+    vectors.save(path, overwrite=True)
 
 
 FORMATS = {
@@ -39,8 +41,8 @@ FORMATS = {
     "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
-    "gensim": Format(word2vec.read_binary, word2vec.write_binary),
-    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",)),
+    "gensim": Format(gensim.read_gensim, gensim.write_gensim, (".kv",)),
+    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_files),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
     "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
@@ -50,19 +52,18 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
-    "swivel": Format(Vectors.load, _write_swivel, is_folder=True),
+    "swivel": Format(Vectors.load, _write_swivel, is_folder=True, outputs=lambda path: (path / MANIFEST,)),
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
 _UNSUPPORTED = {
-    b"\x80\x02": "a pickle, which is never loaded; in gensim, call save_word2vec_format('NAME.bin', binary=True)",
     b"\xba\x16\x4f\x2f": "a fastText model; use the .vec file that fastText writes next to it",
     b"\x1f\x8b": "compressed; unpack it first (gunzip)",
     b"BZh": "compressed; unpack it first (bunzip2)",
     b"\xfd7zXZ": "compressed; unpack it first (xz -d)",
     b"\x28\xb5\x2f\xfd": "compressed; unpack it first (zstd -d)",
 }
-_UNSUPPORTED |= {bytes([0x80, version]): _UNSUPPORTED[b"\x80\x02"] for version in (3, 4, 5)}
+_UNSUPPORTED |= {bytes([0x80, version]): gensim.PICKLE for version in (2, 3, 4, 5)}
 _PROBE_BYTES = 1 << 16  # read from the start of a file to detect its format
 _TEXT_CONTROLS = b"\t\n\r"
 
@@ -163,8 +164,16 @@ def _is_binary(start: bytes, suffix: str) -> bool:
     return suffix == ".bin" or (has_controls and not ends_in_number)
 
 
-def export(vectors: Vectors, path: str | Path, *, format: str | None = None, side: str = "rows") -> None:
-    """Write vectors in the format of another tool; an existing file is replaced.
+def export(
+    vectors: Vectors,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    side: str = "rows",
+    overwrite: bool = False,
+    with_zeros: bool = False,
+) -> int:
+    """Write vectors in the format of another tool, and return how many were written.
 
     Everything is checked before the first byte is written.
 
@@ -174,18 +183,25 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
         The vectors to write. Only the format `swivel` also stores the rows and columns of the model.
     path
         Destination. The suffix selects the format: `.bin` (word2vec binary), `.txt` and `.vec` (word2vec text), `.npy`,
-        `.npz`, `.safetensors`, `.parquet`, `.arrow`.
+        `.npz`, `.safetensors`, `.parquet`, `.arrow`, `.kv` (gensim). Its folder must exist.
     format
         Name of the format (see `swivel.vectors.formats.FORMATS`); required for `glove` and for the folder formats
         `projector`, `sentence-transformers`, `model2vec` and `swivel`.
     side : {"rows", "columns"}
         "rows" writes the vectors that `vectors[word]` returns, "columns" the trained columns under their own labels,
         which is useful if rows and columns are different things.
+    overwrite
+        Replace an existing file or folder.
+    with_zeros
+        Also write words without co-occurrences, whose vectors are zero. By default they are left out, and a warning
+        says so; the format `swivel` always has all words.
 
     Raises
     ------
     ConfigError
         If the format or the side is unknown, or if the file would replace the one that the vectors were loaded from.
+    FolderExists
+        If the file or folder exists and `overwrite` is False.
     VocabularyError
         If the format cannot store a label.
 
@@ -198,7 +214,7 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
     >>> from swivel.corpus.vocabulary import Vocabulary
     >>> vectors = Vectors(VectorTable(Vocabulary(["king", "queen"]), np.array([[1, 0.5], [0.1, 0]], np.float32)))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     export(vectors, Path(folder) / "vectors.txt")
+    ...     _ = export(vectors, Path(folder) / "vectors.txt")
     ...     (Path(folder) / "vectors.txt").read_text(), load(Path(folder) / "vectors.txt")["queen"].tolist()
     ('2 2\\nking 1.0 0.5\\nqueen 0.1 0.0\\n', [0.10000000149011612, 0.0])
     """
@@ -206,22 +222,53 @@ def export(vectors: Vectors, path: str | Path, *, format: str | None = None, sid
     name = _format_of(path) if format is None else _check_format(format)
     chosen = FORMATS[name]
 
-    with clear_errors(path):
-        is_folder = path.is_dir()
-    if is_folder and not chosen.is_folder:
-        raise StorageError(f"{path} is a folder: pass the path of a file")
     if side not in ("rows", "columns"):
         raise ConfigError(f"side must be 'rows' or 'columns', got {side!r}")
 
     if side == "columns":
-        vectors = take_columns(vectors)
+        vectors = _take_columns(vectors)
 
     refuse_overlap([path], [vectors.source])
+    _check_target(path, chosen, overwrite=overwrite)
+    if not with_zeros and name != "swivel":
+        vectors = _leave_out_zeros(vectors)
+
     check_vectors(vectors)
     chosen.write(vectors, path)
+    return len(vectors)
 
 
-def take_columns(vectors: Vectors) -> Vectors:
+def _check_target(path: Path, format: Format, *, overwrite: bool) -> None:
+    with clear_errors(path):
+        if path.is_dir() and not format.is_folder:
+            raise StorageError(f"{path} is a folder: pass the path of a file")
+        if not path.parent.is_dir():
+            raise StorageError(f"{path.parent}: no such folder; create it first")
+
+        if not overwrite and any(output.exists() for output in format.outputs(path)):
+            kind = "folder" if format.is_folder else "file"
+            raise FolderExists(f"{path}: exists already; choose another {kind} or pass overwrite=True")
+
+
+def _leave_out_zeros(vectors: Vectors) -> Vectors:
+    """Return the vectors that are not zero, with a warning that counts the others."""
+    kept = np.flatnonzero(~vectors.is_zero).tolist()
+    missing = len(vectors) - len(kept)
+    if not missing:
+        return vectors
+
+    warnings.warn(
+        f"{missing:,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and are left out; "
+        "pass with_zeros=True to write them",
+        SwivelWarning,
+        stacklevel=3,
+    )
+    words = vectors.vocabulary
+    table = VectorTable(Vocabulary([words[row] for row in kept], words.counts[kept]), vectors.vectors[kept])
+    return Vectors(table)
+
+
+def _take_columns(vectors: Vectors) -> Vectors:
     """Return the columns of a model as `Vectors`; raise ConfigError if it has none."""
     if vectors.contents.columns is None:
         raise ConfigError("side='columns': these vectors have no columns; load a folder written by swivel train")
