@@ -212,9 +212,9 @@ def test_analogy_answers(swivel: Run, work: Path) -> None:
     assert (ended.status, lines[0], len(lines)) == (0, "man : king = woman : ?", 3)
 
 
-def test_word_without_neighbors_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_question_without_answers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     draw_neighbors({"hermit": []})
-    assert capsys.readouterr().out == "hermit\n  (no neighbors: it never co-occurred with anything)\n"
+    assert capsys.readouterr().out == "hermit\n  (no neighbors)\n"
 
 
 @pytest.fixture

@@ -227,6 +227,14 @@ def test_a_matrix_opens_without_reading_its_vocabularies(tmp_path: Path) -> None
     assert matrix.config == {"made": "here"}
 
 
+def test_html_shows_the_first_rows_and_their_sums_escaped(tmp_path: Path) -> None:
+    matrix = build(tmp_path / "<m>", np.full((12, 2), 1000))
+    table = matrix._repr_html_()
+    assert "Matrix of 12 x 2, 24 cells" in table and "&lt;m&gt;</caption>" in table
+    assert f"<td>{matrix.rows[0]}</td><td>2,000.0</td>" in table
+    assert f"<td>{matrix.rows[11]}</td>" not in table
+
+
 def test_fingerprints_differ_for_different_matrices(tmp_path: Path) -> None:
     first = build(tmp_path / "a", make_dense(5, 6))
     again = build(tmp_path / "b", make_dense(5, 6))

@@ -347,6 +347,13 @@ def test_the_table_is_converted_to_markdown(tmp_path: Path) -> None:
     ]
 
 
+def test_the_report_is_shown_as_an_escaped_html_table(tmp_path: Path) -> None:
+    write(tmp_path / "<i>.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
+    table = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)._repr_html_()
+    assert "<th>measure</th><th>figure</th>" in table
+    assert "<tr><td>&lt;i&gt;</td><td>rho</td><td>1.000</td><td>-</td><td>3</td><td>3</td></tr>" in table
+
+
 def test_without_a_source_the_papers_sets_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     men = write(tmp_path / "bruni_men.txt", "man king 9\nman woman 1\n")
     monkeypatch.setattr("swivel.evaluation.report.fetch_sets", lambda *, progress: (men,))

@@ -70,10 +70,9 @@ def test_nearest_each_equals_nearest_for_every_query(monkeypatch: pytest.MonkeyP
 
     assert len(found) == len(queries)
     for query, result in zip(queries, found, strict=True):
-        expected = vectors.nearest(query, count=7)
+        expected = [] if query is queries[1] else vectors.nearest(query, count=7)  # The vector of w5 is zero.
         assert [near.token for near in result] == [near.token for near in expected]
         assert np.allclose([near.similarity for near in result], [near.similarity for near in expected], atol=1e-6)
-    assert found[1] == []
 
 
 def test_each_row_of_an_array_is_a_query() -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +17,10 @@ from numpy.typing import NDArray
 
 import swivel.vectors
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, UnknownToken
+from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
 from swivel.vectors import Vectors, VectorTable, parse_expression
 from swivel.vectors.search import best_ids, scale_to_unit
+from swivel.vectors.vectors import Query
 
 WORDS = ["king", "man", "woman", "queen", "nothing", "vice-king"]
 TABLE = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 2, 2], [0, 0, 0], [1, 0, 0.9]], np.float32)
@@ -92,23 +100,43 @@ def test_arithmetic_on_words_finds_the_planted_answer() -> None:
     assert vectors.nearest([1.0, 0.0, 1.0], count=1)[0].token == "king"  # type: ignore[list-item]
 
 
+def test_expressions_mean_the_same_as_lists_of_tokens() -> None:
+    words = ["king", "man", "woman", "queen", "red wine", "a - b"]
+    vectors = make_vectors(np.random.default_rng(1).standard_normal((6, 3)).astype(np.float32), words)
+    expected = vectors.nearest(["king", "woman"], minus="man")
+
+    assert vectors.nearest("king - man + woman") == vectors.nearest("king + woman", minus=["man"]) == expected
+    assert [near.token for near in vectors.nearest_each(["king - man + woman"])[0]] == [near.token for near in expected]
+    assert "man" not in {neighbor.token for neighbor in expected}
+    assert vectors.vector("king - man").tolist() == vectors.vector("king", minus="man").tolist()
+    assert vectors.similarity("king - man", "queen") == vectors.similarity(vectors.vector("king - man"), "queen")
+    assert vectors.vector("a - b").tolist() == vectors.unit_vectors[5].tolist()  # a token of the vocabulary
+    assert vectors.vector("red wine - king").tolist() == vectors.vector("red wine", minus="king").tolist()
+    with pytest.raises(UnknownToken, match="'wine' is not in"):
+        vectors.nearest("king - wine")
+
+
 def test_words_have_equal_weight_in_a_sum() -> None:
     vectors = make_vectors()
     assert vectors.vector(["man", "queen"]) == pytest.approx([1, 0.5**0.5, 0.5**0.5])
     assert vectors.vector("queen", minus="queen") == pytest.approx([0, 0, 0])
 
 
-def test_a_query_of_zeros_has_no_neighbors() -> None:
+def test_the_error_says_why_a_query_of_zeros_has_no_neighbors() -> None:
     vectors = make_vectors()
-    assert vectors.nearest("nothing") == []
-    assert vectors.nearest(np.zeros(3)) == []
-    assert vectors.nearest("king", minus="king") == []
-    assert vectors.nearest([]) == []
+    message = "'nothing' has no neighbors: it has no co-occurrences, so its vector is zero"
+    with pytest.raises(ConfigError, match=message):
+        vectors.nearest("nothing")
+    zeros: list[Query] = [np.zeros(3), "king - king", []]
+    for query in zeros:
+        with pytest.raises(ConfigError, match="the query has no neighbors: its vector is zero"):
+            vectors.nearest(query)
+    assert vectors.nearest_each(["nothing", np.zeros(3)]) == [[], []]  # One word does not stop a search for many.
 
 
 def test_a_vector_of_zeros_is_never_a_neighbor_and_has_similarity_zero() -> None:
     vectors = make_vectors()
-    tokens = {answer.token for word in WORDS for answer in vectors.nearest(word, count=100)}
+    tokens = {answer.token for answers in vectors.nearest_each(WORDS, 100) for answer in answers}
     assert "nothing" not in tokens
     assert all(vectors.similarity("nothing", word) == 0 for word in WORDS)
     for method in ("3cosadd", "3cosmul"):
@@ -235,7 +263,8 @@ def test_the_nearest_columns_are_those_of_the_highest_score() -> None:
 
     assert [answer.token for answer in answers] == expected
     assert answers[0].similarity == pytest.approx(vectors.score("word1", expected[0]))
-    assert vectors.nearest("word5", among="columns") == []
+    with pytest.raises(ConfigError, match="'word5' has no neighbors: it has no co-occurrences"):
+        vectors.nearest("word5", among="columns")
 
 
 def test_columns_may_be_other_things_than_rows() -> None:
@@ -253,7 +282,7 @@ def test_searching_columns_needs_columns_and_one_row_token() -> None:
         make_vectors().nearest("king", among="columns")
     with pytest.raises(ConfigError, match="no columns"):
         make_vectors().score("king", "man")
-    for query, minus in ((["word1", "word2"], ()), ("word1", "word2"), (np.ones(4), ())):
+    for query, minus in ((["word1", "word2"], ()), ("word1", "word2"), (np.ones(4), ()), ("- word1", ())):
         with pytest.raises(ConfigError, match="one row token"):
             make_model().nearest(query, minus=minus, among="columns")
 
@@ -277,3 +306,114 @@ def test_arrays_of_wrong_shape_raise_errors() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             build()
+
+
+def test_a_list_of_tokens_gives_a_matrix() -> None:
+    vectors = make_vectors()
+    for tokens in (["queen", "king"], ("queen", "king"), np.array(["queen", "king"])):
+        assert vectors[tokens].tolist() == [[0, 2, 2], [1, 0, 1]]  # type: ignore[index]
+    assert vectors[[]].shape == (0, 3)
+    with pytest.raises(UnknownToken, match="'quen'"):
+        vectors[["king", "quen"]]
+
+
+@pytest.mark.parametrize("index", [0, np.int64(1), slice(2), np.arange(2), ["king", 1], None])
+def test_an_index_that_is_no_token_raises_an_error_with_a_hint(index: Any) -> None:
+    with pytest.raises(UnknownToken, match=r"got \w+: the vector of row n is vectors\.vectors\[n\], its token"):
+        make_vectors()[index]
+
+
+def test_get_returns_a_default_for_an_unknown_token() -> None:
+    vectors = make_vectors()
+    assert vectors.get("queen").tolist() == [0, 2, 2]
+    assert vectors.get("quen") is None
+    assert vectors.get("quen", 7) == 7
+
+
+def test_numpy_takes_vectors_as_a_matrix() -> None:
+    vectors = make_vectors()
+    assert np.asarray(vectors) is vectors.vectors  # no copy
+    assert vectors.shape == np.shape(vectors) == (6, 3)
+    assert np.array(vectors).flags.writeable
+    assert np.asarray(vectors, np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(vectors, np.float64, copy=False)
+
+
+def test_scikit_learn_takes_vectors_as_a_matrix() -> None:
+    from sklearn.decomposition import PCA
+
+    assert np.allclose(PCA(2).fit_transform(make_vectors()), PCA(2).fit_transform(TABLE))
+
+
+def test_most_similar_doesnt_match_and_distance_answer_as_gensim_does() -> None:
+    from swivel.vectors.formats import to_gensim
+
+    words = [f"w{n}" for n in range(50)]
+    vectors = make_vectors(np.random.default_rng(5).standard_normal((50, 8)).astype(np.float32), words)
+    keyed = to_gensim(vectors)
+
+    def check(*query: Any, **named: Any) -> None:
+        ours, theirs = vectors.most_similar(*query, **named), keyed.most_similar(*query, **named)
+        assert [token for token, _ in ours] == [token for token, _ in theirs]
+        assert [cosine for _, cosine in ours] == pytest.approx([cosine for _, cosine in theirs], abs=1e-6)
+
+    check("w3")
+    check(["w1", "w2"], ["w3"], 4)
+    check(positive=["w1"], negative=["w2", "w9"], topn=3)
+    check(negative=["w4"])
+    check(vectors["w7"], topn=5)
+    for start in range(20):
+        assert vectors.doesnt_match(words[start : start + 5]) == keyed.doesnt_match(words[start : start + 5])
+    assert vectors.distance("w1", "w2") == pytest.approx(keyed.distance("w1", "w2"), abs=1e-6)
+
+
+@pytest.mark.parametrize("words", [[], ["king"], "king queen"])
+def test_doesnt_match_needs_a_list_of_words(words: Any) -> None:
+    with pytest.raises(ConfigError, match="words must be a list of two words or more, got"):
+        make_vectors().doesnt_match(words)
+
+
+def test_data_frames_have_one_row_per_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = Vectors(VectorTable(Vocabulary(["king", "queen"], [5, 2]), TABLE[[0, 3]]))
+    table = vectors.to_pandas()
+    assert table.loc["queen"].tolist() == [0, 2, 2]
+    assert (table.index.name, table.to_numpy().dtype) == ("word", np.float32)
+
+    assert vectors.to_polars().rows() == [("king", 5, [1, 0, 1]), ("queen", 2, [0, 2, 2])]
+    assert make_vectors().to_polars().columns == ["word", "vector"]  # The counts are not known.
+
+    for library in ("pandas", "polars"):
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(MissingExtra, match=f"to_{library} needs {library}: pip install {library}"):
+            getattr(vectors, f"to_{library}")()
+
+
+def test_html_is_short_and_escaped() -> None:
+    words = ["<script>", "x" * 1000, *map(str, range(1000))]
+    table = Vectors(VectorTable(Vocabulary(words, range(5000, 3998, -1)), np.ones((1002, 2), np.float32)))._repr_html_()
+    assert "Vectors of 1,002 tokens, 2 dimensions, no columns" in table
+    assert "<td>&lt;script&gt;</td><td>5,000</td>" in table
+    assert "<script>" not in table and len(table) < 1000
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda vectors: pickle.loads(pickle.dumps(vectors))])
+def test_copies_and_pickles_are_equal_and_read_only(tmp_path: Path, duplicate: Callable[[Vectors], Vectors]) -> None:
+    make_model(shift=0.3).save(tmp_path / "model")
+    for vectors in (make_model(shift=0.3), Vectors.load(tmp_path / "model"), make_vectors()):
+        made = duplicate(vectors)
+        assert made.vocabulary == vectors.vocabulary
+        assert made.vectors.tobytes() == vectors.vectors.tobytes()
+        assert made.path == vectors.path
+        assert not made.vectors.flags.writeable and not made.vocabulary.counts.flags.writeable
+        assert (made.contents.vectors is made.contents.rows.values) is (vectors.column_vocabulary is None)
+        if vectors.column_vocabulary is not None:
+            assert made.score("word1", "word2") == vectors.score("word1", "word2")
+
+
+def test_saving_to_the_folder_of_a_run_raises_an_error(tmp_path: Path) -> None:
+    make_vectors().save(tmp_path / "run" / "vectors")
+    for overwrite in (False, True):
+        with pytest.raises(FolderExists, match=r"run: the folder of a run, with a result in .*vectors; choose another"):
+            make_model().save(tmp_path / "run", overwrite=overwrite)
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["vectors"]

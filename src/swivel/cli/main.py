@@ -237,16 +237,8 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, option
     swivel nearest work/vectors tuxedo chigger
     swivel nearest work/vectors "king - man + woman"
     """
-    from swivel.vectors import parse_expression
-
     loaded = open_vectors(vectors)
-    answers = {}
-    for word in words:
-        if word in loaded or " " not in word:
-            answers[word] = loaded.nearest(word, count=count, among=among)
-        else:
-            plus, minus = parse_expression(word)
-            answers[word] = loaded.nearest(plus, minus=minus, count=count, among=among)
+    answers = {word: loaded.nearest(word, count, among=among) for word in words}
 
     data = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
     show(data, lambda: draw_neighbors(answers))

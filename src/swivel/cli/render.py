@@ -56,7 +56,7 @@ def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]]) -> None:
     for question, found in answers.items():
         print_result(question)
         if not found:
-            print_result("  (no neighbors: it never co-occurred with anything)")
+            print_result("  (no neighbors)")
         for neighbor in found:
             print_result(f"  {neighbor.similarity:6.3f}  {neighbor.token}")
 

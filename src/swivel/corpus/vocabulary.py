@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,9 @@ class Vocabulary(Sequence[str]):
 
     def __hash__(self) -> int:
         return hash(self.tokens)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Vocabulary, (self.tokens, self.counts)
 
     def __repr__(self) -> str:
         return f"<Vocabulary of {len(self):,} tokens>"

@@ -26,6 +26,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import FILES, CellArrays
 from swivel.errors import DamagedFolder, VocabularyError
+from swivel.runtime.notebook import draw_html
 from swivel.storage import REMEDY, Folder, open_folder
 
 if TYPE_CHECKING:
@@ -299,6 +300,9 @@ class Matrix:
 
     def __repr__(self) -> str:
         return f"<Matrix of {self.shape[0]:,} x {self.shape[1]:,}, {self.cell_count:,} cells: {self.path}>"
+
+    def _repr_html_(self) -> str:
+        return draw_html(repr(self)[1:-1], ("row", "sum"), zip(self.rows, self.row_sums.round(2).tolist(), strict=True))
 
 
 def open_matrix(path: str | Path) -> Matrix:

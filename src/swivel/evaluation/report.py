@@ -15,6 +15,7 @@ from swivel.evaluation.datasets import FoundSets, TestSet, find_sets, split_set
 from swivel.evaluation.download import fetch_sets
 from swivel.evaluation.results import AnalogyResult, Result, SetResult
 from swivel.evaluation.scores import score_set
+from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress
 from swivel.vectors import Vectors
 
@@ -57,6 +58,9 @@ class Report:
     def markdown(self, *, sections: bool = False) -> str:
         """Return the table as Markdown."""
         return draw_markdown(TABLE_HEADER, self.table(sections=sections))
+
+    def _repr_html_(self) -> str:
+        return draw_html("Evaluation", TABLE_HEADER, self.table())
 
 
 def draw_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
+from swivel.runtime.notebook import draw_html
 from swivel.storage import FolderWriter, create_folder
+from swivel.storage.overlap import is_own_folder
 from swivel.vectors.align import choose_anchors, find_rotation
+from swivel.vectors.expressions import parse_expression
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
 from swivel.vectors.search import Floats, best_ids, best_rows, check_search, scale_to_unit, score_3cosmul
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
@@ -28,13 +34,6 @@ class Neighbor(NamedTuple):
 
     token: str
     similarity: float
-
-
-class Expression(NamedTuple):
-    """Word arithmetic: the tokens to add and the tokens to subtract."""
-
-    plus: tuple[str, ...]
-    minus: tuple[str, ...]
 
 
 class Vectors:
@@ -122,6 +121,11 @@ class Vectors:
         """Number of dimensions of a vector."""
         return int(self._contents.vectors.shape[1])
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of tokens and dimensions."""
+        return len(self), self.dim
+
     def __len__(self) -> int:
         return len(self.vocabulary)
 
@@ -131,14 +135,64 @@ class Vectors:
     def __iter__(self) -> Iterator[str]:
         return iter(self.vocabulary)
 
-    def __getitem__(self, token: str) -> Floats:
-        """Return the vector of a token; an UnknownToken error suggests similar spellings."""
-        return np.asarray(self.vectors[self.vocabulary.id(token)])
+    def __getitem__(self, token: str | Sequence[str]) -> Floats:
+        """Return the vector of a token, or an array with one row per token of a list.
+
+        An UnknownToken error suggests similar spellings.
+        """
+        if isinstance(token, str):
+            return np.asarray(self.vectors[self.vocabulary.id(token)])
+
+        tokens = _as_tokens(token)
+        if tokens is None:
+            raise UnknownToken(
+                f"an index must be a token or a list of tokens, got {type(token).__name__}: the vector of row n is "
+                "vectors.vectors[n], its token vectors.vocabulary[n]"
+            )
+        return np.asarray(self.vectors[self._ids(tokens)])
+
+    def get(self, token: str, default: Any = None) -> Any:
+        """Return the vector of a token, or `default` if it is not in the vocabulary."""
+        return self[token] if token in self.vocabulary else default
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
+        return np.array(self.vectors, dtype, copy=copy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        model = self.contents
+        combined = None if model.vectors is model.rows.values else model.vectors
+        settings = {"vectors": combined, "shift": model.shift, "columns_per_row": model.columns_per_row}
+        return _restore, (model.rows, model.columns, settings, self.path, self.source)
 
     def __repr__(self) -> str:
         vocabulary = self.column_vocabulary
         columns = "no columns" if vocabulary is None else f"{len(vocabulary):,} columns"
         return f"<Vectors of {len(self):,} tokens, {self.dim} dimensions, {columns}>"
+
+    def _repr_html_(self) -> str:
+        pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
+        return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a pandas DataFrame with one row per word, the words as its index."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+
+        return pandas.DataFrame(np.array(self), index=pandas.Index(self.vocabulary.tokens, name="word"))
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return a polars DataFrame with the columns `word`, `count` (if known) and `vector`."""
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingExtra("to_polars needs polars: pip install polars") from error
+
+        counts = self.vocabulary.counts
+        known = {"count": counts} if counts.any() else {}
+        return polars.DataFrame({"word": self.vocabulary.tokens, **known, "vector": np.array(self)})
 
     @cached_property
     def unit_vectors(self) -> Floats:
@@ -155,7 +209,7 @@ class Vectors:
     @cached_property
     def is_zero(self) -> NDArray[np.bool_]:
         """Whether each vector is all zeros: its token has no co-occurrences, and searches never return it."""
-        return np.logical_not(self.unit_vectors.any(axis=1))
+        return np.logical_not(self.vectors.any(axis=1))
 
     @cached_property
     def _has_zeros(self) -> bool:
@@ -171,39 +225,43 @@ class Vectors:
         Parameters
         ----------
         query
-            A token, several tokens to add, or a vector, which is used without scaling.
+            A token, an expression such as "king - man + woman", several tokens to add, or a vector, which is used
+            without scaling.
         minus
             Tokens to subtract.
         """
-        plus = _as_tokens(query)
-        if plus is None:
-            total = self._check_vector(query)
-        else:
-            total = self.unit_vectors[self._ids(plus)].sum(axis=0)
-
-        return np.asarray(total - self.unit_vectors[self._ids(_need_tokens(minus))].sum(axis=0))
+        return self._resolve(query, minus).total
 
     def nearest(
-        self, query: Query, *, minus: str | Sequence[str] = (), count: int = 10, among: str = "rows"
+        self, query: Query, count: int = 10, *, minus: str | Sequence[str] = (), among: str = "rows"
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
         Parameters
         ----------
         query
-            A token, several tokens to add, or a vector. Tokens of the query are never returned. A vector of
-            zeros has no neighbors.
-        minus
-            Tokens to subtract.
+            A token, an expression such as "king - man + woman", several tokens to add, or a vector. Tokens of the query
+            are never returned.
         count
             Maximum number of results.
+        minus
+            Tokens to subtract.
         among : {"rows", "columns"}
             With "columns", `query` must be one row token; the results are the columns with the highest `score`,
             which is returned as their `similarity`.
 
+        Raises
+        ------
+        UnknownToken
+            If a token is not in the vocabulary.
+        ConfigError
+            If the query is a vector of zeros, as that of a word without co-occurrences.
+
+        Examples
+        --------
         >>> words = Vocabulary(["king", "man", "woman", "queen"])
         >>> table = np.array([[1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1]], np.float32)
-        >>> Vectors(VectorTable(words, table)).nearest(["king", "woman"], minus=["man"])[0].token
+        >>> Vectors(VectorTable(words, table)).nearest("king - man + woman", 1)[0].token
         'queen'
         """
         _check_count(count)
@@ -212,16 +270,22 @@ class Vectors:
         if among != "rows":
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
 
-        direction = scale_to_unit(self.vector(query, minus=minus)[None])[0]
-        own = self._ids([*(_as_tokens(query) or ()), *_need_tokens(minus)])
+        resolved = self._resolve(query, minus)
+        direction = scale_to_unit(resolved.total[None])[0]
         if not direction.any():
-            return []
-        return self._best_rows(self.unit_vectors @ direction, own, count)
+            raise self._explain_zero(resolved)
+        return self._best_rows(self.unit_vectors @ direction, resolved.plus + resolved.minus, count)
 
-    def nearest_each(self, queries: Iterable[Query], *, count: int = 10) -> list[list[Neighbor]]:
+    def most_similar(
+        self, positive: Query | None = None, negative: str | Sequence[str] | None = None, topn: int = 10
+    ) -> list[Neighbor]:
+        """Return the result of `nearest`, called as in gensim: `most_similar(["king", "woman"], ["man"], topn=3)`."""
+        return self.nearest(() if positive is None else positive, topn, minus=() if negative is None else negative)
+
+    def nearest_each(self, queries: Iterable[Query], count: int = 10) -> list[list[Neighbor]]:
         """Return the result of `nearest` for each of many queries, much faster than one call per query.
 
-        Each query is a token, several tokens to add, or a vector; an array of shape (n, dim) is n queries.
+        Each query is one of `nearest`; an array of shape (n, dim) is n queries. The result of a vector of zeros is [].
 
         >>> words = Vocabulary(["king", "queen", "pear"])
         >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -234,8 +298,9 @@ class Vectors:
 
         for start in range(0, len(asked), QUERIES_PER_BATCH):
             batch = asked[start : start + QUERIES_PER_BATCH]
-            directions = scale_to_unit(np.stack([self._direction(query) for query in batch]))
-            excluded = [self._ids(_as_tokens(query) or ()) for query in batch]
+            resolved = [self._resolve(query) for query in batch]
+            directions = scale_to_unit(np.stack([each.total for each in resolved]))
+            excluded = [each.plus + each.minus for each in resolved]
             best = best_rows(self.unit_vectors, directions, count, excluded=excluded, is_zero=self.is_zero)
 
             for ids, scores, direction in zip(best.ids, best.scores, directions, strict=True):
@@ -259,9 +324,27 @@ class Vectors:
         return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
 
     def similarity(self, a: Query, b: Query) -> float:
-        """Return the cosine of two tokens, sums of tokens or vectors; 0 if one is all zeros."""
+        """Return the cosine of two tokens, expressions, sums of tokens or vectors; 0 if one is all zeros."""
         first, second = scale_to_unit(np.stack([self.vector(a), self.vector(b)])).astype(np.float64)
         return float(np.clip(first @ second, -1, 1))
+
+    def distance(self, a: Query, b: Query) -> float:
+        """Return the cosine distance, 1 - `similarity`."""
+        return 1 - self.similarity(a, b)
+
+    def doesnt_match(self, words: Sequence[str]) -> str:
+        """Return the word that is least similar to the sum of all words.
+
+        >>> words = Vocabulary(["king", "queen", "pear"])
+        >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
+        >>> vectors.doesnt_match(["king", "pear", "queen"])
+        'pear'
+        """
+        if isinstance(words, str) or len(words) < 2:
+            raise ConfigError(f"words must be a list of two words or more, got {words!r}")
+
+        unit = self.unit_vectors[self._ids(words)]
+        return words[int(np.argmin(unit @ unit.sum(axis=0)))]
 
     def score(self, row: str, column: str) -> float:
         """Return the model's estimate of the PMI of a row and a column, w . c + shift.
@@ -318,6 +401,10 @@ class Vectors:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
+        for inside in (Path(path) / "matrix", Path(path) / "vectors"):
+            if is_own_folder(inside):
+                raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
+
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
             folder.finish(config={}, inputs={}, facts=write_vectors(folder, self))
 
@@ -346,11 +433,29 @@ class Vectors:
             raise ConfigError("a query vector must be finite")
         return vector
 
-    def _direction(self, query: Query) -> Floats:
-        """Return the result of `vector`, with a shortcut for one token."""
+    def _resolve(self, query: Query, minus: str | Sequence[str] = ()) -> _Resolved:
+        """Return the vector of a query and the ids of its tokens."""
+        subtracted = _need_tokens(minus)
         if isinstance(query, str):
-            return np.asarray(self.unit_vectors[self.vocabulary.id(query)])
-        return self.vector(query)
+            number = self.vocabulary.ids.get(query)
+            if number is not None and not subtracted:
+                return _Resolved(np.asarray(self.unit_vectors[number]), [number], [])  # the usual case, quickly
+            if number is None and " " in query:
+                query, negative = parse_expression(query)
+                subtracted += negative
+
+        tokens = _as_tokens(query)
+        plus = self._ids(tokens or ())
+        less = self._ids(subtracted)
+        total = self._check_vector(query) if tokens is None else self.unit_vectors[plus].sum(axis=0)
+        return _Resolved(np.asarray(total - self.unit_vectors[less].sum(axis=0)), plus, less)
+
+    def _explain_zero(self, query: _Resolved) -> ConfigError:
+        """Return the error for a query whose vector is zero."""
+        if len(query.plus) == 1 and not query.minus:
+            token = self.vocabulary[query.plus[0]]
+            return ConfigError(f"{token!r} has no neighbors: it has no co-occurrences, so its vector is zero")
+        return ConfigError("the query has no neighbors: its vector is zero")
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
         return [self.vocabulary.id(token) for token in tokens]
@@ -369,13 +474,13 @@ class Vectors:
 
     def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
-        tokens = _as_tokens(query)
-        if tokens is None or len(tokens) != 1 or len(minus) > 0:
+        resolved = self._resolve(query, minus)
+        if len(resolved.plus) != 1 or resolved.minus:
             raise ConfigError("among='columns' needs one row token as query: a sum of tokens has no score")
 
-        row_id = self.vocabulary.id(tokens[0])
+        row_id = resolved.plus[0]
         if not self.rows[row_id].any():
-            return []
+            raise self._explain_zero(resolved)
 
         scores = self._score_columns(row_id, slice(None))
         scores[self._zero_columns] = -np.inf
@@ -394,7 +499,25 @@ class Vectors:
         return self._contents.columns
 
 
+class _Resolved(NamedTuple):
+    """The vector of a query, and the ids of the tokens that it adds and subtracts."""
+
+    total: Floats
+    plus: list[int]
+    minus: list[int]
+
+
 load = Vectors.load
+
+
+def _restore(
+    rows: VectorTable, columns: VectorTable | None, settings: dict[str, Any], path: Path | None, source: Path | None
+) -> Vectors:
+    """Return vectors that were pickled or copied."""
+    vectors = Vectors(rows, columns, **settings)
+    vectors.path = path
+    vectors.source = source
+    return vectors
 
 
 def write_vectors(folder: FolderWriter, vectors: Vectors) -> dict[str, Any]:
@@ -418,7 +541,7 @@ def _as_tokens(query: Query) -> tuple[str, ...] | None:
     """Return the tokens of a query, or None if it is a vector."""
     if isinstance(query, str):
         return (query,)
-    if not isinstance(query, np.ndarray) and all(isinstance(token, str) for token in query):
+    if isinstance(query, Iterable) and all(isinstance(token, str) for token in query):
         return tuple(query)
     return None
 
@@ -445,30 +568,3 @@ def _pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
 def _check_count(count: int) -> None:
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ConfigError(f"count must be a positive integer, got {count!r}")
-
-
-def parse_expression(text: str) -> Expression:
-    """Parse text such as `king - man + woman`.
-
-    A sign needs spaces around it, so that tokens may contain hyphens and spaces.
-
-    >>> parse_expression("vice-president - man + woman")
-    Expression(plus=('vice-president', 'woman'), minus=('man',))
-    """
-    # The lookarounds keep this linear in the length of the text, even for long runs of spaces.
-    first, *pieces = re.split(r"(?<!\S)([+-])(?!\S)", text.strip())
-    signs = pieces[::2]
-    tokens = [token.strip() for token in pieces[1::2]]
-
-    # An expression may begin with a sign; otherwise its first token is added.
-    if first or not signs:
-        signs.insert(0, "+")
-        tokens.insert(0, first.strip())
-    if "" in tokens:
-        raise ConfigError(
-            f"{text!r} is not an expression: write tokens with + or - between spaces, such as king - man + woman"
-        )
-
-    plus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "+")
-    minus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "-")
-    return Expression(plus, minus)

@@ -58,8 +58,9 @@ def find_rare_neighbors(
     """
     neighbors = {}
     for name, vectors in methods.items():
-        rows = [vectors.nearest(word, count=count) if word in vectors else [] for word in words]
-        neighbors[name] = tuple(tuple(neighbor.token for neighbor in row) for row in rows)
+        known = [word for word in words if word in vectors]
+        found = dict(zip(known, vectors.nearest_each(known, count=count), strict=True))
+        neighbors[name] = tuple(tuple(neighbor.token for neighbor in found.get(word, ())) for word in words)
 
     word_counts = tuple(int(counts.counts[counts.id(word)]) for word in words)
     return RareWords(tuple(words), word_counts, neighbors)
