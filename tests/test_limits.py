@@ -202,12 +202,19 @@ def test_a_long_text_is_counted_in_more_chunks_where_memory_is_short() -> None:
         make_count_plan(layout, CountConfig(), survey, 400_000_000, threads=2, memory=10_000_000)
 
 
+def with_zeros(vectors: swivel.Vectors) -> swivel.Vectors:
+    """The same words, the first of which has a vector of zeros."""
+    return swivel.Vectors(VectorTable(vectors.vocabulary, np.eye(2, k=-1, dtype=np.float32)))
+
+
 @pytest.mark.parametrize(
     ("use", "words"),
     [
         (lambda vectors, path: vectors.nearest("a"), "searching"),
         (lambda vectors, path: compare(vectors, vectors), "comparing"),
         (lambda vectors, path: export(vectors, path / "a.parquet"), "writing a table"),
+        (lambda vectors, path: export(vectors, path / "a.kv"), "converting to KeyedVectors"),
+        (lambda vectors, path: export(with_zeros(vectors), path / "a.vec"), "leaving out vectors of zeros"),
         (lambda vectors, path: swivel.load(path / "a.bin"), r"reading .*a\.bin"),
     ],
 )

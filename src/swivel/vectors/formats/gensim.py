@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swivel.errors import StorageError, missing_extra
+from swivel.runtime.estimates import check_memory
 from swivel.storage import create_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.validate import check_vectors, make_vectors
+from swivel.vectors.search import LABEL_BYTES
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors
@@ -50,9 +52,10 @@ def to_gensim(vectors: Vectors) -> KeyedVectors:
         raise missing_extra("KeyedVectors", "gensim", "export") from error
 
     check_vectors(vectors)
+    check_memory("converting to KeyedVectors", 2 * vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
 
     keyed = KeyedVectors(vectors.dim)
-    keyed.add_vectors(list(vectors.vocabulary), np.array(vectors.vectors))
+    keyed.add_vectors(list(vectors.vocabulary), vectors.vectors)  # makes copies
     if vectors.vocabulary.counts.any():
         keyed.expandos["count"] = np.array(vectors.vocabulary.counts)  # `add_vectors` with extras fails in gensim 4.4
 

@@ -14,11 +14,13 @@ import numpy as np
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
+from swivel.runtime.estimates import check_memory
 from swivel.storage import MANIFEST
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import arrow_parquet, gensim, npy_npz, projector, safetensors, static_models, word2vec
 from swivel.vectors.formats.validate import check_vectors
+from swivel.vectors.search import LABEL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ def _leave_out_zeros(vectors: Vectors) -> Vectors:
     if not missing:
         return vectors
 
+    check_memory("leaving out vectors of zeros", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
     warnings.warn(
         f"{missing:,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and are left out; "
         "pass with_zeros=True to write them",
