@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts.builder import to_units
+from swivel.counts.layout import Layout
+from swivel.counts.matrix import MatrixCells
+from swivel.counts.shards import CellArrays, make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
@@ -25,6 +28,7 @@ from swivel.training.schedule import block_starts, rounds_in_groups
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ZEROS = {"all": ZeroSampling(), "sampled": ZeroSampling(common=0.2, middle=0.5, share=0.1)}
 DIM = 6
+UNIT = 2520
 # Shape, stored blocks, trained blocks; the sizes are not multiples of the numbers of blocks.
 MATRICES = {
     "symmetric": ((37, 37), (3, 3), (4, 4)),
@@ -37,44 +41,35 @@ each_kind = pytest.mark.parametrize("kind", ["symmetric", "rectangular"])
 with_plain_steps = pytest.mark.usefixtures("plain")
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """Cells in stored blocks; for a symmetric matrix only the upper ones."""
-
-    counts: NDArray[np.float32]
-    blocks: tuple[int, int]
-    symmetric: bool
-    offsets: NDArray[np.int64]
-    positions: NDArray[np.uint32]
-    values: NDArray[np.float32]
-
-    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        return self.values[first:last].copy()
-
-
-def store(counts: NDArray[np.float32], blocks: tuple[int, int], symmetric: bool) -> Stored:
-    offsets = [0]
+def store(counts: NDArray[np.float64], blocks: tuple[int, int], symmetric: bool) -> MatrixCells:
+    """Return cells in stored blocks; for a symmetric matrix only the upper ones. One count is above 2^32 units."""
+    lengths = [0]
     positions = []
-    values = []
+    units = []
 
     for i in range(blocks[0]):
         for j in range(blocks[1]):
             part = counts[i :: blocks[0], j :: blocks[1]] * (not symmetric or i <= j)
             rows, columns = np.nonzero(part)
             positions.append((rows << 16 | columns).astype(np.uint32))
-            values.append(part[rows, columns].astype(np.float32))
-            offsets.append(offsets[-1] + len(rows))
+            units.append(to_units(part[rows, columns], UNIT))
+            lengths.append(len(rows))
 
-    return Stored(counts, blocks, symmetric, np.array(offsets), np.concatenate(positions), np.concatenate(values))
+    piece = make_piece(np.array(lengths), np.concatenate(positions), np.concatenate(units))
+    arrays = CellArrays(
+        np.cumsum(piece.lengths)[None], piece.positions, piece.counts, piece.large_cells, piece.large_counts
+    )
+    return MatrixCells(Layout(*counts.shape, *blocks, symmetric), arrays, UNIT)
 
 
 @cache
-def make_matrix(kind: str) -> tuple[Any, tuple[int, int]]:
+def make_matrix(kind: str) -> tuple[MatrixCells, tuple[int, int]]:
     """Return the stored cells, and the numbers of row blocks and column blocks to train."""
     rng = np.random.default_rng(5)
     shape, stored, blocks = MATRICES[kind]
     common = 1 / np.sqrt(1 + np.arange(shape[0])[:, None]) / np.sqrt(1 + np.arange(shape[1]))
-    counts = (rng.lognormal(0, 1, shape) * (rng.random(shape) < 3 * common)).astype(np.float32)
+    counts = rng.lognormal(0, 1, shape) * (rng.random(shape) < 3 * common)
+    counts[0, 0] = 2.0**32 / UNIT + 1
     if kind == "symmetric":
         counts = np.triu(counts) + np.triu(counts, 1).T
     return store(counts, stored, kind == "symmetric"), blocks
@@ -89,14 +84,13 @@ def make_sides(kind: str) -> tuple[ParameterBlock, ParameterBlock]:
             vectors, np.full((size, DIM), 1e-3, np.float32), rng.normal(0, 1, size).astype(np.float32)
         )
 
-    rows, columns = make_matrix(kind)[0].counts.shape
-    return side(rows), side(columns)
+    layout = make_matrix(kind)[0].layout
+    return side(layout.rows), side(layout.columns)
 
 
 def make_load(kind: str, zeros: ZeroSampling) -> DeviceLoad:
     stored, (rows, columns) = make_matrix(kind)
-    shape = stored.counts.shape
-    starts = block_starts(shape[0], rows), block_starts(shape[1], columns)
+    starts = block_starts(stored.layout.rows, rows), block_starts(stored.layout.columns, columns)
     return DeviceLoad(starts, DIM, zeros, int(stored.offsets[-1]), stored.symmetric)
 
 

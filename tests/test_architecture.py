@@ -44,7 +44,7 @@ PACKAGES = (
 KNOWN_TO = {
     "numba": {"training", "corpus", "counts", "runtime"},
     "llvmlite": {"training", "corpus", "counts"},
-    "torch": {"training", "counts", "runtime"},
+    "torch": {"training", "counts", "runtime", "vectors"},
     "tensorboard": {"runtime"},
     "triton": {"training", "counts"},
     "ray": {"runtime", "counts", "training"},

@@ -237,7 +237,7 @@ def test_labels_with_markup_are_escaped(tmp_path: Path) -> None:
 
 
 def test_vectors_without_columns_and_without_losses_have_a_page(planted: Matrix, trained: Path) -> None:
-    run = summarize_run(trained, planted)
+    run = summarize_run(swivel.load(trained), planted)
     bare = replace(run, fit=(), norms=(), asked=(), epochs=())
     page = write_html(compose_run(bare, {}))
     assert "have no columns" in page
@@ -301,7 +301,7 @@ def test_only_the_leader_writes_the_report(
 ) -> None:
     for rank, is_written in ((1, False), (0, True)):
         monkeypatch.setattr("swivel.reports.run_report.find_rank", lambda rank=rank: (rank, 2, 2))
-        write_run_report(trained, planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
+        write_run_report(swivel.load(trained), planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 
 

@@ -17,7 +17,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import create_folder
 from swivel.storage.safetensors import map_tensors
-from swivel.vectors import Vectors, VectorTable, combine_vectors, load, write_vectors
+from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load, write_vectors
 from swivel.vectors.combine import find_main_axes
 from swivel.vectors.folder import TENSORS
 from swivel.vectors.formats.safetensors import read_tensors
@@ -92,6 +92,22 @@ def test_dimensions_without_variance_stay_zero_for_any_power() -> None:
 
 
 @pytest.mark.parametrize("combine", ["rows", "sum", "parts"])
+@pytest.mark.parametrize("sum_weight", [0.0, 0.5])
+def test_products_on_a_device_give_the_same_vectors(sum_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combine, "SVD_ROWS", 40)
+    rng = np.random.default_rng(3)
+    w = rng.normal(0, 1, (100, 6)).astype(np.float32)
+    c = rng.normal(0, 1, (200, 6)).astype(np.float32)
+    w[7] = c[14] = c[15] = 0
+    config = VectorsConfig(combine="parts", sum_weight=sum_weight)
+
+    expected = combine_vectors(w, c, 2, config)
+    found = combine._combine_on_device(w, c.reshape(100, 2, 6), config, "cpu")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert not found[7].any()
+
+
 def test_a_word_of_zeros_stays_zero(combine: str) -> None:
     w, c = make_sides()
     assert not combine_vectors(w, c, 2, VectorsConfig(combine=combine))[3].any()

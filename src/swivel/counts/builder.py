@@ -158,7 +158,7 @@ class MatrixBuilder:
 
     def _create_runs(self, stack: contextlib.ExitStack) -> RunFiles:
         """Return files in a new scratch folder, which is removed with the stack."""
-        runs = RunFiles(stack.enter_context(scratch_folder(self.path)), self.layout)
+        runs = RunFiles(stack.enter_context(scratch_folder(self.path)), self.layout, threads=self.threads)
         stack.callback(runs.close)
         return runs
 

@@ -227,7 +227,7 @@ class Matrix:
         self._folder.verify()
 
     def trust(self) -> None:
-        """Skip the checksums of this folder, because another process has verified them."""
+        """Skip the checksums of this folder, because this process wrote it or another process has verified it."""
         self._folder.trust()
 
     def block_rows(self, block: int) -> int:

@@ -30,6 +30,7 @@ FILES: dict[str, type[np.generic]] = {
 }
 _MERGE_BYTES = 28  # per merged cell: position, units, the mask of large cells, and the finished piece
 _MERGE_CELLS = 1 << 22  # larger pieces are not faster
+_SUM_CELLS = 1 << 21  # minimum of cells that a thread adds to sums of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,10 @@ class RunFiles:
     A run has all shards of the layout, or those in the range `shards`.
     """
 
-    def __init__(self, folder: Path, layout: Layout, shards: range | None = None) -> None:
+    def __init__(self, folder: Path, layout: Layout, shards: range | None = None, *, threads: int = 1) -> None:
         self.folder = folder
         self.layout = layout
+        self.threads = threads  # for the sums of large pieces
         self.shards = range(layout.shards) if shards is None else shards
         self.runs = 0
         self.row_sums = np.zeros(layout.rows, np.int64)
@@ -124,9 +126,26 @@ class RunFiles:
 
         layout = self.layout
         shape = kernels.LayoutShape(layout.row_blocks, layout.column_blocks, layout.symmetric)
-        kernels.add_sums(
-            shape, self._next_shard, piece.lengths, piece.positions, piece.counts, self.row_sums, self.column_sums
-        )
+        ends = np.concatenate([[0], np.cumsum(piece.lengths)])
+
+        def add_shards(first: int, last: int, row_sums: Ints, column_sums: Ints) -> None:
+            cells = slice(ends[first], ends[last])
+            shard = self._next_shard + first
+            lengths = piece.lengths[first:last]
+            kernels.add_sums(shape, shard, lengths, piece.positions[cells], piece.counts[cells], row_sums, column_sums)
+
+        def sum_shards(shards: tuple[int, int]) -> tuple[Ints, Ints]:
+            row_sums = np.zeros_like(self.row_sums)
+            column_sums = row_sums if layout.symmetric else np.zeros_like(self.column_sums)
+            add_shards(*shards, row_sums, column_sums)
+            return row_sums, column_sums
+
+        if piece.counts.size < 2 * _SUM_CELLS:
+            add_shards(0, len(piece.lengths), self.row_sums, self.column_sums)
+        else:
+            ranges = shard_ranges(ends[None], max(_SUM_CELLS, piece.counts.size // self.threads))
+            for sums in map_in_order(sum_shards, ranges, threads=self.threads):
+                self.add_sums(*sums)
 
         if piece.large_cells.size:  # their saturated counts were added; add what these lack
             shards = self._next_shard + np.searchsorted(np.cumsum(piece.lengths), piece.large_cells, side="right")

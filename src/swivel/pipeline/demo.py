@@ -7,10 +7,9 @@ octaves. No observed cell is left out; rounding changes a count by at most 9 %.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import hashlib
 import lzma
-import time
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from itertools import permutations
@@ -23,10 +22,10 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
-from swivel.pipeline.run import reported
 from swivel.pipeline.train import train
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import Stopwatch
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
@@ -149,16 +148,19 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
     vectors_path = None if out is None else Path(out) / "vectors"
 
     check_libraries("training")
-    started = time.perf_counter()
-    with contextlib.nullcontext(options) if out is None else reported(Path(out), options) as timed:
-        matrix = open_sample(matrix_path, options=timed)
-        vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
-    seconds = time.perf_counter() - started
+    watch = Stopwatch(options.progress)
+    timed = dataclasses.replace(options, progress=watch, report=False)
+    matrix = open_sample(matrix_path, options=timed)
+    vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
+    if out is not None and options.report:
+        from swivel.reports.run_report import write_run_report
+
+        write_run_report(vectors, matrix, Path(out), watch, options)
 
     return Demo(
         len(vectors),
         matrix.cell_count,
-        seconds,
+        watch.total,
         {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
         {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
         _score_pairs(vectors),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import StorageError
+from swivel.errors import MissingExtra, StorageError
 from swivel.pipeline.count import count, file_of, list_tokens
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
 from swivel.pipeline.train import train
@@ -89,19 +90,26 @@ def run(
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     check_libraries("training")
-    with hold_folder(path), reported(path, options) as timed:
-        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
-        return train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)
-
-
-@contextmanager
-def reported(path: Path, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options for the stages of a run; one report of all stages is written when the block ends."""
     watch = Stopwatch(options.progress)
-    yield dataclasses.replace(options, progress=watch, report=False)
+    timed = dataclasses.replace(options, progress=watch, report=False)  # one report of both stages
 
-    if options.report:
-        from swivel.counts import open_matrix
-        from swivel.reports.run_report import write_run_report
+    with hold_folder(path):
+        matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
+        if "counting" in watch.seconds:
+            matrix.trust()  # This call has just written it.
+        if options.report:
+            threading.Thread(target=_import_matplotlib, daemon=True).start()
+        result = train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)
+        if options.report:
+            from swivel.reports.run_report import write_run_report
 
-        write_run_report(path / "vectors", open_matrix(path / "matrix"), path, watch, options)
+            write_run_report(result, matrix, path, watch, options)
+        return result
+
+
+def _import_matplotlib() -> None:
+    """Import the library that draws the report, while the vectors are trained."""
+    from swivel.reports.plots.style import need_matplotlib
+
+    with contextlib.suppress(MissingExtra):
+        need_matplotlib()

@@ -92,7 +92,8 @@ def train(
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
     with folder_or_temporary(out, inputs) as folder:
-        if is_done(folder.path, "vectors", job.provenance(), options):
+        was_done = is_done(folder.path, "vectors", job.provenance(), options)
+        if was_done:
             sweep_checkpoints(folder.path, run_provenance(matrix, job.config, job.start))
         else:
             if not options.overwrite:
@@ -113,8 +114,10 @@ def train(
                         write_result(job, trained, output)
 
         result = vectors.load(folder.path)
+        if not was_done:
+            result.trust()
         if options.report and out is not None:
-            write_run_report(folder.path, matrix, folder.path, watch, options)
+            write_run_report(result, matrix, folder.path, watch, options)
         return folder.keep(result)
 
 

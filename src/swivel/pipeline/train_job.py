@@ -96,7 +96,9 @@ def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
     result = Vectors(
         vectors.VectorTable(matrix.rows, trained.rows, matrix.row_sums),
         columns if has_scores else None,
-        vectors=vectors.combine_vectors(trained.rows, trained.columns, parts, job.vectors_config),
+        vectors=vectors.combine_vectors(
+            trained.rows, trained.columns, parts, job.vectors_config, device=trained.plan.device
+        ),
         shift=job.config.shift,
         columns_per_row=parts if has_scores else 0,
     )

@@ -22,6 +22,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, find_rank
 from swivel.storage import write_file
+from swivel.vectors import Vectors, load
 
 REPORT = "report.html"
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
@@ -46,14 +47,14 @@ FIT = (
 
 
 def write_report(
-    vectors: str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
+    vectors: Vectors | str | Path, matrix: Matrix, out: str | Path, seconds: Mapping[str, float] | None = None
 ) -> RunSummary:
     """Write the report of a finished run as an HTML page.
 
     Parameters
     ----------
-    vectors : str or Path
-        The folder written by training.
+    vectors : Vectors, str or Path
+        The vectors that training returned with a folder, or the folder.
     matrix : Matrix
         The matrix that the vectors were trained on.
     out : str or Path
@@ -76,7 +77,8 @@ def write_report(
     >>> len(run.epochs), run.shape[0]
     (2, 3)
     """
-    run = summarize_run(Path(vectors), matrix, seconds)
+    loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
+    run = summarize_run(loaded, matrix, seconds)
     write_file(Path(out), write_html(compose_run(run, draw_run(run))).encode(errors="backslashreplace"))
     return run
 
@@ -96,7 +98,7 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
     return svgs
 
 
-def write_run_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
+def write_run_report(vectors: Vectors, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
     """Write `out/report.html` after training, or if it is missing, when `options.report` is set.
 
     An error is reported as a progress message and not raised.
@@ -112,7 +114,7 @@ def write_run_report(folder: Path, matrix: Matrix, out: Path, watch: Stopwatch, 
     seconds = {**watch.seconds, "total": watch.total} if was_trained else None
 
     try:
-        write_report(folder, matrix, out / REPORT, seconds)
+        write_report(vectors, matrix, out / REPORT, seconds)
     except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
         options.progress.message(f"no report: {first_line(error)}")
         return

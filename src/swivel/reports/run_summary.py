@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.reports.plots.rare_words import is_plain_word
 from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
-from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors import Neighbor, Vectors, VectorTable
 
 Doubles = NDArray[np.float64]
 BANDS = ("common", "middling", "rare")
@@ -71,11 +70,11 @@ class RunSummary:
         return float(self.manifest.facts.get("training_seconds", 0.0))
 
 
-def summarize_run(folder: Path, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> RunSummary:
-    """Return the numbers for the report on the vectors in `folder`, which were trained on `matrix`."""
-    vectors = load(folder)
-    manifest = read_manifest(folder)
-    path = folder.resolve()
+def summarize_run(vectors: Vectors, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> RunSummary:
+    """Return the numbers for the report on vectors of a folder, which were trained on `matrix`."""
+    assert vectors.path is not None
+    manifest = read_manifest(vectors.path)
+    path = vectors.path.resolve()
 
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -239,9 +240,10 @@ class FolderWriter:
 
         The file must not be memory-mapped, because Windows cannot rename mapped files.
         """
-        with clear_errors(file):
-            flush(file)
+        with clear_errors(file), ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(flush, file)  # The disk works while the checksum is computed.
             part = Part(file.stat().st_size, checksum(file))
+            flushed.result()
 
             self._remove_previous_result()
             self._parts[name] = part

@@ -241,7 +241,7 @@ class Folder:
         self.check(*self.manifest.parts)
 
     def trust(self) -> None:
-        """Mark all parts as verified, because another process has verified them."""
+        """Mark all parts as verified, because this process wrote them or another process has verified them."""
         self._checked.update(self.manifest.parts)
 
     def _part(self, name: str) -> Path:

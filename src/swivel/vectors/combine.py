@@ -17,7 +17,13 @@ _MIN_EIGENVALUE_RATIO = 1e-10  # of the largest eigenvalue of a Gram matrix; sma
 
 
 def combine_vectors(
-    rows: Floats, columns: Floats | None, columns_per_row: int, config: VectorsConfig, *, axes: Floats | None = None
+    rows: Floats,
+    columns: Floats | None,
+    columns_per_row: int,
+    config: VectorsConfig,
+    *,
+    axes: Floats | None = None,
+    device: str = "cpu",
 ) -> Floats:
     """Return one vector per row, of shape (m, dim) and float32.
 
@@ -25,6 +31,7 @@ def combine_vectors(
     `row * columns_per_row + part` belongs to the row; 0 columns per row mean that columns are different things.
     `config` selects the rows, the sum of row and columns, or a projection of all parts side by side, by default onto
     the principal axes of these rows. For rows that are added to a model, `axes` is the projection from `recover_axes`.
+    Axes and projection are computed on `device` if it is a CUDA device that this process has.
 
     >>> rows, columns = np.eye(2, dtype=np.float32), np.ones((4, 2), np.float32)
     >>> combine_vectors(rows, columns, 2, VectorsConfig(combine="sum")).tolist()
@@ -38,6 +45,8 @@ def combine_vectors(
     if config.combine == "sum":
         return np.asarray(rows + parts.sum(axis=1))
 
+    if axes is None and _has_cuda(device):
+        return _combine_on_device(rows, parts, config, device)
     if axes is None:
         gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
         axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
@@ -109,6 +118,44 @@ def _concatenate_parts(rows: Floats, parts: Floats, config: VectorsConfig) -> Fl
     if config.sum_weight > 0:
         pieces.append(scale_to_unit(rows + parts.sum(axis=1)) * np.float32(config.sum_weight))
     return np.concatenate(pieces, axis=1)
+
+
+def _has_cuda(device: str) -> bool:
+    """Return whether a device is a CUDA device and available here; on Ray, only the workers may have one."""
+    if not device.startswith("cuda"):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, device: str) -> Floats:
+    """Return the projection onto the principal axes of the most frequent rows, with all products on a torch device."""
+    import torch
+
+    def scaled(values: torch.Tensor, weight: float) -> torch.Tensor:
+        """Return vectors of length `weight`, side by side; vectors of zeros stay zero."""
+        lengths = values.norm(dim=-1, keepdim=True)
+        return torch.where(lengths > 0, values / lengths, 0.0).mul_(weight).flatten(1)
+
+    def concatenate(start: int, stop: int) -> torch.Tensor:
+        """Return some rows, their parts and their sums side by side, as `_concatenate_parts` does, in float64."""
+        w, c = (torch.from_numpy(np.array(values[start:stop])).to(device).double() for values in (rows, parts))
+        pieces = [scaled(w, 1.0), scaled(c, config.column_weight)]
+        if config.sum_weight > 0:
+            pieces.append(scaled(w + c.sum(1), config.sum_weight))
+        return torch.cat(pieces, dim=1)
+
+    common = concatenate(0, SVD_ROWS)
+    gram = (common.T @ common).cpu().numpy()
+    del common
+    axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
+
+    projection = torch.from_numpy(axes).to(device)
+    starts = range(0, len(rows), SVD_ROWS)
+    return np.concatenate(
+        [(concatenate(start, start + SVD_ROWS).float() @ projection).cpu().numpy() for start in starts]
+    )
 
 
 def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,19 +88,23 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
 
     if columns is not None:
         tensors["columns"] = columns.values
-        _write_labels(folder, "column", columns)
 
     _write_labels(folder, "row", rows)
-    folder.write_tensors(TENSORS, tensors)
+    # Writing and checksums take about a second per GB each, and run at the same time.
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(folder.write_tensors, TENSORS, tensors)
+        digests = pool.map(_digest, tensors.values())
+        if columns is not None:
+            _write_labels(folder, "column", columns)
+        written.result()
 
-    digests = {name: _digest(values) for name, values in tensors.items()}
     return {
         "rows": len(rows.values),
         "columns": 0 if columns is None else len(columns.values),
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
-        "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | digests,
+        "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | dict(zip(tensors, digests, strict=True)),
     }
 
 

@@ -256,8 +256,10 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     prepare_device("cpu")
     assert started == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     prepare_device("auto")
-    assert started == ["swivel-wake"]
+    prepare_device("cuda")
+    assert started == ["swivel-wake", "swivel-wake"]
 
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

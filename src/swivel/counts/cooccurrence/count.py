@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -170,23 +171,24 @@ def choose_device(asked: str, places: int) -> str:
 
 
 def prepare_device(asked: str) -> None:
-    """Raise ConfigError if a device cannot be used; for "auto", initialize CUDA in a background thread.
+    """Raise ConfigError if a device cannot be used; if there is a CUDA device, initialize it in a background thread.
 
     Importing torch and initializing CUDA takes seconds, in which the text can be read.
     """
-    if asked not in ("auto", "cpu"):
-        from swivel.counts.cooccurrence.gpu.counter import open_device
-
-        open_device(asked)
 
     def wake() -> None:
         with contextlib.suppress(Exception):  # errors are reported when the device is used
-            import torch
+            from swivel.counts.cooccurrence.gpu.counter import open_device
 
-            torch.zeros(1, device="cuda")
+            open_device("cuda")
 
-    if asked == "auto" and _has_cuda_device():
+    is_cuda_there = _has_cuda_device() and os.environ.get("CUDA_VISIBLE_DEVICES") is None
+    if asked in ("auto", "cuda") and is_cuda_there:
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
+    elif asked not in ("auto", "cpu"):
+        from swivel.counts.cooccurrence.gpu.counter import open_device
+
+        open_device(asked)
 
 
 def _has_cuda_device() -> bool:

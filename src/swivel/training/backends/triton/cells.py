@@ -151,10 +151,22 @@ class DeviceCells:
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
+    def _put_counts(self, stored: MatrixCells, first: int, last: int) -> Tensor:
+        """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
+        arrays = stored.arrays
+        units = self._put(np.asarray(arrays.counts[first:last]).view(np.int32)).to(torch.float64)
+        units = torch.where(units < 0, units + (1 << 32), units)  # stored as uint32, which torch hardly supports
+
+        begin, end = np.searchsorted(arrays.large_cells, (first, last))
+        if begin < end:
+            places = self._put(arrays.large_cells[begin:end] - first)
+            units[places] = self._put(arrays.large_counts[begin:end].astype(np.float64))
+        return (units / stored.unit).to(torch.float32)
+
     def _read(self, stored: MatrixCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
         """Yield the cells `first` to `last` of the stored matrix with the shards they belong to, and their mirrors."""
         positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
-        counts = self._put(stored.counts_of(first, last))
+        counts = self._put_counts(stored, first, last)
 
         # Stored shard (i, j) has rows i, i + row_blocks, ...: recover the row and column of every cell.
         shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
