@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
+from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards, to_units
 from swivel.counts import layout as matrix_layout
-from swivel.counts import shards
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
 from swivel.storage import ArrayAppender
 
