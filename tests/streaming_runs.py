@@ -59,7 +59,8 @@ def store(counts: NDArray[np.float64], blocks: tuple[int, int], symmetric: bool)
     arrays = CellArrays(
         np.cumsum(piece.lengths)[None], piece.positions, piece.counts, piece.large_cells, piece.large_counts
     )
-    return MatrixCells(Layout(*counts.shape, *blocks, symmetric), arrays, UNIT)
+    layout = Layout(len(counts), counts.shape[1], *blocks, symmetric)
+    return MatrixCells(layout, arrays, UNIT)
 
 
 @cache
