@@ -181,6 +181,7 @@ def prepare_device(asked: str) -> None:
             from swivel.counts.cooccurrence.gpu.counter import open_device
 
             open_device("cuda")
+            from swivel.counts.cooccurrence.gpu import kernels  # noqa: F401  (imports Triton)
 
     is_cuda_there = _has_cuda_device() and os.environ.get("CUDA_VISIBLE_DEVICES") is None
     if asked in ("auto", "cuda") and is_cuda_there:
