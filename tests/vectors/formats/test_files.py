@@ -220,6 +220,22 @@ def test_an_existing_file_or_folder_is_replaced_only_with_overwrite(tmp_path: Pa
     assert load(target).vocabulary.tokens == ("b",)
 
 
+def test_an_npy_export_that_was_killed_between_its_files_is_repeated(tmp_path: Path) -> None:
+    vectors = make(["a"])
+    export(vectors, tmp_path / "v.npy")
+    (tmp_path / "v.npy").unlink()
+    export(vectors, tmp_path / "v.npy")
+    assert same(load(tmp_path / "v.npy"), vectors)
+
+
+def test_refusing_a_finished_folder_removes_what_a_killed_process_left_in_it(tmp_path: Path) -> None:
+    export(make(["a"]), tmp_path / "v", format="swivel")
+    (tmp_path / "v" / "lock").touch()
+    with pytest.raises(FolderExists):
+        export(make(["a"]), tmp_path / "v", format="swivel")
+    assert not (tmp_path / "v" / "lock").exists()
+
+
 def test_other_files_are_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "v.vocabulary.txt").write_text("mine")
     with pytest.raises(FolderExists, match=r"v\.npy: exists already"):  # The words of v.npy would be in that file.

@@ -26,18 +26,25 @@ _MAX_DEFLATE_RATIO = 1_032  # zlib never expands one byte to more
 _MAX_PADDED_BYTES = 1 << 30  # npz pads all words to the longest; up to this size that is acceptable
 
 
-def npy_files(path: Path) -> tuple[Path, Path]:
-    """Return the file of the matrix and that of its vocabulary."""
-    return path, path.with_suffix(_WORDS_SUFFIX)
+def npy_outputs(vectors: Vectors, path: Path) -> tuple[Path, ...]:
+    """Return the file of the matrix and that of its vocabulary, unless this has the same words.
+
+    It is renamed first, so an export that was killed may have left it alone.
+    """
+    words = path.with_suffix(_WORDS_SUFFIX)
+    is_same = words.is_file() and words.read_bytes() == _word_lines(vectors)
+    return (path,) if is_same else (path, words)
+
+
+def _word_lines(vectors: Vectors) -> bytes:
+    return "".join(line + "\n" for line in vectors.vocabulary.to_lines()).encode()
 
 
 def write_npy(vectors: Vectors, path: Path) -> None:
     """Write the matrix, and the vocabulary next to it: one word per line, then a tab and its count."""
     values = np.ascontiguousarray(vectors.vectors, "<f4")
-    lines = "".join(line + "\n" for line in vectors.vocabulary.to_lines()).encode()
-
-    with create_pair(*npy_files(path)) as (file, words):
-        words.write(lines)
+    with create_pair(path, path.with_suffix(_WORDS_SUFFIX)) as (file, words):
+        words.write(_word_lines(vectors))
         write_array(file, values)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, StorageError, SwivelWarning, clear_errors
 from swivel.runtime.estimates import check_memory
-from swivel.storage import MANIFEST
+from swivel.storage import MANIFEST, sweep_folder
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.formats import arrow_parquet, gensim, npy_npz, projector, safetensors, static_models, word2vec
@@ -31,7 +31,7 @@ class Format:
     write: Callable[[Vectors, Path], None]
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
-    outputs: Callable[[Path], tuple[Path, ...]] = lambda path: (path,)
+    outputs: Callable[[Vectors, Path], tuple[Path, ...]] = lambda _, path: (path,)
 
 
 def _write_swivel(vectors: Vectors, path: Path) -> None:
@@ -44,7 +44,7 @@ FORMATS = {
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
     "gensim": Format(gensim.read_gensim, gensim.write_gensim, (".kv",)),
-    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_files),
+    "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_outputs),
     "npz": Format(npy_npz.read_npz, npy_npz.write_npz, (".npz",)),
     "safetensors": Format(safetensors.read_safetensors, safetensors.write_safetensors, (".safetensors",)),
     "parquet": Format(arrow_parquet.read_parquet, arrow_parquet.write_parquet, (".parquet", ".pq")),
@@ -54,7 +54,7 @@ FORMATS = {
         static_models.read_static, static_models.write_sentence_transformers, is_folder=True
     ),
     "model2vec": Format(static_models.read_static, static_models.write_model2vec, is_folder=True),
-    "swivel": Format(Vectors.load, _write_swivel, is_folder=True, outputs=lambda path: (path / MANIFEST,)),
+    "swivel": Format(Vectors.load, _write_swivel, is_folder=True, outputs=lambda _, path: (path / MANIFEST,)),
 }
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
@@ -231,23 +231,25 @@ def export(
         vectors = _take_columns(vectors)
 
     refuse_overlap([path], [vectors.source])
-    _check_target(path, chosen, overwrite=overwrite)
     if not with_zeros and name != "swivel":
         vectors = _leave_out_zeros(vectors)
 
+    _check_target(vectors, path, chosen, overwrite=overwrite)
     check_vectors(vectors)
     chosen.write(vectors, path)
     return len(vectors)
 
 
-def _check_target(path: Path, format: Format, *, overwrite: bool) -> None:
+def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bool) -> None:
     with clear_errors(path):
         if path.is_dir() and not format.is_folder:
             raise StorageError(f"{path} is a folder: pass the path of a file")
         if not path.parent.is_dir():
             raise StorageError(f"{path.parent}: no such folder; create it first")
 
-        if not overwrite and any(output.exists() for output in format.outputs(path)):
+        if not overwrite and any(output.exists() for output in format.outputs(vectors, path)):
+            if (path / MANIFEST).exists():
+                sweep_folder(path)
             kind = "folder" if format.is_folder else "file"
             raise FolderExists(f"{path}: exists already; choose another {kind} or pass overwrite=True")
 
