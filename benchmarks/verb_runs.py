@@ -264,6 +264,7 @@ def make_ready(bench: Bench) -> list[Verb]:
 EXPORTS = {
     "word2vec": ".bin",
     "word2vec-text": ".txt",
+    "gensim": ".kv",
     "npy": ".npy",
     "npz": ".npz",
     "safetensors": ".safetensors",
@@ -319,7 +320,7 @@ def import_all() -> None:
             name = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
             if "gpu" not in name and "triton" not in name and "ray" not in name and "distributed" not in name:
                 importlib.import_module(name)
-    for name in ("torch", "pyarrow.parquet", "safetensors.numpy", "matplotlib.pyplot", "scipy.sparse"):
+    for name in ("torch", "gensim.models", "pyarrow.parquet", "safetensors.numpy", "matplotlib.pyplot", "scipy.sparse"):
         importlib.import_module(name)
 
 
