@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -149,7 +150,7 @@ class DeviceCells:
         yield _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
+        return torch.from_numpy(_as_writable(np.ascontiguousarray(array))).to(self.device, copy=True)
 
     def _put_counts(self, stored: MatrixCells, first: int, last: int) -> Tensor:
         """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
@@ -333,6 +334,16 @@ class DeviceCells:
         for (begin, end), place in zip(pairwise(begins), places, strict=True):
             self.positions[place : place + end - begin] = positions[begin:end]
             self.counts[place : place + end - begin] = counts[begin:end]
+
+
+def _as_writable(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return a view that claims to be writable, because torch warns about others; nobody may write to it.
+
+    A copy of a memory-mapped matrix would take longer than its way to the device.
+    """
+    interface = dict(array.__array_interface__)
+    interface["data"] = interface["data"][0], False  # the address, and whether it is read-only
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=array))
 
 
 def _as_int16(values: Tensor) -> Tensor:
