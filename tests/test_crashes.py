@@ -176,6 +176,19 @@ def test_last_line_of_an_interrupted_command_is_true(
     assert describe_kept(parse(*(argument.format(tmp_path) for argument in arguments))) == line.format(tmp_path)
 
 
+def test_the_last_line_needs_no_numpy_whose_import_was_interrupted(tmp_path: Path) -> None:
+    put(tmp_path / "matrix" / "manifest.json")
+    code = """if True:
+        import sys
+        sys.modules["numpy"] = None  # importing it fails
+        from swivel.cli.exit import describe_kept
+        from swivel.cli.main import run
+        print(describe_kept(run.make_context("run", ["t", "-o", sys.argv[1]])))
+    """
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{RESUMES}\n"
+
+
 def test_goodbye_tells_termination_from_interruption(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

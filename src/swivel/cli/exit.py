@@ -1,4 +1,7 @@
-"""The last line that an interrupted command prints: what was saved, and what running it again does."""
+"""The last line that an interrupted command prints: what was saved, and what running it again does.
+
+Nothing that imports NumPy is imported here: if the signal came while NumPy was imported, a second import fails.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,6 @@ def end_process(status: int) -> NoReturn:
 
 def describe_kept(context: click.Context) -> str:
     """Return what running a command again will do, or which other command; empty for commands that save nothing."""
-    from swivel.corpus.sources import is_pipe
-    from swivel.storage.manifest import MANIFEST
-
     verb = str(context.info_name)
     output = context.params.get("output")
     if verb not in FINISHED or output is None:
@@ -65,15 +65,20 @@ def describe_kept(context: click.Context) -> str:
     patterns = [] if context.params["overwrite"] else list(FINISHED[verb])
     if verb in CHECKPOINTS:
         patterns.append(CHECKPOINTS[verb])
-    is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
+    is_kept = any(any(Path(output).glob(f"{pattern}/manifest.json".lstrip("/"))) for pattern in patterns)
     if not is_kept:
         return STARTS_OVER
 
     # What came through a pipe cannot be read again, and the same command would be refused.
     sources = context.params.get("texts") or context.params.get("sources") or ()
-    if any(is_pipe(Path(source)) for source in sources):
+    if any(_is_pipe(source) for source in sources):
         return f"resume with: {_training_command(context)}" if verb == "run" else COMPLETE
     return RESUMES
+
+
+def _is_pipe(source: str) -> bool:
+    path = Path(source)
+    return source == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def _training_command(context: click.Context) -> str:
