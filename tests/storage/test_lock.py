@@ -233,7 +233,7 @@ def test_folder_can_be_locked_again_after_it_was_held(tmp_path: Path) -> None:
 
 
 def test_new_folder_is_removed_if_it_is_empty_after_it_was_held(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="oops"), hold_folder(tmp_path / "new"):
+    with pytest.raises(ValueError, match="oops"), hold_folder(tmp_path / "new" / "inner"):
         raise ValueError("oops")
     assert not (tmp_path / "new").exists()
 

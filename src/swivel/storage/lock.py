@@ -175,9 +175,9 @@ def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a folder while the block runs; create it if needed and remove it if it is new and still empty."""
+    """Lock a folder while the block runs; create it and those around it if needed, and remove new ones if empty."""
     with clear_errors(path):
-        is_new = not path.exists()
+        created = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(path)
         lock.acquire()
@@ -194,9 +194,9 @@ def _locked(path: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-        if is_new:
-            with contextlib.suppress(OSError):  # not empty: it contains a result or a checkpoint
-                path.rmdir()
+        with contextlib.suppress(OSError):  # not empty: it contains a result or a checkpoint
+            for folder in created:
+                folder.rmdir()
 
 
 def sweep_folder(path: Path, *names: str) -> None:
