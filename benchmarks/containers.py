@@ -44,6 +44,7 @@ INPUTS = HOME / "inputs"
 CACHE = HOME / "kernels"
 CLOSED = HOME / "closed"  # the inputs in a folder that only its owner enters
 UNREADABLE = HOME / "unreadable"  # the inputs as files that only their owner reads
+FOREIGN = HOME / "foreign"  # an empty folder that only its owner writes
 NUMBERS = itertools.count()  # of commands
 NO_CACHE = "compiled kernels cannot be kept"
 
@@ -164,6 +165,8 @@ def make_world() -> None:
     set_modes(CLOSED, folders=0, files=0)
     shutil.copytree(INPUTS, UNREADABLE)
     set_modes(UNREADABLE, folders=0o555, files=0)
+    FOREIGN.mkdir()
+    set_modes(FOREIGN, folders=0o555, files=0)
 
 
 def set_modes(folder: Path, *, folders: int, files: int) -> None:
@@ -221,7 +224,7 @@ def list_denied() -> dict[str, str]:
         denied[f"{verb}, closed folder"] = fill(verb, inputs=CLOSED)
         denied[f"{verb}, unreadable files"] = fill(verb, inputs=UNREADABLE)
         if "{out}" in VERBS[verb]:
-            denied[f"{verb}, output in somebody's folder"] = fill(verb, out=str(INPUTS))
+            denied[f"{verb}, output in somebody's folder"] = fill(verb, out=str(FOREIGN))
     return denied
 
 
