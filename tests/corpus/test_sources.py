@@ -250,6 +250,73 @@ def test_items_of_the_wrong_type_are_errors_with_their_numbers(tmp_path: Path, t
     assert fail(texts, tmp_path) == message
 
 
+@pytest.mark.parametrize("names", [["many/1.txt", "many/2.txt"], ["a.TXT"], ["a.gz", "b.xz"], ["s3/x", "missing/*"]])
+def test_a_list_of_strings_that_look_like_paths_of_no_files_is_an_error(tmp_path: Path, names: list[str]) -> None:
+    message = fail(names, tmp_path)
+    assert message.startswith(f"{names[0]!r}: no such file or folder")
+    assert message.endswith("(all strings look like paths; pass iter(texts) if they are texts)")
+    assert count(iter(names), tmp_path).token_count > 0
+
+
+def test_strings_in_a_list_are_texts_if_one_of_them_is_not_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("inside")
+    texts = [str(tmp_path / "a.txt"), "two words"]
+    assert "words" in count(texts, tmp_path).counts()
+    assert count(texts[:1], tmp_path).counts() == {"inside": 1}
+    assert count(["and/or is a text"], tmp_path).token_count > 3
+
+
+COLUMNS: dict[str, Callable[[list[Any]], Any]] = {
+    "pandas": lambda items: pytest.importorskip("pandas").Series(items, index=range(5, 5 + len(items))),
+    "pandas string": lambda items: pytest.importorskip("pandas").Series(items, dtype="string"),
+    "pandas category": lambda items: pytest.importorskip("pandas").Series(items, dtype="category"),
+    "polars": lambda items: pytest.importorskip("polars").Series(items),
+    "pyarrow": lambda items: pytest.importorskip("pyarrow").array(items),
+    "pyarrow chunks": lambda items: pytest.importorskip("pyarrow").chunked_array([items, items[:0]]),
+    "generator": lambda items: (item for item in items),
+    "tuple": tuple,
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("missing_first", [False, True])
+def test_a_column_of_a_table_is_texts_and_missing_ones_are_skipped(
+    tmp_path: Path, kind: str, missing_first: bool
+) -> None:
+    texts = [None, "a b", None, "b c"][not missing_first :]
+    assert count(COLUMNS[kind](texts), tmp_path).counts() == {"a": 1, "b": 2, "c": 1}
+    if kind not in ("pandas string", "pandas category"):  # which cannot hold lists
+        tokens = [None, ["A b"], ["c"], None][not missing_first :]
+        config = CorpusConfig(lowercase=False)
+        assert count(COLUMNS[kind](tokens), tmp_path, config).counts() == {"A b": 1, "c": 1}
+
+
+def test_a_column_that_can_only_be_iterated_is_texts(tmp_path: Path) -> None:
+    class Column:  # as in the library datasets
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, key: int) -> str:
+            return ["a b", "b"][key]
+
+    assert count(Column(), tmp_path).counts() == {"a": 1, "b": 2}
+
+
+def test_a_missing_item_is_counted_in_the_numbers_of_errors(tmp_path: Path) -> None:
+    assert fail([None, float("nan"), "b\ud800"], tmp_path).startswith("item 3: contains a lone surrogate")
+    assert fail([None, "a", 2.0], tmp_path) == "item 3: expected a string like the items before, got float"
+
+
+def test_a_table_in_place_of_its_column_is_an_error(tmp_path: Path) -> None:
+    table = {"text": ["a b", "b c"]}
+    message = "texts must be a column of a table, such as table['text'], got a "
+    assert fail(table, tmp_path) == message + "dict"
+    for library, kind in {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}.items():
+        make = pytest.importorskip(library).table if library == "pyarrow" else pytest.importorskip(library).DataFrame
+        assert fail(make(table), tmp_path) == message + kind
+    assert fail([{"text": "a b"}], tmp_path) == "item 1: expected a list of tokens, got dict"
+
+
 def test_lone_surrogates_are_replaced_with_errors_replace(tmp_path: Path) -> None:
     config = CorpusConfig(errors="replace")
     assert count(["a\ud800b"], tmp_path, config).counts() == {"a": 1, "b": 1}

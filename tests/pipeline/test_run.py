@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import glob
 import os
 import signal
 import tempfile
@@ -300,17 +301,14 @@ def test_missing_file_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "matrix").exists()
 
 
-def test_list_of_strings_that_are_files_is_taken_as_texts_with_a_warning(text: Path) -> None:
-    heard = MessageRecorder()
-    matrix = count([str(text), str(text)], min_count=1, options=RunOptions(progress=heard))
-    assert "txt" in matrix.rows
-    assert f"{str(text)!r} is a file, but strings in a list are taken as texts; pass Paths" in heard.lines[0]
+def test_a_list_of_names_of_files_reads_the_files(text: Path) -> None:
+    from_names = count(glob.glob(f"{text.parent}/{text.name}"), min_count=1)  # noqa: PTH207 (it returns strings)
+    assert from_names.rows.tokens == count(text, min_count=1).rows.tokens
+    assert from_names.fingerprint == count([text], min_count=1).fingerprint
 
 
-def test_texts_that_are_no_files_are_taken_without_a_warning() -> None:
-    heard = MessageRecorder()
-    count([*LINES, "\0", "x" * 10_000], min_count=1, options=RunOptions(progress=heard))
-    assert not any("is a file" in line for line in heard.lines)
+def test_texts_with_odd_characters_are_texts() -> None:
+    assert "xyz" in count([*LINES, "\0", "x" * 10_000, "xyz and/or notes.txt"], min_count=1).rows
 
 
 def test_word_that_is_always_alone_has_a_zero_vector_and_no_neighbors() -> None:

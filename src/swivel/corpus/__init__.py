@@ -62,8 +62,8 @@ def encode_corpus(
     Parameters
     ----------
     texts
-        A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. An iterable of Paths is several
-        of these, an iterable of strings is several texts, and an iterable of lists of strings is tokenized units.
+        A str or Path is a file, a folder, a glob, a URL, or ``-`` for standard input. A list of paths is several of
+        these, an iterable of other strings is several texts, and an iterable of lists of strings is tokenized units.
     memory_bytes
         Memory for the distinct tokens and their counts; those that do not fit are in scratch files, too.
     piece_bytes

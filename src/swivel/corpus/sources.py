@@ -30,6 +30,10 @@ from swivel.storage.result_folder import PIPE, STANDARD_INPUT, TEXT_IN_MEMORY
 STDIN = Path("-")
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COMPRESSION_RATIO = 4  # typical, for text
+_IS_TEXT_HINT = " (pass texts as a list of strings)"
+_PATH = re.compile(
+    rf"\S*[/{re.escape(os.sep)}]\S*|\S+\.(txt|text|md|csv|tsv|jsonl?|html?|gz|bz2|xz|zst)", re.IGNORECASE
+)
 _RESERVED_NAMES = ("-", TEXT_IN_MEMORY, "vocabulary")  # names of other inputs in a manifest
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)")  # two letters or more, because C:\ is a disk
 _LOCAL_URL = re.compile(r"(file|local)://")
@@ -92,7 +96,7 @@ def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
     """
     if isinstance(texts, Iterator):
         return _skip_output(texts, out)
-    files = _files_of(texts, out)
+    files = files_of(texts, out)
     return texts if files is None else files
 
 
@@ -162,7 +166,7 @@ def _expand(path: str | TextFile, out: Path | None) -> list[TextFile]:
     if is_glob:
         return _list_matches(str(path), out)
 
-    raise CorpusError(f"{_shorten(path)!a}: no such file or folder (pass texts as a list of strings)")
+    raise CorpusError(f"{_shorten(path)!a}: no such file or folder{_IS_TEXT_HINT}")
 
 
 def _shorten(path: object) -> str:
@@ -275,7 +279,7 @@ def fingerprint_sources(
     The location of a file is not included, so that a project may be moved. Iterables and pipes have no fingerprint; a
     fixed text replaces it. `digests` are those of `digest_sources`, which computes them by default.
     """
-    files = _files_of(texts)
+    files = files_of(texts)
     if files is None:
         return {TEXT_IN_MEMORY: TEXT_IN_MEMORY}
 
@@ -296,18 +300,43 @@ def digest_sources(
 
 def local_files(texts: Texts) -> list[Path]:
     """Return the paths of the files on this machine among texts; none for texts in memory."""
-    return [file for file in _files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
+    return [file for file in files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
 
 
-def _files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
-    """Return the files of paths that are not in the folder `out`; None for texts in memory."""
+def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
+    """Return the files of paths that are not in the folder `out`; None for texts in memory.
+
+    Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are always texts.
+    """
     if isinstance(texts, (str, *FILE_TYPES)):
         return list_files(texts, outside=out)
+    if isinstance(texts, Mapping) or hasattr(type(texts), "columns") or hasattr(type(texts), "column_names"):
+        raise CorpusError(f"texts must be a column of a table, such as table['text'], got a {type(texts).__name__}")
+    if not isinstance(texts, Collection):
+        return None
 
     # The type of the first item determines the type of all items.
-    if not isinstance(texts, Collection) or not isinstance(next(iter(texts), None), FILE_TYPES):
+    first = next(iter(texts), None)
+    if isinstance(first, FILE_TYPES):
+        return list_files(check_items(texts, FILE_TYPES, "a path"), outside=out)
+    if not isinstance(first, str) or not all(map(_is_path, texts)):
         return None
-    return list_files(check_items(texts, FILE_TYPES, "a path"), outside=out)
+
+    try:
+        return list_files(texts, outside=out)
+    except CorpusError as error:
+        reason = str(error).removesuffix(_IS_TEXT_HINT)
+        raise CorpusError(f"{reason} (all strings look like paths; pass iter(texts) if they are texts)") from error
+
+
+def _is_path(item: object) -> bool:
+    """Return whether a string exists as a path, or has no white space and a separator or the suffix of a text file."""
+    return isinstance(item, str) and (_PATH.fullmatch(item) is not None or os.path.exists(item))  # noqa: PTH110 (any text)
+
+
+def is_missing(item: object) -> bool:
+    """Return whether an item is a missing value of a column: None, NaN, or the NA of pandas."""
+    return item is None or (isinstance(item, float) and item != item) or type(item).__name__ == "NAType"
 
 
 def _fingerprint_file(file: TextFile, config: CorpusConfig, digests: Mapping[str, FileDigest]) -> str:

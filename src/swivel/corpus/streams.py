@@ -17,13 +17,24 @@ import itertools
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from swivel.config import CorpusConfig
-from swivel.corpus.sources import FILE_TYPES, STDIN, TextFile, Texts, check_items, list_files, open_file, size_of
+from swivel.corpus.sources import (
+    FILE_TYPES,
+    STDIN,
+    TextFile,
+    Texts,
+    check_items,
+    files_of,
+    is_missing,
+    list_files,
+    open_file,
+    size_of,
+)
 from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
 from swivel.storage.result_folder import TEXT_IN_MEMORY
 
@@ -59,27 +70,35 @@ class Stream:
 
 
 def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
-    """Return the streams of all kinds of texts; only the first item of an iterable is read.
+    """Return the streams of all kinds of texts; of an iterable, only the first item is read.
 
-    Raises CorpusError if `texts` is of the wrong type or a file does not exist.
+    A missing item of an iterable (None or NaN) is an empty text. Raises CorpusError if `texts` is of the wrong type or
+    a file does not exist.
     """
     codec = find_codec(config.encoding)
-    if isinstance(texts, (str, *FILE_TYPES)):
-        return [file_stream(file, codec, config) for file in list_files(texts)]
+    files = files_of(texts)
+    if files is not None:
+        return [file_stream(file, codec, config) for file in files]
 
     try:
-        items: Iterator[Any] = iter(texts)
+        items: Iterator[Any] = iter(texts)  # type: ignore[arg-type]
     except TypeError:
         raise CorpusError(f"texts must be a path or an iterable, got {type(texts).__name__}") from None
+    if hasattr(texts, "to_pylist"):  # a column of pyarrow, whose items are scalars of its own
+        items = (scalar.as_py() for scalar in items)
 
-    # The type of the first item determines the type of all items.
-    first = list(itertools.islice(items, 1))
-    items = itertools.chain(first, items)
+    # The type of the first item that is not missing determines the type of all items.
+    start = []
+    for item in items:
+        start.append(item)
+        if not is_missing(item):
+            break
+    items = itertools.chain(start, items)
 
-    if first and isinstance(first[0], FILE_TYPES):
+    if start and isinstance(start[-1], FILE_TYPES):
         files = list_files(check_items(items, FILE_TYPES, "a path"))
         return [file_stream(file, codec, config) for file in files]
-    if first and not isinstance(first[0], str):
+    if start and not isinstance(start[-1], str):
         return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_tokens(items, config)), has_marks=True, is_tokenized=True)]
     return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
 
@@ -298,15 +317,16 @@ def _pack(parts: Iterator[bytes]) -> Iterator[TextBlock]:
 
 
 def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
-    for text in check_items(items, str, "a string"):
+    for text in check_items(("" if is_missing(item) else item for item in items), str, "a string"):
         for start in range(0, len(text), BLOCK_BYTES):
             yield text[start : start + BLOCK_BYTES].encode("utf-8", "surrogatepass")
         yield b"\xff"
 
 
 def _pack_tokens(items: Iterable[Any], config: CorpusConfig) -> Iterator[bytes]:
-    for number, tokens in enumerate(items, 1):
-        if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+    for number, item in enumerate(items, 1):
+        tokens = () if is_missing(item) else item
+        if isinstance(tokens, (str, Mapping)) or not isinstance(tokens, Iterable):
             raise CorpusError(f"item {number}: expected a list of tokens, got {type(tokens).__name__}")
 
         try:

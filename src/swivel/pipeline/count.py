@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,9 @@ def count(
     Parameters
     ----------
     texts
-        A path (of a file, a folder, a glob, or ``-``), several Paths, an iterable of texts, or one of lists of tokens.
+        A path (of a file, a folder, a glob, or ``-``), a list of paths, or texts: a list, a generator, or a column of
+        pandas, polars, pyarrow or datasets. Lists of tokens are texts that are tokenized already. Missing texts (None,
+        NaN) are skipped. Strings in a list that all look like paths are paths; `iter(texts)` is always texts.
     recipe
         Named settings: default, fast, paper or glove.
     vocabulary
@@ -115,7 +116,6 @@ def count(
 
         with hold_folder(folder.path):
             check_libraries("counting")
-            _warn_of_paths(texts, options.progress)
             record = {"inputs": inputs, "facts": to_facts(digests)}
             return folder.keep(_count(texts, folder.path, counting, listed, record, options))
 
@@ -132,16 +132,6 @@ def list_tokens(vocabulary: Iterable[str] | Path | None) -> tuple[str, ...] | No
     if isinstance(vocabulary, str):
         raise ConfigError(f"vocabulary must be a list of tokens or the Path of a file, got the text {vocabulary!r}")
     return None if vocabulary is None else tuple(vocabulary)
-
-
-def _warn_of_paths(texts: Texts, progress: Progress) -> None:
-    """Print a warning if all strings of a list are paths of files, because strings in a list are texts."""
-    if not isinstance(texts, (list, tuple)) or not texts:
-        return
-    if all(isinstance(text, str) and os.path.isfile(text) for text in texts):  # noqa: PTH113 (any text, however long)
-        progress.message(
-            f"{texts[0]!r} is a file, but strings in a list are taken as texts; pass Paths to read the files"
-        )
 
 
 def _count(
