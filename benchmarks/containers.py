@@ -52,12 +52,12 @@ SMALL = "--dim 4 --epochs 2 --backend cpu --dtype float32 --device cpu --threads
 COUNT = "--min-count 2 --threads 1"
 # Inputs are in the folder {inputs}, outputs in {out}.
 VERBS = {
-    "count": f"count {{inputs}}/text.txt -o {{out}}/matrix {COUNT}",
-    "import": "import {inputs}/counts.tsv -o {out}/matrix --threads 1",
-    "add": "add {inputs}/matrix {inputs}/matrix-2 -o {out}/matrix --threads 1",
-    "train": f"train {{inputs}}/matrix -o {{out}}/vectors {SMALL}",
-    "run": f"run {{inputs}}/text.txt -o {{out}}/run --min-count 2 {SMALL}",
-    "extend": f"extend {{inputs}}/vectors {{inputs}}/more.txt -o {{out}}/vectors {COUNT}",
+    "count": f"count {{inputs}}/text.txt -o {{out}}/new/matrix {COUNT}",
+    "import": "import {inputs}/counts.tsv -o {out}/new/matrix --threads 1",
+    "add": "add {inputs}/matrix {inputs}/matrix-2 -o {out}/new/matrix --threads 1",
+    "train": f"train {{inputs}}/matrix -o {{out}}/new/vectors {SMALL}",
+    "run": f"run {{inputs}}/text.txt -o {{out}}/new/run --min-count 2 {SMALL}",
+    "extend": f"extend {{inputs}}/vectors {{inputs}}/more.txt -o {{out}}/new/vectors {COUNT}",
     "export word2vec": "export {inputs}/vectors {out}/vectors.bin",
     "export npy": "export {inputs}/vectors {out}/vectors.npy",
     "export parquet": "export {inputs}/vectors {out}/vectors.parquet",
@@ -69,7 +69,7 @@ VERBS = {
     "evaluate": "evaluate {inputs}/vectors {inputs}/sets/pairs.txt",
     "info": "info {inputs}/matrix --json",
     "reproduce": (
-        "reproduce {inputs}/text.txt -o {out}/experiment --data {inputs}/sets --methods fast,paper --dim 4 "
+        "reproduce {inputs}/text.txt -o {out}/new/experiment --data {inputs}/sets --methods fast,paper --dim 4 "
         "--min-count 2 --threads 1"
     ),
 }
@@ -187,7 +187,7 @@ def make_inputs() -> None:
     run_in_process(["export", vectors, f"{INPUTS}/vectors.vec"])
 
 
-def fill(verb: str, inputs: Path = INPUTS, out: str = "out") -> str:
+def fill(verb: str, inputs: Path = INPUTS, out: str = ".") -> str:
     return VERBS[verb].format(inputs=inputs, out=out)
 
 

@@ -230,8 +230,8 @@ def _check_farewell(life: Life, out: Path, number: int, code: int | None, took: 
     lines = text.strip().splitlines()
     if code != 128 + number or "Traceback" in text or "Exception ignored" in text:
         raise Broken(f"{name}: left with {code}: {text[-1500:]}")
-    if stage == "starting" and not lines:
-        return  # before the command was loaded
+    if stage == "starting" and lines in ([], ["interrupted"], ["terminated"]):
+        return  # before the command was loaded, or had read its arguments
     found = LINE.match(lines[-1])
     if found is None or sum(LINE.match(line) is not None for line in lines) != 1:
         raise Broken(f"{name}: its last line is {lines[-1]!r}")
