@@ -307,6 +307,26 @@ def test_a_list_of_names_of_files_reads_the_files(text: Path) -> None:
     assert from_names.fingerprint == count([text], min_count=1).fingerprint
 
 
+def test_training_says_if_the_recipe_counts_other_columns() -> None:
+    def messages(counted: dict[str, Any], recipe: str) -> list[str]:
+        heard = MessageRecorder()
+        train(count(LINES, min_count=1, **counted), recipe=recipe, options=RunOptions(progress=heard), **QUICK)
+        return [line for line in heard.lines if "recipe" in line]
+
+    assert messages({}, "fast") == [
+        "the matrix was counted with directional-bands columns, but the recipe fast has symmetric ones; for these, "
+        "count again with the recipe fast, or train with default"
+    ]
+    assert messages({"columns": "bands"}, "default")[0].endswith("count again with the recipe default")
+    assert messages({}, "default") == messages({"recipe": "fast"}, "glove") == []
+
+
+def test_run_with_other_columns_than_those_of_the_recipe_says_nothing_about_it(tmp_path: Path) -> None:
+    heard = MessageRecorder()
+    run(LINES, tmp_path, columns="symmetric", min_count=1, options=RunOptions(progress=heard), **QUICK)
+    assert not [line for line in heard.lines if "recipe" in line]
+
+
 def test_texts_with_odd_characters_are_texts() -> None:
     assert "xyz" in count([*LINES, "\0", "x" * 10_000, "xyz and/or notes.txt"], min_count=1).rows
 

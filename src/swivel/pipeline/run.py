@@ -14,7 +14,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import MissingExtra, StorageError
 from swivel.pipeline.count import count, file_of, list_tokens
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
-from swivel.pipeline.train import train
+from swivel.pipeline.train import train_counted
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress, Stopwatch
@@ -99,7 +99,7 @@ def run(
             matrix.trust()  # This call has just written it.
         if options.report:
             threading.Thread(target=_import_matplotlib, daemon=True).start()
-        result = train(matrix, path / "vectors", recipe=recipe, init=init, options=timed, **for_train)
+        result = train_counted(matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train)
         if options.report:
             from swivel.reports.run_report import write_run_report
 

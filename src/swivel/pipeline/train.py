@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swivel.config import TrainConfig, VectorsConfig
+from swivel.config import RECIPES, CountConfig, TrainConfig, VectorsConfig, stage_config
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
@@ -44,7 +44,8 @@ def train(
     """Train vectors for a matrix and return them; they are written to the folder `out`, if there is one.
 
     An interrupted run is resumed from its last checkpoint when the function is called again with the same arguments;
-    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too.
+    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too. A message says
+    if the matrix was counted with other columns than the recipe has.
 
     Parameters
     ----------
@@ -68,8 +69,44 @@ def train(
     """
     check_libraries("training")
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
-        from swivel import vectors
         from swivel.counts import open_matrix
+
+    options = make_options(options, threads=threads, memory=memory, progress=progress)
+    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+    _compare_recipe(matrix, recipe, options.progress)
+    chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
+    return train_counted(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
+
+
+def _compare_recipe(matrix: Matrix, recipe: str, progress: Progress) -> None:
+    """Print a message if a text was counted with other columns than a recipe has."""
+    columns = matrix.config.get("count", {}).get("columns")
+    wanted = stage_config(CountConfig, recipe).columns
+    rank = find_rank()
+    if columns in (None, wanted) or (rank is not None and rank[0] > 0):
+        return
+
+    fitting = [name for name in RECIPES if stage_config(CountConfig, name).columns == columns]
+    other = f", or train with {' or '.join(fitting)}" if fitting else ""
+    progress.message(
+        f"the matrix was counted with {columns} columns, but the recipe {recipe} has {wanted} ones; "
+        f"for these, count again with the recipe {recipe}{other}"
+    )
+
+
+def train_counted(
+    matrix: Matrix,
+    out: str | Path | None,
+    *,
+    recipe: str,
+    init: Vectors | str | Path | None,
+    options: RunOptions,
+    settings: Mapping[str, Any],
+) -> Vectors:
+    """Train vectors for a matrix that was counted for this recipe; parameters are those of `train`."""
+    check_libraries("training")
+    with defer_signals():
+        from swivel import vectors
         from swivel.pipeline.train_job import extend_start, make_job, open_output, write_result
         from swivel.reports.run_report import write_run_report
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
@@ -77,17 +114,14 @@ def train(
         from swivel.training.loop import run_provenance, train_matrix
         from swivel.vectors.formats import open_vectors, source_of
 
-    options = make_options(options, threads=threads, memory=memory, progress=progress)
-    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     inputs = [matrix.path, source_of(init)]
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
-    if init is not None and dim is None:
-        dim = init.rows.shape[1]
+    if init is not None and settings.get("dim") is None:
+        settings = {**settings, "dim": init.rows.shape[1]}
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
 
-    chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
-    job = make_job(matrix, *_resolve_configs(matrix, recipe, chosen), init)
+    job = make_job(matrix, *_resolve_configs(matrix, recipe, settings), init)
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
