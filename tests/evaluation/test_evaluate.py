@@ -300,12 +300,13 @@ def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
     assert isinstance(report["planted"], AnalogyResult)
     assert recorder.lines == ["strange: no item is in the vocabulary"]
     assert report.table() == [
-        ("men", "rho", "1.000", "1.000 .. 1.000", "3", "3"),
-        ("kinds", "purity", "1.000", "1.000 .. 1.000", "4", "4"),
-        ("planted", "accuracy", "0.667", "0.000 .. 1.000", "2", "3"),
-        ("strange", "accuracy", "-", "none known", "0", "1"),
+        ("men", "rho", "1.000", "too few known", "1.000", "1.000", "3", "3", "100.0%"),
+        ("kinds", "purity", "1.000", "too few known", "1.000", "1.000", "4", "4", "100.0%"),
+        ("planted", "accuracy", "0.667", "too few known", "1.000", "0.667", "2", "3", "66.7%"),
+        ("strange", "accuracy", "-", "none known", "-", "-", "0", "1", "0.0%"),
     ]
-    assert report.table(sections=True)[4] == ("  gram", "accuracy", "0.500", "0.000 .. 1.000", "1", "2")
+    gram = ("  gram", "accuracy", "0.500", "too few known", "1.000", "0.500", "1", "2", "50.0%")
+    assert report.table(sections=True)[4] == gram
     assert all(len(row) == len(TABLE_HEADER) for row in report.table(sections=True))
 
     plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
@@ -326,6 +327,8 @@ def test_the_report_is_converted_to_a_table_and_json(tmp_path: Path) -> None:
         "measure": "accuracy",
         "figure": 1.0,
         "interval": [1.0, 1.0],
+        "known_only": 1.0,
+        "all_items": 1.0,
         "known": 1,
         "total": 1,
         "correct": 1,
@@ -339,19 +342,43 @@ def test_the_table_is_converted_to_markdown(tmp_path: Path) -> None:
     report = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)
 
     assert report.markdown(sections=True).splitlines() == [
-        "| set | measure | figure | 95 % interval | known | of |",
-        "| :-- | --: | --: | --: | --: | --: |",
-        "| a\\|b | rho | 1.000 | - | 3 | 3 |",
-        "| q | accuracy | 1.000 | - | 1 | 1 |",
-        "| royal | accuracy | 1.000 | - | 1 | 1 |",
+        "| set | measure | figure | 95 % interval | known only | all items | known | of | coverage |",
+        "| :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
+        "| a\\|b | rho | 1.000 | too few known | 1.000 | 1.000 | 3 | 3 | 100.0% |",
+        "| q | accuracy | 1.000 | too few known | 1.000 | 1.000 | 1 | 1 | 100.0% |",
+        "| royal | accuracy | 1.000 | too few known | 1.000 | 1.000 | 1 | 1 | 100.0% |",
     ]
+
+
+def test_intervals_are_shown_from_ten_known_items_on(tmp_path: Path) -> None:
+    known = ["man king woman queen"] * 9
+    for lines, interval in ((known, "too few known"), ([*known, known[0]], "0.004 .. 0.017")):
+        write(tmp_path / "q.txt", "\n".join([*lines, *["x y z a"] * 990]))
+        (row,) = evaluate(make_vectors(PLANTED, WORDS), tmp_path).table()
+        share = len(lines) / (len(lines) + 990)
+        assert row[2:6] == (f"{share:.3f}", interval, "1.000", f"{share:.3f}")
+        assert row[6:] == (str(len(lines)), f"{len(lines) + 990:,}", f"{share:.1%}")
+
+
+def test_both_rules_for_unknown_items_are_in_the_result() -> None:
+    pairs = SimilaritySet("p", (("man", "king"), ("man", "woman"), ("man", "x"), ("king", "queen")), (9, 1, 4, 5))
+    vectors = make_vectors(PLANTED, WORDS)
+    skipped = score_similarity(vectors, pairs)
+    zeros = score_similarity(vectors, pairs, EvaluationConfig(unknown_pairs="zero"))
+    assert (skipped.known_only, skipped.all_items) == (skipped.figure, zeros.figure)
+    assert (zeros.known_only, zeros.all_items) == (None, zeros.figure)
+    assert skipped.figure != zeros.figure
+
+    words = CategorySet("k", ("man", "king", "big", "bigger", "x"), ("person", "person", "size", "size", "size"))
+    categories = score_categories(vectors, words)
+    assert (categories.known_only, categories.all_items) == (1.0, 0.8)
 
 
 def test_the_report_is_shown_as_an_escaped_html_table(tmp_path: Path) -> None:
     write(tmp_path / "<i>.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
     table = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)._repr_html_()
     assert "<th>measure</th><th>figure</th>" in table
-    assert "<tr><td>&lt;i&gt;</td><td>rho</td><td>1.000</td><td>-</td><td>3</td><td>3</td></tr>" in table
+    assert "<tr><td>&lt;i&gt;</td><td>rho</td><td>1.000</td><td>too few known</td>" in table
 
 
 def test_without_a_source_the_papers_sets_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

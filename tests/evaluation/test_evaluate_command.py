@@ -50,9 +50,9 @@ def data(tmp_path: Path) -> Path:
 
 def test_the_table_has_figures_intervals_and_coverage(square: Path, data: Path) -> None:
     assert show(square, "--data", data).stdout.splitlines() == [
-        "set     measure  figure   95 % interval  known  of",
-        "near        rho   1.000  1.000 .. 1.000      3   4",
-        "pairs  accuracy   0.500  0.000 .. 1.000      1   2",
+        "set     measure  figure  95 % interval  known only  all items  known  of  coverage",
+        "near        rho   1.000  too few known       1.000      0.949      3   4     75.0%",
+        "pairs  accuracy   0.500  too few known       1.000      0.500      1   2     50.0%",
     ]
 
 
@@ -92,7 +92,7 @@ def test_other_vectors_are_compared_item_by_item(square: Path, crooked: Path, da
 
     assert lines[3:6] == ["", f"against {crooked}:", ""]
     assert lines[6].split() == ["set", "first", "second", "difference", "95", "%", "interval", "p", "items"]
-    assert lines[8].split()[:4] == ["pairs", "0.500", "0.000", "+0.500"]
+    assert lines[8].split() == ["pairs", "0.500", "0.000", "+0.500", "-", "-", "2"]
     assert f"against {square}:" in lines
 
     plain = json.loads(show(square, "--data", data, "--against", crooked, "--json").stdout)
@@ -112,9 +112,10 @@ def test_vectors_of_other_tools_are_evaluated(square: Path, data: Path, tmp_path
 
 def test_tables_are_printed_as_markdown(square: Path, crooked: Path, data: Path) -> None:
     shown = show(square, data, "--markdown", "--sections", "--against", crooked).stdout
-    assert shown.startswith("| set | measure | figure | 95 % interval | known | of |\n| :-- | --: |")
-    assert "| royal | accuracy | 1.000 | 1.000 .. 1.000 | 1 | 1 |\n" in shown
-    assert "| other | accuracy | - | none known | 0 | 1 |\n" in shown
+    header = "| set | measure | figure | 95 % interval | known only | all items | known | of | coverage |"
+    assert shown.startswith(header + "\n| :-- | --: |")
+    assert "| royal | accuracy | 1.000 | too few known | 1.000 | 1.000 | 1 | 1 | 100.0% |\n" in shown
+    assert "| other | accuracy | - | none known | - | - | 0 | 1 | 0.0% |\n" in shown
     assert f"\nagainst {crooked}:\n\n| set | first | second |" in shown
 
 

@@ -95,6 +95,12 @@ def test_a_set_with_too_few_known_items_has_a_reason_instead_of_a_score() -> Non
     assert row[1:] == (Cell("–", "too few known items"), Cell("–", "no known items"))
 
 
+def test_a_score_of_few_known_items_is_neither_the_best_nor_has_an_interval() -> None:
+    ours = make_method("default", Score(1.0, (-1.0, 1.0), 9), Score(0.5, (0.2, 0.8), 10))
+    (row,) = rows_of(compose_report(make_results(ours), {}), "The table")
+    assert row[1:] == (Cell("1.000", "too few known items"), Cell(".500", ".200 to .800", True))
+
+
 def test_scores_over_other_items_show_their_number() -> None:
     fewer = replace(OTHER, scores={**OTHER.scores, "men": Score(0.7, (0.65, 0.75), 1200)})
     _, row = rows_of(compose_report(make_results(OURS, fewer), {}), "The table")

@@ -22,11 +22,11 @@ from swivel.evaluation.bootstrap import (
     draw_correlations,
     draw_share_differences,
     percentile_interval,
+    rank_correlation,
     two_sided_p,
 )
-from swivel.evaluation.report import Report, Row, draw_figure, draw_interval
+from swivel.evaluation.report import MIN_KNOWN, Report, Row, draw_figure, draw_interval
 from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SimilarityResult
-from swivel.evaluation.scores import rank_correlation
 
 COMPARISON_HEADER = ("set", "first", "second", "difference", "95 % interval", "p", "items")
 
@@ -120,7 +120,8 @@ def tabulate_comparisons(comparisons: Iterable[Comparison]) -> list[Row]:
     for comparison in comparisons:
         figures = (draw_figure(comparison.first), draw_figure(comparison.second))
         difference = "-" if comparison.difference is None else f"{comparison.difference:+.3f}"
-        interval = draw_interval(comparison.interval)
-        p_value = "-" if comparison.p_value is None else f"{comparison.p_value:.4f}"
+        has_interval = comparison.items >= MIN_KNOWN and comparison.p_value is not None
+        interval = draw_interval(comparison.interval if has_interval else None)
+        p_value = f"{comparison.p_value:.4f}" if has_interval else "-"
         rows.append((comparison.name, *figures, difference, interval, p_value, f"{comparison.items:,}"))
     return rows

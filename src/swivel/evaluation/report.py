@@ -19,7 +19,8 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress
 from swivel.vectors import Vectors
 
-TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known", "of")
+TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known only", "all items", "known", "of", "coverage")
+MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is printed.
 Row = tuple[str, ...]
 
 
@@ -81,8 +82,13 @@ def draw_interval(interval: Interval | None) -> str:
 
 
 def _draw_row(name: str, result: SetResult) -> Row:
-    interval = draw_interval(result.interval) if result.known else "none known"
-    return (name, result.measure, draw_figure(result.figure), interval, f"{result.known:,}", f"{result.total:,}")
+    interval = draw_interval(result.interval)
+    if result.known < MIN_KNOWN:
+        interval = "too few known" if result.known else "none known"
+    rules = draw_figure(result.known_only), draw_figure(result.all_items)
+    coverage = f"{result.known / max(result.total, 1):.1%}"
+    figure = draw_figure(result.figure)
+    return (name, result.measure, figure, interval, *rules, f"{result.known:,}", f"{result.total:,}", coverage)
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.evaluation.bootstrap import Doubles, Interval
+from swivel.evaluation.bootstrap import Doubles, Interval, rank_correlation
 from swivel.evaluation.datasets import FourWords
 
 Flags = NDArray[np.bool_]
@@ -31,6 +31,16 @@ class SetResult:
     known: int
     total: int
 
+    @property
+    def known_only(self) -> float | None:
+        """Figure over the known items only; None if it is not defined."""
+        return self.figure
+
+    @property
+    def all_items(self) -> float | None:
+        """Figure over all items: an unknown one is wrong, or has a cosine of 0; None if no item is known."""
+        return self.figure
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, without the items."""
         return {
@@ -39,6 +49,8 @@ class SetResult:
             "measure": self.measure,
             "figure": self.figure,
             "interval": None if self.interval is None else list(self.interval),
+            "known_only": self.known_only,
+            "all_items": self.all_items,
             "known": self.known,
             "total": self.total,
         }
@@ -58,6 +70,17 @@ class SimilarityResult(SetResult):
     scores: Doubles = field(compare=False, repr=False)
     items: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
 
+    @property
+    def known_only(self) -> float | None:
+        """Rho over the known pairs; None if it is not defined, or if unknown pairs have a cosine by the rules."""
+        skipped = int(np.isnan(self.cosines).sum())
+        return self.figure if skipped == self.total - self.known else None
+
+    @property
+    def all_items(self) -> float | None:
+        """Rho over all pairs; a skipped pair has a cosine of 0."""
+        return rank_correlation(np.nan_to_num(self.cosines), self.scores) if self.known else None
+
 
 @dataclass(frozen=True, slots=True)
 class SectionResult(SetResult):
@@ -67,6 +90,16 @@ class SectionResult(SetResult):
     measure: ClassVar[str] = "accuracy"
 
     correct: int
+
+    @property
+    def known_only(self) -> float | None:
+        """Accuracy over the known questions."""
+        return self.correct / self.known if self.known else None
+
+    @property
+    def all_items(self) -> float | None:
+        """Accuracy over all questions; an unknown one is wrong."""
+        return self.correct / self.total if self.known else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -108,6 +141,11 @@ class CategoryResult(SetResult):
     is_right: Flags = field(compare=False, repr=False)
     is_known: Flags = field(compare=False, repr=False)
     items: tuple[str, ...] = field(compare=False, repr=False)
+
+    @property
+    def all_items(self) -> float | None:
+        """Purity over all words; an unknown one is wrong."""
+        return None if self.figure is None else float(self.is_right.mean())
 
 
 Result = SimilarityResult | AnalogyResult | CategoryResult

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from swivel.errors import missing_extra
 from swivel.evaluation.analogy_search import answer_questions
-from swivel.evaluation.bootstrap import Doubles, Interval, correlation_interval, share_interval
+from swivel.evaluation.bootstrap import Interval, correlation_interval, rank_correlation, share_interval
 from swivel.evaluation.config import EvaluationConfig, find_ids
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet
 from swivel.evaluation.results import AnalogyResult, CategoryResult, Flags, Result, SectionResult, SimilarityResult
@@ -80,30 +80,6 @@ def summarize_pairs(
         interval = correlation_interval(values[is_counted], scores[is_counted], draws=draws)
 
     return SimilarityResult(pairs.name, figure, interval, known, pairs.size, values, scores, pairs.pairs)
-
-
-def rank_correlation(x: ArrayLike, y: ArrayLike) -> float | None:
-    """Return Spearman's rho with average ranks for ties, or None if it is not defined.
-
-    >>> rank_correlation([1, 2, 3], [10, 20, 15])
-    0.5
-    >>> rank_correlation([1], [2]) is None
-    True
-    """
-    # scipy.stats.spearmanr does the same, but importing it takes a second.
-    first = _centered_ranks(x)
-    second = _centered_ranks(y)
-    scale = float(np.sqrt((first @ first) * (second @ second)))
-    if not scale > 0:  # fewer than two values, or all values equal
-        return None
-    return float(np.clip(first @ second / scale, -1, 1))
-
-
-def _centered_ranks(values: ArrayLike) -> Doubles:
-    """Return ranks minus their mean, with average ranks for ties."""
-    _, groups, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[groups]
-    return np.asarray(ranks - (len(ranks) + 1) / 2, np.float64)
 
 
 def score_analogies(

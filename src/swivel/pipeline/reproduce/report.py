@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swivel.counts import open_matrix
-from swivel.evaluation import Comparison
+from swivel.evaluation import MIN_KNOWN, Comparison
 from swivel.pipeline.reproduce.results import STAGES, Cost, MethodResult, Results, Score
 from swivel.reports import plots
 from swivel.reports.document import (
@@ -182,6 +182,8 @@ def _score_cell(method: MethodResult, name: str, results: Results) -> Cell:
         return Cell(NOTHING, "no known items" if score.known == 0 else "too few known items")
 
     items = f", {score.known:,} items" if score.known != results.ours.scores[name].known else ""
+    if score.known < MIN_KNOWN:  # neither an interval nor a best method
+        return Cell(format_figure(score.mean), "too few known items" + items)
     is_best = score.mean == results.best(name)
     return Cell(format_figure(score.mean), _range(score.interval) + items, is_best, _mark(method.comparisons.get(name)))
 
