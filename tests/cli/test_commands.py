@@ -230,11 +230,11 @@ def test_evaluate_shows_a_table_of_own_files(swivel: Run, square: Path, tmp_path
     (tmp_path / "pairs.txt").write_text(": royal\nman king woman queen\n: other\nman king woman zebra\n")
     files = [tmp_path / "near.tsv", tmp_path / "pairs.txt"]
     assert swivel("evaluate", square, *files, "--sections").out.splitlines() == [
-        "set       measure  figure   95 % interval  known  of",
-        "near          rho   1.000  1.000 .. 1.000      3   3",
-        "pairs    accuracy   0.500  0.000 .. 1.000      1   2",
-        "  royal  accuracy   1.000  1.000 .. 1.000      1   1",
-        "  other  accuracy       -      none known      0   1",
+        "set       measure  figure  95 % interval  known only  all items  known  of  coverage",
+        "near          rho   1.000  too few known       1.000      1.000      3   3    100.0%",
+        "pairs    accuracy   0.500  too few known       1.000      0.500      1   2     50.0%",
+        "  royal  accuracy   1.000  too few known       1.000      1.000      1   1    100.0%",
+        "  other  accuracy       -     none known           -          -      0   1      0.0%",
     ]
     data = swivel("evaluate", square, *files, "--json", "--unknown", "skip").json
     assert [item["name"] for item in data["sets"]] == ["near", "pairs"]
