@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -29,8 +31,9 @@ def test_without_a_verb_the_verbs_are_shown() -> None:
 
 
 def test_version_is_shown() -> None:
-    ended = show("--version")
-    assert (ended.exit_code, ended.stdout) == (0, f"swivel, version {__version__}\n")
+    for flag in ("--version", "-V"):
+        ended = show(flag)
+        assert (ended.exit_code, ended.stdout) == (0, f"swivel, version {__version__}\n")
 
 
 def test_verbs_fit_on_their_lines() -> None:
@@ -58,14 +61,48 @@ def test_every_verb_has_help(verb: str) -> None:
     ],
 )
 def test_help_has_a_flag_for_every_setting(verb: str, configs: list[type[Any]]) -> None:
-    shown = show(verb, "--help").stdout
+    shown = show(verb, "--help-all").stdout
     for config in configs:
         for field in dataclasses.fields(config):
             assert "  --" + field.name.replace("_", "-") in shown
 
 
+@pytest.mark.parametrize(("verb", "most"), [("run", 22), ("count", 17), ("train", 17)])
+def test_help_shows_the_options_that_people_use_and_help_all_the_rest(verb: str, most: int) -> None:
+    def flags(page: str) -> set[str]:
+        return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", page, re.MULTILINE))
+
+    short, full = (flags(show(verb, flag).stdout) for flag in ("--help", "--help-all"))
+    assert short < full
+    assert len(short) <= most
+    assert {"--output", "--recipe", "--threads", "--help-all", "--device"} <= short
+    assert f"Show {len(full - short)} more options" in show(verb, "--help").stdout
+
+
+def test_every_option_has_a_text() -> None:
+    def walk(command: click.Command, name: str) -> Iterator[str]:
+        context = click.Context(command, info_name=name)
+        for option in command.get_params(context):
+            if isinstance(option, click.Option) and not (option.help or "").strip():
+                yield f"{name} {option.opts[-1]}"
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(context):
+                found = command.get_command(context, inner)
+                assert found is not None
+                yield from walk(found, f"{name} {inner}")
+
+    assert list(walk(cli, "swivel")) == []
+
+
+def test_commands_are_listed_by_the_steps_of_a_project() -> None:
+    shown = show("--help").stdout
+    places = [shown.index(text) for text in ("Make vectors:", "  run ", "  train ", "Use them:", "  nearest ")]
+    places += [shown.index(text) for text in ("Check them:", "  evaluate ", "Files and shell:", "  info ")]
+    assert places == sorted(places)
+
+
 def test_help_shows_defaults_and_where_recipes_differ() -> None:
-    shown = " ".join(show("run", "--help").stdout.split())
+    shown = " ".join(show("run", "--help-all").stdout.split())
     assert "default: directional-bands, glove: symmetric]" in shown
     assert "ignore tokens with fewer occurrences [default: 5]" in shown
     assert "convert the text to lower case [default: yes]" in shown

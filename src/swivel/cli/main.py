@@ -37,27 +37,36 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix
     from swivel.vectors import Vectors
 
-# Module and short help of every command. A module is imported when its command is used: making the flags of some
-# commands loads NumPy, and `swivel --help` must not wait for it.
-COMMANDS = {
-    "add": ("data", "Add matrices."),
-    "analogy": ("main", "A is to B as C is to what?"),
-    "compare": ("compare", "Which words differ most between two models."),
-    "completion": ("main", "Print the shell's completion script."),
-    "count": ("main", "Text to a matrix of counts."),
-    "demo": ("main", "Try this first: train the bundled English words."),
-    "evaluate": ("evaluate", "Word similarity and analogies."),
-    "explore": ("explore", "Vectors in the browser: neighbors, map."),
-    "export": ("export", "Vectors as any tool's file."),
-    "extend": ("main", "Vectors for new words of new text."),
-    "import": ("data", "Counts of other tools to a matrix."),
-    "info": ("main", "What a folder holds, or what this machine offers."),
-    "nearest": ("main", "The nearest neighbors of words."),
-    "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
-    "reproduce": ("reproduce", "The paper's experiment on your text; resumes."),
-    "run": ("main", "Text to vectors: count and train."),
-    "train": ("main", "A matrix to vectors."),
+# Module and short help of every command, by the steps of a project. A module is imported when its command is used:
+# making the flags of some commands loads NumPy, and `swivel --help` must not wait for it.
+SECTIONS = {
+    "Make vectors": {
+        "demo": ("main", "Try this first: train the bundled English words."),
+        "run": ("main", "Text to vectors: count and train."),
+        "count": ("main", "Text to a matrix of counts."),
+        "import": ("data", "Counts of other tools to a matrix."),
+        "add": ("data", "Add matrices."),
+        "train": ("main", "A matrix to vectors."),
+        "extend": ("main", "Vectors for new words of new text."),
+    },
+    "Use them": {
+        "nearest": ("main", "The nearest neighbors of words."),
+        "analogy": ("main", "A is to B as C is to what?"),
+        "explore": ("explore", "Vectors in the browser: neighbors, map."),
+        "export": ("export", "Vectors as any tool's file."),
+    },
+    "Check them": {
+        "evaluate": ("evaluate", "Word similarity and analogies."),
+        "compare": ("compare", "Which words differ most between two models."),
+        "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
+        "reproduce": ("reproduce", "The paper's experiment on your text; resumes."),
+    },
+    "Files and shell": {
+        "info": ("main", "What a folder holds, or what this machine offers."),
+        "completion": ("main", "Print the shell's completion script."),
+    },
 }
+COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
 class LazyGroup(click.Group):
@@ -74,13 +83,15 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the short help of all commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """Write the short help of all commands, by the steps of a project."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="swivel")
+@click.version_option(__version__, "-V", "--version", prog_name="swivel")
 @click.option("--traceback", is_flag=True, help="Show where an error came from.")
 def cli(traceback: bool) -> None:
     """Swivel: text, or any table of co-occurrence counts, in; vectors out.
@@ -229,7 +240,13 @@ def demo(output: str | None, options: RunOptions) -> None:
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
 @click.option("-n", "--count", type=Integer(), default=10, show_default=True, help="how many")
-@click.option("--among", type=click.Choice(["rows", "columns"]), default="rows", show_default=True)
+@click.option(
+    "--among",
+    type=click.Choice(["rows", "columns"]),
+    default="rows",
+    show_default=True,
+    help="search the rows (words), or the columns (contexts)",
+)
 def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, options: RunOptions) -> None:
     """The nearest neighbors of words, or of arithmetic on words.
 
@@ -250,7 +267,13 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, option
 @click.argument("b")
 @click.argument("c")
 @click.option("-n", "--count", type=Integer(), default=5, show_default=True, help="how many answers")
-@click.option("--method", type=click.Choice(["3cosadd", "3cosmul"]), default="3cosadd", show_default=True)
+@click.option(
+    "--method",
+    type=click.Choice(["3cosadd", "3cosmul"]),
+    default="3cosadd",
+    show_default=True,
+    help="rank answers by the sum of the three cosines, or by their product",
+)
 def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, options: RunOptions) -> None:
     """A is to B as C is to ... ?"""
     found = open_vectors(vectors).analogy(a, b, c, count=count, method=method)

@@ -25,14 +25,18 @@ Decorator = Callable[[Any], Any]
 # Groups of options in the help of a command, in this order.
 GROUPS = ["options", *STAGES, "machine", "output"]
 GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "machine"}
+# Settings of the stages that --help shows; --help-all shows the others, too.
+COMMON = {"tokenizer", "unit", "min_count", "max_size", "window", "dim", "epochs", "seed", "device"}
+_SHOWS_ALL = "swivel.cli.shows_all"
 
 
 class StageOption(click.Option):
     """An option in one of the groups of the help."""
 
-    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, group: str, is_common: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
+        self.is_common = is_common
 
 
 class Command(click.Command):
@@ -49,6 +53,17 @@ class Command(click.Command):
             StageOption(["--json"], group="output", is_flag=True, help="print the result as JSON"),
             StageOption(["--traceback"], group="output", is_flag=True, expose_value=False, help=traceback_text),
         ]
+        if rare := sum(not getattr(parameter, "is_common", True) for parameter in self.params):
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_show_all,
+                    help=f"Show {rare} more options, too.",
+                )
+            )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function of the command."""
@@ -58,17 +73,26 @@ class Command(click.Command):
             return ctx.invoke(self.callback, options=options, **settings)  # type: ignore[arg-type]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in groups, in the order of the stages."""
+        """Write the options in groups, in the order of the stages; the rare ones only after --help-all."""
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in GROUPS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
+            is_shown = getattr(parameter, "is_common", True) or _SHOWS_ALL in ctx.meta
+            if record is not None and isinstance(parameter, click.Option) and is_shown:
                 groups[getattr(parameter, "group", "options")].append(record)
 
         for name, records in groups.items():
             if records:
                 with formatter.section(name.capitalize()):
                     formatter.write_dl(records)
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the help with all options, and end the command."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
@@ -175,6 +199,7 @@ def _field_option(config: type[Any], field: dataclasses.Field[Any]) -> Decorator
         flag,
         cls=StageOption,
         group=GROUP_OF.get(config, "options"),
+        is_common=config not in GROUP_OF or field.name in COMMON,
         type=click.Choice(choices) if choices else NUMBERS.get(kind, kind),
         default=None if is_stage else field.default,
         help=_help(GROUP_OF.get(config, ""), field),
@@ -211,7 +236,13 @@ resource_options = combine(
     overwrite_option,
 )
 watching_options = combine(
-    _option("output", "--tensorboard", "write curves for `tensorboard --logdir DIR` while training", metavar="DIR"),
+    _option(
+        "output",
+        "--tensorboard",
+        "write curves for `tensorboard --logdir DIR` while training",
+        metavar="DIR",
+        is_common=False,
+    ),
     _option("output", "--no-report", "do not write report.html", is_flag=True),
 )
 ray_option = _option(
@@ -219,6 +250,7 @@ ray_option = _option(
     "--ray",
     "run on a Ray cluster: local (start one on this machine), auto (a running one) or HOST:PORT",
     metavar="ADDRESS",
+    is_common=False,
 )
 cluster_options = combine(ray_option, config_options(ClusterConfig))
 
