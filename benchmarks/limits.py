@@ -2,8 +2,8 @@
 
 Each verb runs in a control group (version 1 or 2; needs root) whose limit falls from generous to hopeless. It must
 write what it writes without a limit, or end with status 1 and one line that says how much memory it needs, and leave
-nothing behind but finished stages. The system must never kill it, and it must not hang. Kernels are compiled anew in the first round of
-`--cold`, because that takes more memory than loading them.
+nothing behind but finished stages. The system must never kill it, and it must not hang. Kernels are compiled anew in
+the first round of `--cold`, because that takes more memory than loading them.
 
 Then `count --memory 100MB` reads texts of 286 and 900 MB in a group of 300 MB and must not take more than that budget
 and 150 MB of memory that the system cannot take back; words of the second text have endings that make the number of
