@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
+import mypy.api
 import pytest
 
 import swivel
@@ -43,6 +47,28 @@ def test_names_are_exported_by_their_rooms_too(name: str, home: str) -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'swivel' has no attribute 'nonsense'"):
         _ = swivel.nonsense
+
+
+@pytest.mark.slow
+def test_mypy_finds_a_misspelled_setting_in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+        import swivel
+
+        matrix = swivel.count("x.txt", window=3, unit="line")
+        vectors = swivel.train(matrix, dim=3, zeros="all")
+        swivel.count("x.txt", windoww=3)
+        swivel.train(matrix, zeroes="all")
+        swivel.run("x.txt", "out", min_cuont=3)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MYPYPATH", str(Path(swivel.__file__).parents[1]))
+
+    found, problems, status = mypy.api.run(["--strict", "--follow-imports=silent", "--cache-dir=cache", "script.py"])
+    assert (problems, status) == ("", 1)
+    errors = re.findall(r'script.py:(\d+): error: Unexpected keyword argument "(\w+)"', found)
+    assert errors == [("6", "windoww"), ("7", "zeroes"), ("8", "min_cuont")]
+    assert "Found 3 errors in 1 file" in found
 
 
 def test_import_loads_nothing_heavy() -> None:

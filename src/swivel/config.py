@@ -89,8 +89,8 @@ class CorpusConfig:
 
     tokenizer: str = config_field(
         "words",
-        "words: Unicode words, hyphenated words and contractions whole, punctuation dropped; "
-        "whitespace: split at white space",
+        "words: Unicode words, hyphenated words and contractions whole, punctuation dropped, new_york is two words; "
+        "whitespace: split at white space only, new_york is one",
         one_of("words", "whitespace"),
     )
     unit: str = config_field(

@@ -1,7 +1,9 @@
 """Rules of tokens and units, on examples."""
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -43,6 +45,13 @@ def test_case_can_be_kept() -> None:
 def test_whitespace_tokens_keep_their_punctuation() -> None:
     config = CorpusConfig(tokenizer="whitespace")
     assert split_units("Hello, w\u00adorld!\u00a0x\0y\n--", config) == [["hello,", "w\u00adorld!", "x", "y"], ["--"]]
+
+
+def test_the_tokenizers_treat_an_underscore_as_their_help_says() -> None:
+    text = next(field.metadata["help"] for field in fields(CorpusConfig) if field.name == "tokenizer")
+    assert re.search("words: .*new_york is two words; whitespace: .*new_york is one$", text)
+    assert split_units("new_york", WORDS) == [["new", "york"]]
+    assert split_units("new_york", CorpusConfig(tokenizer="whitespace")) == [["new_york"]]
 
 
 @pytest.mark.parametrize(
