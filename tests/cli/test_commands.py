@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +26,11 @@ from swivel.cli.progress_bars import format_rate
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.pipeline.demo import Demo
+from swivel.pipeline.train import train
 from swivel.storage import read_manifest
 from swivel.training import executor as workers
 from swivel.training.backends import BackendConfig, create_backend
+from swivel.training.checkpoint import CheckpointStore
 from swivel.vectors import Neighbor, Vectors, VectorTable
 
 LINES = ["the king and the queen", "a man and a woman", "the king is a man", "the queen is a woman"] * 5
@@ -266,6 +270,48 @@ def test_info_shows_what_a_folder_holds(swivel: Run, work: Path) -> None:
 def test_info_shows_a_whole_run(swivel: Run, work: Path) -> None:
     assert list(swivel("info", work, "--json").json) == ["matrix", "vectors"]
     assert swivel("info", work).out.startswith("matrix:\n  folder: ")
+
+
+def test_info_shows_inputs_size_and_age_and_hashes_only_if_asked(swivel: Run, work: Path) -> None:
+    shown = swivel("info", work).out
+    assert "  inputs: text.txt\n" in shown
+    assert "  inputs: matrix\n" in shown
+    assert len(re.findall(r"^  written: \d{4}-\d\d-\d\d \d\d:\d\d, \d+ \w+ ago$", shown, re.MULTILINE)) == 2
+    assert "    window: 10\n" in shown
+    digest = r"\b[0-9a-f]{16,}\b"
+    assert not re.search(digest, shown)
+    assert len(re.findall(digest, swivel("info", work, "--verbose").out)) > 4
+
+
+def test_info_shows_how_far_an_unfinished_run_is(
+    swivel: Run, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(work / "matrix", tmp_path / "matrix")
+    rounds = iter(range(100))
+
+    def is_due(store: CheckpointStore) -> bool:
+        if next(rounds) == 2:
+            raise KeyboardInterrupt
+        return True
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(CheckpointStore, "is_due", is_due)
+        train(tmp_path / "matrix", tmp_path / "vectors", dim=4, epochs=7)
+
+    shown = swivel("info", tmp_path).out
+    assert shown.startswith("matrix:\n")
+    part = shown[shown.index("vectors:\n") :]
+    assert "holds: unfinished training; run the same command again to resume\n" in part
+    assert re.search(r"  epochs: [0-6] of 7\n  steps: [1-6] of 7\n  saved: .* ago\n", part)
+    assert "    dim: 4\n" in part
+    assert not re.search("^  size: 0 ", part, re.MULTILINE)
+    assert swivel("info", tmp_path / "vectors", "--json").json["holds"].startswith("unfinished")
+
+    for slot in (tmp_path / "vectors").glob("checkpoint-*"):
+        fields = json.loads((slot / "manifest.json").read_text())
+        del fields["checksum"]
+        (slot / "manifest.json").write_text(json.dumps(fields | {"config": {"plan": {"epochs": "x"}}}))
+    check_error(swivel("info", tmp_path / "vectors"), 1, r"error: .*vectors: no manifest\.json.*")
 
 
 def test_info_shows_the_machine(swivel: Run) -> None:

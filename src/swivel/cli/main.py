@@ -284,11 +284,15 @@ def analogy(vectors: str, a: str, b: str, c: str, count: int, method: str, optio
 @cli.command(cls=Command)
 @click.argument("path", required=False)
 @click.option("--verify", is_flag=True, help="read every part and compare its checksum")
-def info(path: str | None, verify: bool, options: RunOptions) -> None:
-    """What a folder holds and how it was made; without a folder, what this machine offers."""
+@click.option("--verbose", is_flag=True, help="show the hashes of inputs and parts, and all inputs")
+def info(path: str | None, verify: bool, verbose: bool, options: RunOptions) -> None:
+    """What a folder holds, how it was made and how far it is; without a folder, what this machine offers."""
     from swivel.pipeline import info as describe
 
-    data = describe.describe_folder(Path(path), verify=verify) if path else describe.describe_machine()
+    if path:
+        data = describe.describe_folder(Path(path), verify=verify, verbose=verbose)
+    else:
+        data = describe.describe_machine()
     show(data, lambda: draw_facts(data))
 
 

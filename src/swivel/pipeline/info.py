@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import time
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,28 +16,78 @@ from swivel.errors import StorageError
 from swivel.runtime.resources import count_cores, format_bytes, free_memory
 from swivel.storage import MANIFEST, Folder, open_folder, read_manifest
 
+AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+MAX_NAMES = 10  # of input files
 
-def describe_folder(path: Path, *, verify: bool = False) -> dict[str, Any]:
-    """Return the facts of a finished folder, or those of the folders of a run."""
+
+def describe_folder(path: Path, *, verify: bool = False, verbose: bool = False) -> dict[str, Any]:
+    """Return the facts of a folder, finished or not, or those of the folders of a run; hashes if `verbose`."""
+    from swivel.training.checkpoint import SLOTS
+
     if path.is_file():
         raise StorageError(f"{path}: a file, not a folder that Swivel wrote")
-    inside = [name for name in ("matrix", "vectors") if (path / name / MANIFEST).exists()]
-    if not (path / MANIFEST).exists() and inside:
-        return {name: describe_folder(path / name, verify=verify) for name in inside}
+    if not (path / MANIFEST).exists():
+        known = (MANIFEST, *(f"{slot}/{MANIFEST}" for slot in SLOTS))
+        inside = [name for name in ("matrix", "vectors") if any((path / name / file).exists() for file in known)]
+        if inside:
+            return {name: describe_folder(path / name, verify=verify, verbose=verbose) for name in inside}
+        if (unfinished := _describe_unfinished(path)) is not None:
+            return unfinished
+
     manifest = read_manifest(path)
     folder: Folder = open_folder(path, manifest.stage)
     if verify:
         folder.verify()
+    hidden = () if verbose else (SOURCES, "tensors")  # digests
     return {
         "folder": str(path),
         "holds": manifest.stage,
         "size": format_bytes(sum(part.bytes for part in manifest.parts.values())),
-        "parts": {name: format_bytes(part.bytes) for name, part in manifest.parts.items()},
-        "facts": {name: value for name, value in manifest.facts.items() if name != SOURCES},
+        "written": format_age(path / MANIFEST),
+        "inputs": dict(manifest.inputs) if verbose else shorten_list([*manifest.inputs]),
+        "parts": {
+            name: format_bytes(part.bytes) + (f", sha256 {part.sha256}" if verbose else "")
+            for name, part in manifest.parts.items()
+        },
+        "facts": {name: value for name, value in manifest.facts.items() if name not in hidden},
         "settings": dict(manifest.config),
         "made by": f"swivel-embeddings {manifest.library}",
         **({"checksums": "all as written"} if verify else {}),
     }
+
+
+def _describe_unfinished(path: Path) -> dict[str, Any] | None:
+    """Return the facts of a training run that was interrupted or is going on; None if it has saved nothing."""
+    from swivel.training.checkpoint import read_progress, saved_bytes
+
+    progress = read_progress(path)
+    if progress is None:
+        return None
+    return {
+        "folder": str(path),
+        "holds": "unfinished training; run the same command again to resume",
+        "size": format_bytes(saved_bytes(path)),
+        **progress,
+        "saved": format_age(progress["saved"] / MANIFEST),
+    }
+
+
+def format_age(file: Path) -> str:
+    """Return when a file was written, and how long ago that is."""
+    written = file.stat().st_mtime
+    seconds = max(time.time() - written, 0.0)
+    size, unit = next((size, unit) for size, unit in AGES if seconds >= size or size == 1)
+    count = int(seconds / size)
+    return f"{datetime.fromtimestamp(written):%Y-%m-%d %H:%M}, {count:,} {unit}{'' if count == 1 else 's'} ago"
+
+
+def shorten_list(names: list[str]) -> list[str]:
+    """Return the first names of a long list, and how many more there are.
+
+    >>> shorten_list([str(n) for n in range(12)])[-2:]
+    ['9', 'and 2 more']
+    """
+    return names if len(names) <= MAX_NAMES else [*names[:MAX_NAMES], f"and {len(names) - MAX_NAMES:,} more"]
 
 
 def describe_machine() -> dict[str, Any]:

@@ -94,6 +94,24 @@ def remove_checkpoints(folder: Path) -> None:
         remove_tree(folder / PLAN)
 
 
+def read_progress(folder: Path) -> dict[str, Any] | None:
+    """Return the epochs and steps that the unfinished run in a folder has saved, and its settings; None without one."""
+    found = []
+    for name in SLOTS:
+        with contextlib.suppress(StorageError, OSError, TypeError, ValueError, KeyError, AttributeError):  # or damaged
+            slot = open_folder(folder / name, STAGE)
+            state, done = _read_state(slot), slot.array(DONE)
+            epochs = int(slot.manifest.config["plan"]["epochs"])
+            progress = {
+                "epochs": f"{state.epochs:,} of {epochs:,}",
+                "steps": f"{state.epochs * done.size + int(done.sum()):,} of {epochs * done.size:,}",
+                "saved": slot.path,
+                "settings": {"train": slot.manifest.config["provenance"].get("config", {})},
+            }
+            found.append((state.saved, progress))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
 def sweep_checkpoints(folder: Path, provenance: Mapping[str, Any]) -> None:
     """Remove what a process that was killed after the end of this run left of it.
 
