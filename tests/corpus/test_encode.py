@@ -57,7 +57,9 @@ def folder() -> Iterator[Path]:
 def encode(
     texts: Texts, config: CorpusConfig, folder: Path, *, threads: int = 1, piece_bytes: int = 1 << 20
 ) -> EncodedCorpus:
-    return encode_corpus(texts, config, scratch=folder, threads=threads, piece_bytes=piece_bytes)
+    # Strings in a list may look like paths; those of an iterator are texts.
+    source = iter(texts) if isinstance(texts, list) else texts
+    return encode_corpus(source, config, scratch=folder, threads=threads, piece_bytes=piece_bytes)
 
 
 def read_units(

@@ -564,6 +564,12 @@ def test_a_long_slice_has_the_recorded_number_of_tokens(tmp_path: Path, monkeypa
     assert 777 <= count < 777 + 8
 
 
+def test_a_slice_of_a_text_that_looks_like_a_path_is_that_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.pipeline.reproduce.corpus_slice.PIECE_BYTES", 100)
+    text = "and/or/" * 100  # a line that is longer than a piece
+    assert slice_text(tmp_path, {"a.txt": text.encode()}, 999)[0].strip() == text
+
+
 def test_a_slice_is_utf_8_for_any_encoding_of_the_text(tmp_path: Path) -> None:
     assert slice_text(tmp_path, {"a.txt": "é ü\n".encode("latin-1")}, 5, encoding="latin-1") == ("é ü\n", 2)
     assert slice_text(tmp_path, {"b.txt": b"a \xff\n"}, 5, errors="replace")[0] == "a \ufffd\n"

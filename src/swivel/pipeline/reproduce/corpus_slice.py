@@ -66,7 +66,7 @@ def _count_tokens(texts: list[Path], config: CorpusConfig, max_tokens: int, scra
     """Yield pieces of the text with their numbers of tokens; from where `max_tokens` are reached, single lines."""
     total = 0
     for piece in _read_pieces(texts, config):
-        tokens = encode_corpus([piece], config, scratch=scratch, threads=1).token_count
+        tokens = encode_corpus(iter([piece]), config, scratch=scratch, threads=1).token_count
         total += tokens
         if total <= max_tokens:
             yield piece, tokens
