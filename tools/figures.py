@@ -276,6 +276,29 @@ def explorer_speed() -> str:
     return draw_table([f"{result['words']:,} words, {source_of('explorer')}", "median", "95 % within"], rows)
 
 
+def fault_tests() -> str:
+    """Return the last long run of every test of faults."""
+    texts = read_result("limits_text")["budget"]["texts"]
+    crashes, kills, fuzz = read_result("crashes"), read_result("kills"), read_result("fuzz")
+    killed = f"{crashes['runs_bit_for_bit']} of {crashes['runs']} runs the same, bit for bit, {crashes['kills']} kills"
+    on_cluster = f"{kills['runs_whole']} of {kills['runs']} runs complete, {kills['kills']} kills"
+    peaks = [f"{text['disk_bytes'] / 1e6:,.1f} MB: {text['anonymous_bytes'] / 1e6:.0f} MB" for text in texts.values()]
+
+    found = {
+        "crash_points": ("killed before, in and after every file operation", read_result("crash_points")["passed"]),
+        "crashes": ("killed or interrupted at random moments", killed),
+        "kills": ("workers, servers and commands of a cluster killed", on_cluster),
+        "write_failures": ("every write failing in turn", read_result("write_failures")["handled"]),
+        "damage": ("damaged files", read_result("damage")["found_or_harmless"]),
+        "fuzz": ("hostile input", f"{fuzz['executions']:,} executions, {len(fuzz['findings'])} findings, mended"),
+        "limits": ("verbs within less and less memory", read_result("limits")["handled"]),
+        "limits_text": ("memory of `count --memory 100MB`, by size of the file", "; ".join(peaks)),
+        "containers": ("verbs in containers and as other users", read_result("containers")["handled"]),
+    }
+    rows = [[*found[name], source_of(name).partition("; ")[2]] for name in found]
+    return draw_table(["", "as promised", "result, commit"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
@@ -289,6 +312,7 @@ TABLES: dict[str, Callable[[], str]] = {
         scale_rotation,
         scale_servers,
         explorer_speed,
+        fault_tests,
     )
 }
 
