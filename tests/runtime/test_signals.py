@@ -237,3 +237,4 @@ def test_signal_that_was_lost_in_a_callback_stops_the_next_job() -> None:
     ended = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "asked True\n"
     assert ended.returncode == 143
+    assert ended.stderr == ""  # no "Exception ignored in ..."

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -164,10 +165,18 @@ def leave_in_time(farewell: Callable[[int], None], seconds: float = LEAVE_SECOND
     _received.clear()
     previous_wakeup = signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
     previous_handler = signal.signal(signal.SIGTERM, _raise_system_exit)
+    previous_hook = sys.unraisablehook
 
+    def report_discarded(discarded: Any) -> None:
+        """Print a discarded exception, but not that of a signal, which still ends the process."""
+        if not issubclass(discarded.exc_type, (KeyboardInterrupt, SystemExit)):
+            previous_hook(discarded)
+
+    sys.unraisablehook = report_discarded
     try:
         yield
     finally:
+        sys.unraisablehook = previous_hook
         _received.clear()
         signal.set_wakeup_fd(previous_wakeup)
         signal.signal(signal.SIGTERM, previous_handler)
