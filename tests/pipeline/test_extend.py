@@ -19,6 +19,7 @@ from swivel.corpus.type_tables import TypeCounts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, FolderExists, SwivelError, VocabularyError
+from swivel.pipeline import extend as extend_module
 from swivel.pipeline.extend import extend
 from swivel.pipeline.info import describe_folder
 from swivel.pipeline.run import run
@@ -286,6 +287,17 @@ def test_text_is_counted_with_the_settings_of_the_training(tmp_path: Path) -> No
     assert manifest.config["corpus"]["lowercase"] is False
     assert manifest.config["vocabulary"]["min_count"] == 2
     assert manifest.facts["counted_with"]["count"] == count
+
+
+def test_steps_do_not_change_the_vectors_and_the_first_predicts_the_time(
+    folders: dict[str, Path], extended: dict[str, Vectors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extend_module, "VECTORS_PER_STEP", 4)
+    progress = MessageRecorder()
+    vectors = extend(folders["default"], NEW_TEXT, options=RunOptions(progress=progress))
+    np.testing.assert_allclose(vectors.rows, extended["default"].rows, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors.columns, extended["default"].columns, rtol=1e-5, atol=1e-6)
+    assert progress.lines[-1].startswith("folding in 15 rows and columns: about ")
 
 
 def forget_counting(folder: Path, target: Path) -> Path:

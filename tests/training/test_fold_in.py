@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_gradient_is_zero_for_any_table(seed: int, rows: int, columns: int, dens
 def test_other_rows_and_the_batch_size_do_not_change_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     table, config = Table(5, rows=40), CONFIGS[0]
     together = table.fold(config)
-    monkeypatch.setattr(fold_in_module, "BATCH_BYTES", fold_in_module.BYTES_PER_CELL * COLUMNS * 3)
+    monkeypatch.setattr(fold_in_module, "BATCH_BYTES", fold_in_module.ARRAYS_PER_CELL * COLUMNS * 8 * 4)
     np.testing.assert_allclose(table.fold(config), together, rtol=3e-7, atol=1e-9)
     alone = np.concatenate([table.fold(config, table.counts[n : n + 1]) for n in range(40)])
     np.testing.assert_allclose(alone, together, rtol=3e-7, atol=1e-9)
@@ -169,6 +170,111 @@ def test_float32_is_close_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_apple_gpus_use_float32() -> None:
     assert fold_in_module._choose_dtype("mps:0") == torch.float32
     assert fold_in_module._choose_dtype("cuda") == fold_in_module._choose_dtype("cpu") == torch.float64
+
+
+class LargeTable(Table):
+    """A table with more columns than are sampled, whose counts follow from planted vectors."""
+
+    def __init__(self, seed: int, rows: int = 48) -> None:
+        super().__init__(seed, rows=1, columns=3000)
+        rng = np.random.default_rng(seed)
+        self.columns = rng.normal(0, 0.8, (3000, DIM)).astype(np.float32)
+        self.column_sums = np.sort(1e6 / (10 + np.arange(3000)) * rng.uniform(0.5, 2, 3000))
+        self.total = float(self.column_sums.sum())
+        shares = np.exp(rng.normal(0, 0.8, (rows, DIM)) @ self.columns.T) * self.column_sums
+        sizes = np.geomspace(2, 20_000, rows)[:, None]
+        self.counts = rng.poisson(sizes * shares / shares.sum(1, keepdims=True))
+
+
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold_in_module, "SAMPLE_COLUMNS", 500)
+
+
+def find_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return np.asarray((first * second).sum(1) / norms)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_sampled_columns_give_nearly_the_exact_minimum(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LargeTable(20)
+    assert table.counts.sum(1).min() < 5
+    exact = table.fold(config)
+    monkeypatch.setattr(fold_in_module, "SAMPLE_COLUMNS", 500)
+    sampled = table.fold(config)
+
+    assert sampled.dtype == np.float32
+    assert (sampled != exact).any()
+    assert find_cosines(exact, sampled).min() > 0.98
+    np.testing.assert_allclose(np.linalg.norm(sampled, axis=1), np.linalg.norm(exact, axis=1), rtol=0.2)
+
+
+def test_correction_removes_most_of_the_error_of_the_sample(
+    small_sample: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = LargeTable(21)
+    corrected = table.fold(CONFIGS[0])
+    monkeypatch.setattr(fold_in_module, "SAMPLE_TOLERANCES", fold_in_module.SAMPLE_TOLERANCES[-1:])
+    sampled = table.fold(CONFIGS[0])
+    monkeypatch.setattr(fold_in_module, "SAMPLE_COLUMNS", 3000)
+    exact = table.fold(CONFIGS[0])
+
+    errors = [np.median(np.linalg.norm(vectors - exact, axis=1)) for vectors in (sampled, corrected)]
+    assert errors[1] < errors[0] / 4
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_sampled_rows_do_not_depend_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LargeTable(22)
+    together = table.fold(CONFIGS[0])
+    alone = np.concatenate([table.fold(CONFIGS[0], table.counts[n : n + 1]) for n in range(len(together))])
+    np.testing.assert_allclose(alone, together, atol=1e-3)
+
+    monkeypatch.setattr(fold_in_module, "BATCH_BYTES", fold_in_module.ARRAYS_PER_CELL * 500 * 4 * 5)
+    monkeypatch.setattr(fold_in_module, "PIECE", 700)
+    np.testing.assert_allclose(table.fold(CONFIGS[0]), together, atol=1e-3)
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_sampled_rows_have_the_same_bits_twice_and_another_sample_with_another_seed() -> None:
+    table = LargeTable(23)
+    first = table.fold(CONFIGS[0])
+    assert first.tobytes() == table.fold(CONFIGS[0]).tobytes()
+    assert first.tobytes() != table.fold(replace(CONFIGS[0], seed=2)).tobytes()
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_sampled_rows_without_counts_are_zero_and_columns_without_counts_are_ignored() -> None:
+    table = LargeTable(24)
+    table.column_sums[:600] = 0
+    table.columns[:600] = 0
+    table.counts[5] = 0
+    expected = table.counts.copy()
+    expected[:, :600] = 0
+    vectors = table.fold(CONFIGS[0])
+    assert not vectors[5].any()
+    np.testing.assert_array_equal(vectors, table.fold(CONFIGS[0], expected))
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize("size", [1e-9, 1e12])
+def test_sampled_row_with_one_count_of_any_size_is_finite(size: float) -> None:
+    counts = np.zeros((1, 3000))
+    counts[0, 7] = size
+    vector = LargeTable(25).fold(CONFIGS[1], counts)
+    assert np.isfinite(vector).all() and vector.any()
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_weights_of_the_sample_estimate_sums_over_all_columns() -> None:
+    sums = np.random.default_rng(26).permutation(1e6 / (10 + np.arange(3000.0)))
+    ids, weights = fold_in_module._sample_columns(sums, 1)
+    assert len(ids) == len(set(ids.tolist())) == 500
+    assert set(np.argsort(-sums)[:10].tolist()) <= set(ids[weights == 1].tolist())
+    np.testing.assert_allclose((weights * sums[ids]).sum(), sums.sum(), rtol=0.1)
+    estimates = [fold_in_module._sample_columns(sums, seed)[1].sum() for seed in range(40)]
+    np.testing.assert_allclose(np.mean(estimates), 3000, rtol=0.05)
 
 
 @pytest.mark.gpu

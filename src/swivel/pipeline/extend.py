@@ -12,6 +12,7 @@ the context windows but do not take part in the fold-in.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from swivel.pipeline.count import TextCounting, count_encoded, file_of, list_tok
 from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Progress, Task, track
+from swivel.runtime.progress import Progress, track
 from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, scratch_folder
 from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix
 
 COLUMNS = ("symmetric", "directional", "bands", "directional-bands")
-ROWS_PER_STEP = 256  # folded in between two updates of the progress
+VECTORS_PER_STEP = 256  # folded in between two updates of the progress, of each side at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +362,9 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
     fixed_rows = (old.rows[:words], trained.row_sums[:words])
 
     # The loss is symmetric in rows and columns, so columns are folded in like rows.
-    total = counts.rows.shape[0] + counts.columns.shape[0]
-    with track(options.progress, "folding in", total, "rows") as task:
-        new_rows = _fold(counts.rows, fixed_columns, trained, counting.count.device, task)
-        new_columns = _fold(counts.columns, fixed_rows, trained, counting.count.device, task)
+    new_rows, new_columns = _fold(
+        [(counts.rows, fixed_columns), (counts.columns, fixed_rows)], trained, counting.count.device, options.progress
+    )
 
     rows = VectorTable(
         _join(old.vocabulary, counts.words),
@@ -389,22 +389,37 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
 
 
 def _fold(
-    counts: scipy.sparse.csr_array,
-    fixed: tuple[NDArray[np.float32], NDArray[np.float64]],
+    sides: Sequence[tuple[scipy.sparse.csr_array, tuple[NDArray[np.float32], NDArray[np.float64]]]],
     trained: TrainedModel,
     device: str,
-    task: Task,
-) -> NDArray[np.float32]:
-    """Return one vector per row of `counts`; `fixed` is the trained vectors and the sums of the other side."""
-    from swivel.training.fold_in import fold_in
+    progress: Progress,
+) -> list[NDArray[np.float32]]:
+    """Return one vector per row of counts, for each side.
+
+    A side is its counts, and the trained vectors and sums of the other side.
+    """
+    from swivel.training.fold_in import FixedColumns
 
     total = float(trained.row_sums[: trained.words].sum())  # D, the sum of all counts of the training
-    folded = []
-    for start in range(0, counts.shape[0], ROWS_PER_STEP):
-        piece = counts[start : start + ROWS_PER_STEP]
-        folded.append(fold_in(piece, *fixed, total, trained.train_config, device=device))
-        task.advance(piece.shape[0])
-    return np.concatenate(folded)
+    tables = [counts for counts, _ in sides]
+    fixed = [FixedColumns(*other, total, trained.train_config, device=device) for _, other in sides]
+    results = [np.zeros((counts.shape[0], trained.train_config.dim), np.float32) for counts in tables]
+    vectors = sum(map(len, results))
+    steps = -(-max(map(len, results)) // VECTORS_PER_STEP)
+
+    with track(progress, "folding in", vectors, "rows") as task:
+        for step in range(steps):
+            started = time.perf_counter()
+            for counts, columns, result in zip(tables, fixed, results, strict=True):
+                piece = slice(step, None, steps)
+                result[piece] = columns.fold_in(counts[piece])
+                task.advance(len(result[piece]))
+
+            # Every step has words of all frequencies, so that the first one predicts the time of the others.
+            if step == 0 and steps > 1:
+                seconds = (time.perf_counter() - started) * steps
+                progress.message(f"folding in {vectors:,} rows and columns: about {seconds:,.0f} s")
+    return results
 
 
 def _combine(trained: TrainedModel, rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,10 +4,18 @@ With C, the column sums and D as they were in training, the loss of a row is a c
 
     sum_j L(w . c_j; x_j) + n decay/2 |w|^2          L_1 and L_0 of `objective`, over all n columns
 
-Training adds `decay w` to gradients that are divided by the number of columns of a block, hence the factor n. Newton's
-method minimizes the loss of all rows of a batch at once. Conjugate gradients give the step; they need products with C
-but no Hessian. The step is halved until the loss falls. Masks keep the rows independent: the result of a row does not
-depend on the other rows of its batch.
+Training adds `decay w` to gradients that are divided by the number of columns of a block, hence the factor n. The loss
+of the observed cells and the weight decay are a quadratic function of w. Its matrix A is computed once per row::
+
+    A = sum_j f_j c_j c_j' + n decay I      b = sum_j f_j pmi_j c_j          j: the observed columns
+
+The unobserved cells need all columns in every step, so that many columns are sampled. The sample S is the same for all
+rows, and a column in it has the weight 1 / probability. Newton's method minimizes the sampled loss of all rows of a
+batch at once, with conjugate gradients for the step, and the step is halved until the loss falls. Then the gradient is
+computed once with all columns, and the sampled loss is minimized again after a linear term has given it this gradient.
+Such a correction removes most of the error of the sample. Up to `SAMPLE_COLUMNS` columns, the sample is all of them.
+
+Masks keep the rows independent: the result of a row does not depend on the other rows of its batch.
 
 For a new row, x_i* is the sum of its counts; D and x_*j are those of the training, as if the row were too small to
 change them. Counts in columns without training counts are ignored, also in the sum, because they have no PMI and no
@@ -39,10 +47,18 @@ MIN_WEIGHT_DECAY = 5e-5
 MAX_NEWTON_STEPS = 50
 MAX_CG_STEPS = 500  # conjugate gradient steps per Newton step
 MAX_HALVINGS = 40
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}  # relative to the norm of the gradient at the zero vector
 SUFFICIENT_DECREASE = 1e-4  # share of the decrease predicted by the slope that a step must reach (Armijo)
-BATCH_BYTES = 1 << 28  # memory for the cells of a batch, or the size of the columns if that is larger
-BYTES_PER_CELL = 112  # at most: eight dense arrays in the line search, and six of observed cells
+
+SAMPLE_COLUMNS = 8192  # with more columns, so many are sampled; docs/experiments.md has the errors of other sizes
+# Norms of the gradient at a minimum, relative to that at the zero vector: with all columns, and with a sample.
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
+SAMPLE_TOLERANCES = (3e-2, 3e-3)  # of the first minimum, and after each correction
+TYPICAL_CURVATURE = 0.003  # of an unobserved cell, in the preconditioner
+
+BATCH_BYTES = 1 << 28  # memory for the arrays of a batch
+ARRAYS_PER_CELL = 8  # arrays of shape (rows, sample), in the line search
+MATRICES_PER_ROW = 4  # arrays of shape (rows, dim, dim): A, and those from which the preconditioner is computed
+PIECE = 1 << 14  # columns that are multiplied at a time, to limit the memory
 
 
 def fold_in(
@@ -96,23 +112,19 @@ def fold_in(
         raise ConfigError(
             f"objective must be swivel to fold rows in, got {config.objective!r}: its biases are not saved"
         )
-    fixed = _Columns(columns, column_sums, total, config, device)
-    rows = _check_counts(counts, fixed.sums)
-
-    result = np.zeros((rows.shape[0], fixed.vectors.shape[1]), np.float32)
-    for ids in _batches(rows, fixed):
-        vectors = _minimize(_RowBatch(rows[ids], fixed))
-        result[ids] = vectors.to(torch.float32).cpu().numpy()
-    return result
+    return FixedColumns(columns, column_sums, total, config, device=device).fold_in(counts)
 
 
-class _Columns:
-    """The fixed part of the problem: column vectors C and their offsets on the device, marginals and objective."""
+class FixedColumns:
+    """The fixed part of the problem: column vectors C, their sample and offsets on the device, and the objective.
+
+    The parameters are those of `fold_in`. Creating the object takes about as long as folding in a few rows.
+    """
 
     def __init__(
-        self, columns: ArrayLike, column_sums: ArrayLike, total: float, config: TrainConfig, device: str
+        self, columns: ArrayLike, column_sums: ArrayLike, total: float, config: TrainConfig, *, device: str = "auto"
     ) -> None:
-        vectors = np.asarray(columns, np.float64)
+        vectors = np.asarray(columns)
         sums = np.asarray(column_sums, np.float64)
         if vectors.ndim != 2 or sums.shape != vectors.shape[:1]:
             raise CountsError(f"columns must be (n, dim) and column_sums (n,), got {vectors.shape} and {sums.shape}")
@@ -122,14 +134,55 @@ class _Columns:
             raise CountsError(f"total must be positive and finite (the sum of all training counts), got {total}")
 
         _, device = choose_backend(replace(config, backend="torch", device=device))
-        dtype = _choose_dtype(device)
+        self.is_sampled = len(sums) > SAMPLE_COLUMNS
+        dtype = torch.float32 if self.is_sampled else _choose_dtype(device)
         self.objective = Objective.from_config(config)
         self.vectors = torch.tensor(vectors, dtype=dtype, device=device)
-        self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(device, dtype)
+        self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(self.vectors)
         self.sums = sums
         self.total = float(total)
         # n decay: the loss of a row is a sum over columns, not a mean.
         self.weight_decay = max(config.weight_decay, MIN_WEIGHT_DECAY) * len(vectors)
+
+        ids, weights = _sample_columns(sums, config.seed)
+        self.index_in_sample = np.full(len(sums), -1, np.int64)
+        self.index_in_sample[ids] = np.arange(len(ids))
+        self.sample = self.vectors[torch.from_numpy(ids).to(device)]
+        self.sample_offsets = self.offsets[torch.from_numpy(ids).to(device)]
+        self.weights = torch.from_numpy(weights).to(self.vectors)
+        self.typical_curvatures = TYPICAL_CURVATURE * self.weights
+
+    def fold_in(self, counts: Any) -> NDArray[np.float32]:
+        """Return one vector per row of `counts`, as the function `fold_in`."""
+        rows = _check_counts(counts, self.sums)
+        result = np.zeros((rows.shape[0], self.vectors.shape[1]), np.float32)
+        for ids in _batches(rows, self):
+            batch = _RowBatch(rows[ids], self)
+            result[ids] = _fold_batch(batch).to(torch.float32).cpu().numpy()
+        return result
+
+
+def _sample_columns(sums: NDArray[np.float64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return columns and their weights, 1 / probability; the probability is proportional to the root of the sum.
+
+    Common columns have most of the gradient of the unobserved cells: the most common ones are always in the sample.
+    """
+    if len(sums) <= SAMPLE_COLUMNS:
+        return np.arange(len(sums)), np.ones(len(sums))
+
+    roots = np.sqrt(np.maximum(sums, 0))
+    is_certain = np.zeros(len(sums), bool)
+    while True:
+        left = SAMPLE_COLUMNS - is_certain.sum()
+        probabilities = np.where(is_certain, 1.0, left * roots / max(roots[~is_certain].sum(), 1e-300))
+        if not (probabilities > 1).any():
+            break
+        is_certain |= probabilities >= 1
+
+    # Systematic sampling: one random number, and a column wherever the cumulative sum passes an integer.
+    ends = np.cumsum(probabilities) + np.random.default_rng(seed).random()
+    ids = np.flatnonzero(np.floor(ends) > np.floor(ends - probabilities))
+    return ids, 1 / probabilities[ids]
 
 
 def _choose_dtype(device: str) -> torch.dtype:
@@ -153,7 +206,7 @@ def _check_counts(counts: Any, column_sums: NDArray[np.float64]) -> scipy.sparse
     return scipy.sparse.csr_array((values[kept], (row[kept], column[kept])), shape=cells.shape)
 
 
-def _batches(rows: scipy.sparse.csr_array, fixed: _Columns) -> Iterator[NDArray[np.int64]]:
+def _batches(rows: scipy.sparse.csr_array, fixed: FixedColumns) -> Iterator[NDArray[np.int64]]:
     """Yield row numbers of rows with counts, as many at a time as fit into memory.
 
     Rows are sorted by their sums: similar rows need a similar number of steps.
@@ -162,19 +215,19 @@ def _batches(rows: scipy.sparse.csr_array, fixed: _Columns) -> Iterator[NDArray[
     ids = np.flatnonzero(sums > 0)
     ids = ids[np.argsort(-sums[ids], kind="stable")]
 
-    n, dim = fixed.vectors.shape
-    size = max(BATCH_BYTES, 8 * n * dim) // (BYTES_PER_CELL * max(n, 1)) or 1
+    dim = fixed.vectors.shape[1]
+    numbers = ARRAYS_PER_CELL * len(fixed.sample) + MATRICES_PER_ROW * dim**2
+    size = BATCH_BYTES // (fixed.vectors.itemsize * numbers) or 1
     for start in range(0, len(ids), size):
         yield ids[start : start + size]
 
 
 class _RowBatch:
-    """The loss of some rows as a function of their vectors. Arrays over all cells have shape (rows, n)."""
+    """The sampled loss of some rows as a function of their vectors. Arrays over cells have shape (rows, sample)."""
 
-    def __init__(self, rows: scipy.sparse.csr_array, fixed: _Columns) -> None:
+    def __init__(self, rows: scipy.sparse.csr_array, fixed: FixedColumns) -> None:
         objective = fixed.objective
-        device = fixed.vectors.device
-        dtype = fixed.vectors.dtype
+        like = fixed.vectors
 
         row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
         column = rows.indices.astype(np.int64)
@@ -182,60 +235,122 @@ class _RowBatch:
         targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column], objective))
 
         self.fixed = fixed
-        self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(device, dtype)  # the row's part of pmi*
-        # Of the observed cells: flat indices (row * n + column), pmi and f.
-        self.seen = torch.from_numpy(row * rows.shape[1] + column).to(device)
-        self.targets = torch.from_numpy(targets).to(device, dtype)
-        self.confidences = torch.from_numpy(objective.confidence(rows.data)).to(device, dtype)
+        self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(like)  # the row's part of pmi*
+        self.A, self.b = _sum_observed(rows, torch.from_numpy(targets).to(like), fixed)
+        self.b0 = self.b  # without the linear term of `correct_gradient`
+
+        # Observed cells: flat indices in arrays over the sample, and all of them by column.
+        index = fixed.index_in_sample[column]
+        in_sample = index >= 0
+        self.seen = torch.from_numpy(row[in_sample] * len(fixed.sample) + index[in_sample]).to(like.device)
+        order = np.argsort(column, kind="stable")
+        self.rows_by_column = row[order]
+        self.columns_by_column = column[order]
+
+        zeros = torch.zeros_like(self.b)
+        self.scale = self.derivatives(zeros, self.products(zeros))[0].norm(dim=1)  # of gradients
+
+        # The inverse of the Hessian, if all unobserved cells had the typical curvature.
+        typical = (fixed.sample.T * fixed.typical_curvatures) @ fixed.sample
+        self.preconditioner = torch.cholesky_inverse(torch.linalg.cholesky(self.A + typical))
 
     def losses(self, vectors: Tensor, products: Tensor) -> Tensor:
-        """Return the loss of each row, shape (rows,)."""
-        # All cells as if unobserved: L_0. The default threshold of 20 is not exact in float64.
-        cells = torch.nn.functional.softplus(self._margins(products), threshold=40)
-
-        # Replace L_0 by L_1 in the observed cells. Writing to distinct indices is deterministic on a GPU; adding to
-        # shared ones is not.
-        distances = products.view(-1)[self.seen] - self.targets
-        cells.view(-1)[self.seen] = 0.5 * self.confidences * distances**2
-        return cells.sum(1) + 0.5 * self.fixed.weight_decay * (vectors**2).sum(1)
+        """Return the loss of each row, shape (rows,), up to a constant."""
+        # The default threshold of 20 is not exact in float64.
+        cells = torch.nn.functional.softplus(self._margins(products), threshold=40).mul_(self.fixed.weights)
+        # Writing to distinct indices is deterministic on a GPU; adding to shared ones is not.
+        cells.view(-1)[self.seen] = 0
+        return cells.sum(1) + (vectors * (0.5 * _multiply(self.A, vectors) - self.b)).sum(1)
 
     def derivatives(self, vectors: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient with respect to the vectors, and the second derivative of each cell."""
-        # L_0' = sigmoid(m) and L_0'' = sigmoid(m) (1 - sigmoid(m)); L_1' = f d and L_1'' = f.
+        """Return the gradient with respect to the vectors, and the weighted second derivative of each cell."""
+        # L_0' = sigmoid(m) and L_0'' = sigmoid(m) (1 - sigmoid(m)).
         slopes = torch.sigmoid_(self._margins(products))
-        curvatures = slopes * (1 - slopes)
-        slopes.view(-1)[self.seen] = self.confidences * (products.view(-1)[self.seen] - self.targets)
-        curvatures.view(-1)[self.seen] = self.confidences
-        return slopes @ self.fixed.vectors + self.fixed.weight_decay * vectors, curvatures
+        curvatures = (slopes * (1 - slopes)).mul_(self.fixed.weights)
+        slopes.mul_(self.fixed.weights)
+        slopes.view(-1)[self.seen] = 0
+        curvatures.view(-1)[self.seen] = 0
+        return slopes @ self.fixed.sample + _multiply(self.A, vectors) - self.b, curvatures
+
+    def correct_gradient(self, vectors: Tensor) -> None:
+        """Add a linear term to the sampled loss, so that its gradient at `vectors` is that of the loss of all cells."""
+        C = self.fixed.vectors
+        sampled, _ = self.derivatives(vectors, self.products(vectors))
+        gradient = _multiply(self.A, vectors) - self.b0
+
+        for start in range(0, len(C), PIECE):
+            piece = slice(start, start + PIECE)
+            margins = vectors @ C[piece].T - self.offsets[:, None] - self.fixed.offsets[piece]
+            slopes = torch.sigmoid_(margins)
+            seen = slice(*np.searchsorted(self.columns_by_column, [start, start + PIECE]))
+            slopes[self.rows_by_column[seen], self.columns_by_column[seen] - start] = 0
+            gradient += slopes @ C[piece]
+        self.b = self.b + sampled - gradient
 
     def products(self, vectors: Tensor) -> Tensor:
-        """Return w . c for every row and column, shape (rows, n)."""
-        return vectors @ self.fixed.vectors.T
+        """Return w . c for every row and column of the sample, shape (rows, sample)."""
+        return vectors @ self.fixed.sample.T
 
     def _margins(self, products: Tensor) -> Tensor:
-        return (products - self.offsets[:, None]).sub_(self.fixed.offsets)
+        return (products - self.offsets[:, None]).sub_(self.fixed.sample_offsets)
 
 
-def _minimize(batch: _RowBatch) -> Tensor:
-    """Return the vectors that minimize the loss of each row, by Newton's method from zero vectors."""
-    columns = batch.fixed.vectors
-    vectors = torch.zeros((len(batch.offsets), columns.shape[1]), dtype=columns.dtype, device=columns.device)
+def _multiply(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Return the product of each symmetric matrix and its vector. From the left it is five times as fast on a CPU."""
+    return torch.bmm(vectors[:, None], matrices)[:, 0]
+
+
+def _sum_observed(rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedColumns) -> tuple[Tensor, Tensor]:
+    """Return A and b of the module's docstring for each row: shapes (rows, dim, dim) and (rows, dim)."""
+    C = fixed.vectors
+    dim = C.shape[1]
+    confidences = torch.from_numpy(fixed.objective.confidence(rows.data)).to(C)
+    columns = torch.from_numpy(rows.indices.astype(np.int64)).to(C.device)
+
+    A = C.new_zeros((rows.shape[0], dim, dim))
+    b = C.new_zeros((rows.shape[0], dim))
+    for row in range(rows.shape[0]):
+        for start in range(rows.indptr[row], rows.indptr[row + 1], PIECE):
+            cells = slice(start, min(start + PIECE, rows.indptr[row + 1]))
+            seen = C[columns[cells]]
+            weighted = seen * confidences[cells, None]
+            A[row].addmm_(weighted.T, seen)
+            b[row].addmv_(weighted.T, targets[cells])
+
+    diagonal = A.diagonal(dim1=1, dim2=2)
+    # Rounding hides curvatures that are too small relative to the trace; the Cholesky factor may not exist then.
+    diagonal += (8 * torch.finfo(C.dtype).eps * diagonal.sum(1, keepdim=True)).clamp(min=fixed.weight_decay)
+    return A, b
+
+
+def _fold_batch(batch: _RowBatch) -> Tensor:
+    """Return the vectors that minimize the loss of each row over all cells."""
+    vectors = torch.zeros_like(batch.b)
+    if not batch.fixed.is_sampled:
+        return _minimize(batch, vectors, TOLERANCE[vectors.dtype])
+
+    for number, tolerance in enumerate(SAMPLE_TOLERANCES):
+        if number:
+            batch.correct_gradient(vectors)
+        vectors = _minimize(batch, vectors, tolerance)
+    return vectors
+
+
+def _minimize(batch: _RowBatch, vectors: Tensor, tolerance: float) -> Tensor:
+    """Return the vectors that minimize the sampled loss of each row, by Newton's method from `vectors`."""
+    goal = tolerance * batch.scale
     products = batch.products(vectors)
-    goal: Tensor | None = None
 
     for _ in range(MAX_NEWTON_STEPS):
         gradient, curvatures = batch.derivatives(vectors, products)
         norm = gradient.norm(dim=1)
-        if goal is None:
-            goal = TOLERANCE[columns.dtype] * norm
         if not (norm > goal).any():
             break
 
         # Conjugate gradients may stop at a residual that shrinks as a row converges, so that early steps are cheap; it
         # is infinite for a row that has converged.
-        relative = norm / (goal / TOLERANCE[columns.dtype])  # to the norm at the zero vector
-        tolerance = torch.maximum(relative.sqrt().clamp(max=0.1) * norm, 0.1 * goal)
-        step = _newton_step(batch, gradient, curvatures, torch.where(norm > goal, tolerance, torch.inf))
+        allowed = torch.maximum((norm / batch.scale).sqrt().clamp(max=0.1) * norm, 0.3 * goal)
+        step = _newton_step(batch, gradient, curvatures, torch.where(norm > goal, allowed, torch.inf))
         del curvatures  # as large as all cells of the batch; free it before the line search
         vectors = vectors + _step_sizes(batch, vectors, products, step, gradient)[:, None] * step
         products = batch.products(vectors)
@@ -244,13 +359,10 @@ def _minimize(batch: _RowBatch) -> Tensor:
 
 def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, tolerance: Tensor) -> Tensor:
     """Return -H^-1 gradient for every row, to within its tolerance, by preconditioned conjugate gradients."""
-    C = batch.fixed.vectors
-    weight_decay = batch.fixed.weight_decay
-    diagonal = curvatures @ C**2 + weight_decay  # of H: the preconditioner
-
+    S = batch.fixed.sample
     step = torch.zeros_like(gradient)
     residual = -gradient
-    scaled = residual / diagonal
+    scaled = _multiply(batch.preconditioner, residual)
     direction = scaled
     strength = (residual * scaled).sum(1)
 
@@ -259,13 +371,13 @@ def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, toleran
         if not is_open.any():
             break
 
-        # H direction, without H: C' (curvature * (C direction)) + decay direction.
-        curved = batch.products(direction).mul_(curvatures) @ C + weight_decay * direction
+        # H direction, without H: S' (curvature * (S direction)) + A direction.
+        curved = batch.products(direction).mul_(curvatures) @ S + _multiply(batch.A, direction)
         size = torch.where(is_open, strength / (direction * curved).sum(1), 0)[:, None]  # 0: the row has converged
         step = step + size * direction
         residual = residual - size * curved
 
-        scaled = residual / diagonal
+        scaled = _multiply(batch.preconditioner, residual)
         previous = strength
         strength = (residual * scaled).sum(1)
         direction = scaled + torch.where(is_open, strength / previous, 0)[:, None] * direction
@@ -278,7 +390,7 @@ def _step_sizes(batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tenso
     slope = (gradient * step).sum(1)
     losses = batch.losses(vectors, products)
     # Near the minimum, the decrease is smaller than rounding errors.
-    slack = 8 * torch.finfo(losses.dtype).eps * losses
+    slack = 8 * torch.finfo(losses.dtype).eps * losses.abs()
     sizes = torch.ones_like(slope)
 
     for _ in range(MAX_HALVINGS):
