@@ -295,8 +295,8 @@ def test_steps_do_not_change_the_vectors_and_the_first_predicts_the_time(
     monkeypatch.setattr(extend_module, "VECTORS_PER_STEP", 4)
     progress = MessageRecorder()
     vectors = extend(folders["default"], NEW_TEXT, options=RunOptions(progress=progress))
-    np.testing.assert_allclose(vectors.rows, extended["default"].rows, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(vectors.columns, extended["default"].columns, rtol=1e-5, atol=1e-6)
+    for name in ("rows", "columns"):
+        np.testing.assert_allclose(getattr(vectors, name), getattr(extended["default"], name), rtol=1e-5, atol=1e-6)
     assert progress.lines[-1].startswith("folding in 15 rows and columns: about ")
 
 

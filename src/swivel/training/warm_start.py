@@ -7,7 +7,7 @@ one least-squares problem per row::
     (sum_j (f_j - u) c_j c_j' + u C'C + n decay I) w = sum_j f_j pmi_j c_j          j: the observed old columns
 
 C'C is the same for all rows, so that a row needs only its observed cells. `fold_in` finds the true minimum, but takes
-about fifty times as long: more than the epochs that a warm start saves.
+longer: several matrix products per row, where this takes one linear system.
 """
 
 from __future__ import annotations
