@@ -55,9 +55,9 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 SAMPLE_TOLERANCES = (3e-2, 3e-3)  # of the first minimum, and after each correction
 TYPICAL_CURVATURE = 0.003  # of an unobserved cell, in the preconditioner
 
-BATCH_BYTES = 1 << 28  # memory for the arrays of a batch
+BATCH_BYTES = 1 << 27  # memory for the arrays of a batch, without those of its observed cells
 ARRAYS_PER_CELL = 8  # arrays of shape (rows, sample), in the line search
-MATRICES_PER_ROW = 4  # arrays of shape (rows, dim, dim): A, and those from which the preconditioner is computed
+MATRICES_PER_ROW = 6  # arrays of shape (rows, dim, dim): A, and those from which the preconditioner is computed
 PIECE = 1 << 14  # columns that are multiplied at a time, to limit the memory
 
 
@@ -389,8 +389,8 @@ def _step_sizes(batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tenso
     change = batch.products(step)
     slope = (gradient * step).sum(1)
     losses = batch.losses(vectors, products)
-    # Near the minimum, the decrease is smaller than rounding errors.
-    slack = 8 * torch.finfo(losses.dtype).eps * losses.abs()
+    # Near the minimum, the decrease is smaller than rounding errors; b . w is the largest term of the loss.
+    slack = 8 * torch.finfo(losses.dtype).eps * (losses.abs() + (vectors * batch.b).sum(1).abs())
     sizes = torch.ones_like(slope)
 
     for _ in range(MAX_HALVINGS):
