@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 
 from common import keep, make_parser, parse_arguments
 from swivel.config import TrainConfig
-from swivel.counts.matrix import BlockCells, Matrix
+from swivel.counts.layout import Layout
+from swivel.counts.matrix import BlockCells, Matrix, MatrixCells
+from swivel.counts.shards import CellArrays
 from swivel.training.backends import BackendConfig, Step, StepSettings, ZeroSampling
 from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.objective import Objective
@@ -44,6 +46,7 @@ MEASURES = (
     "swivel.training.executor",
 )
 UNITS = 64  # of a count
+MAX_UNITS = (1 << 32) - 2  # of a cell
 # How likely a cell of local row r and column c is observed: 1 - exp(-A / ((r + 20) (c + 20))^1.4). Fitted to blocks of
 # 98,304 words of Wikipedia, where 47 % of the cells are in the commonest 5 % of the rows (here 48 %), 20 % in neither
 # these nor the commonest columns (19 %), and tiles of 64 x 128 have 6 cells at the median, 154 at 90 %, 2,280 at 99 %
@@ -100,18 +103,19 @@ SMOKE = Sizes(
 )
 
 
-@dataclass(frozen=True)
-class SkewedCells:
-    """Stored cells of a synthetic symmetric matrix, as a backend takes them."""
+def to_units(counts: torch.Tensor) -> NDArray[np.uint32]:
+    """Return counts in units, on the host."""
+    units = (UNITS * counts.double()).round_().clamp_(1, MAX_UNITS)
+    return units.to(torch.int64).cpu().numpy().astype(np.uint32)
 
-    blocks: tuple[int, int]
-    offsets: NDArray[np.int64]
-    positions: NDArray[np.uint32]
-    counts: NDArray[np.float32]
-    symmetric: bool = True
 
-    def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
-        return self.counts[first:last]
+def store_cells(
+    words: int, blocks: int, offsets: NDArray[np.int64], positions: NDArray[np.uint32], units: NDArray[np.uint32]
+) -> MatrixCells:
+    """Return the stored cells of a symmetric matrix."""
+    no_large = np.zeros(0, np.int64)
+    arrays = CellArrays(offsets[None], positions, units, no_large, no_large)
+    return MatrixCells(Layout(words, words, blocks, blocks, symmetric=True), arrays, UNITS)
 
 
 class SkewedMatrix:
@@ -125,10 +129,10 @@ class SkewedMatrix:
         self._generator = torch.Generator(device).manual_seed(seed)
         self.stored = self._draw(block_cells, device)
 
-    def _draw(self, block_cells: int, device: str) -> SkewedCells:
+    def _draw(self, block_cells: int, device: str) -> MatrixCells:
         n, k, chance = self.row_blocks, self.block_size, likely_cells(self.block_size, block_cells, device)
         shards = [(i, j) for i in range(n) for j in range(i, n)]
-        lengths, positions, counts = np.zeros((n, n), np.int64), [], []
+        lengths, positions, units = np.zeros((n, n), np.int64), [], []
         for first in range(0, len(shards), 8):
             some = shards[first : first + 8]
             drawn = torch.rand(len(some), k, k, device=device, generator=self._generator) < chance
@@ -137,10 +141,10 @@ class SkewedMatrix:
                 lengths[shard] = length
             mean = 2e3 / (row + 10.0) ** 0.7 / (column + 10.0) ** 0.7
             noise = torch.randn(len(row), device=device, generator=self._generator)
-            counts.append((mean.float() * noise.exp()).clamp_(min=1 / UNITS).cpu().numpy())
+            units.append(to_units(mean * noise.exp()))
             positions.append((row << 16 | column).to(torch.int32).cpu().numpy().view(np.uint32))
         offsets = np.concatenate([[0], np.cumsum(lengths.ravel())])
-        return SkewedCells((n, n), offsets, np.concatenate(positions), np.concatenate(counts))
+        return store_cells(self.shape[0], n, offsets, np.concatenate(positions), np.concatenate(units))
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
@@ -150,9 +154,10 @@ class SkewedMatrix:
             for j in range(i, n):
                 first, last = stored.offsets[i * n + j : i * n + j + 2]
                 rows, columns = stored.positions[first:last] >> 16, stored.positions[first:last] & 0xFFFF
-                sums[i::n] += np.bincount(rows, stored.counts[first:last], k)
+                counts = stored.counts_of(first, last)
+                sums[i::n] += np.bincount(rows, counts, k)
                 if i != j:
-                    sums[j::n] += np.bincount(columns, stored.counts[first:last], k)
+                    sums[j::n] += np.bincount(columns, counts, k)
         return sums
 
     @property
@@ -166,12 +171,12 @@ class SkewedMatrix:
     @property
     def observed(self) -> int:
         """Observed cells, both mirrors."""
-        return 2 * len(self.stored.counts)
+        return 2 * len(self.stored.positions)
 
     def cells(self, i: int, j: int) -> BlockCells:
         shard = min(i, j) * self.row_blocks + max(i, j)
         first, last = self.stored.offsets[shard : shard + 2]
-        return BlockCells(self.stored.positions[first:last], self.stored.counts[first:last], i > j)
+        return BlockCells(self.stored.positions[first:last], self.stored.counts_of(first, last), i > j)
 
     def reblocked(self, row_blocks: int, column_blocks: int, *, scratch: Path, threads: int) -> SkewedMatrix:
         assert (row_blocks, column_blocks) == self.stored.blocks
@@ -257,7 +262,7 @@ def make_backend(sizes: Sizes, matrix: Any, side: int, blocks: int, dim: int) ->
 
     settings = StepSettings(Objective(), ZeroSampling(), 1e-4)
     backend = TritonBackend(
-        settings, BackendConfig(sizes.device, sizes.dtype, cells=len(matrix.counts), is_halved=True)
+        settings, BackendConfig(sizes.device, sizes.dtype, cells=len(matrix.positions), is_halved=True)
     )
     starts = block_starts(side, blocks)
     backend.hold(make_side(side, dim, 1), make_side(side, dim, 2), (starts, starts))

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from common import keep, make_parser, parse_arguments
-from gpu import SkewedCells
+from gpu import store_cells, to_units
+from swivel.counts.matrix import MatrixCells
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad, PendingSteps
 from swivel.training.objective import Objective
@@ -44,20 +45,20 @@ class Size:
 DRY = Size(words=20, block=6, dim=4, density=0.3, epochs=1, dtype="float32")
 
 
-def make_cells(size: Size, device: str) -> SkewedCells:
+def make_cells(size: Size, device: str) -> MatrixCells:
     """Return cells of which the common features of every block have most."""
     generator = torch.Generator(device).manual_seed(1)
     sizes = np.diff(block_starts(size.words, size.blocks)).tolist()
-    offsets, positions, counts = [0], [], []
+    offsets, positions, units = [0], [], []
     for i in range(size.blocks):
         for j in range(size.blocks):
             found = draw_block(sizes[i], sizes[j], size.density, generator) if i <= j else None
             if found is not None:
                 positions.append(found.cpu().numpy().astype(np.uint32))
                 drawn = torch.empty(len(found), device=device).log_normal_(0, 1.5, generator=generator)
-                counts.append(drawn.cpu().numpy())
+                units.append(to_units(drawn))
             offsets.append(offsets[-1] + (0 if found is None else len(found)))
-    return SkewedCells((size.blocks,) * 2, np.array(offsets), np.concatenate(positions), np.concatenate(counts))
+    return store_cells(size.words, size.blocks, np.array(offsets), np.concatenate(positions), np.concatenate(units))
 
 
 def draw_block(rows: int, columns: int, density: float, generator: torch.Generator) -> torch.Tensor:
@@ -158,8 +159,8 @@ def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
     """Return what each way took, and its time against that of everything on the device."""
     size = size or (Size() if device != "cpu" else DRY)
     stored = make_cells(size, device)
-    found: dict[str, Any] = {"cells": len(stored.counts), "words": size.words, "goal": GOAL}
-    for name, memory in caps(size, len(stored.counts), device).items():
+    found: dict[str, Any] = {"cells": len(stored.positions), "words": size.words, "goal": GOAL}
+    for name, memory in caps(size, len(stored.positions), device).items():
         found[name] = run_way(size, stored, device, memory)
         found[name]["ratio"] = found[name]["seconds"] / found["resident"]["seconds"]
         print(f"{name}: {found[name]['us_per_step']:.1f} us a step, ratio {found[name]['ratio']:.3f}", flush=True)
