@@ -88,7 +88,7 @@ class MissingExtra(SwivelError, ImportError):
 
 
 class SwivelWarning(UserWarning):
-    """A command goes on, but the user can improve something; the command line prints it as a message."""
+    """A command continues, but the user can improve something; the command line prints it as a message."""
 
 
 def missing_extra(what: str, library: str, extra: str) -> MissingExtra:

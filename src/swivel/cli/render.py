@@ -29,7 +29,7 @@ def show(data: Any, draw: Callable[[], None]) -> None:
         else:
             draw()
     except OSError as error:
-        # If nobody reads standard output, a result that is in a folder or file is not lost.
+        # If standard output has no reader, a result that is in a folder or file is not lost.
         is_kept = parameters.get("output") or parameters.get("file")
         if not (is_kept and error.errno in (errno.EPIPE, errno.EBADF)):
             raise

@@ -1,4 +1,4 @@
-"""`swivel reproduce`: the paper's experiment on one's own text."""
+"""`swivel reproduce`: the paper's experiment on your text."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class TimedProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, which closes a connection while its client sends no request or does not read the answer.
 
     uvicorn limits the time between two requests only. Clients that connect and send nothing, or half a request, would
-    keep all connections of the server. It also answers connections above its limit, which keep a file open meanwhile;
+    keep all connections of the server. It also answers connections above its limit, each of which keeps a file open;
     here they are closed, so that a flood of them does not use up the open files of the process.
     """
 

@@ -187,7 +187,7 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)
     progress.message(
-        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk meanwhile"
+        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk while reading"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
 

@@ -22,8 +22,8 @@ POLL_SECONDS = 1.0
 IDLE_SECONDS = 600.0  # If no task ends for this long, the cluster is considered dead.
 NO_CORES_SECONDS = 30.0  # A cluster may have no cores for this long, because a lost node may be replaced.
 CANCEL_SECONDS = 10.0
-# Ray ends a process that cannot reach the cluster's control service, after a minute. That of a local cluster was then
-# killed, and nobody starts it again.
+# Ray ends a process that cannot reach the cluster's control service, after a minute. The service of a local
+# cluster does not come back once it was killed, so a short wait is enough.
 _LOCAL_CLUSTER = {"gcs_rpc_server_reconnect_timeout_s": 10}
 _NODE_ENDED = (
     "Ray's node on this machine has ended: it was killed, or there was not enough memory; run the same command again"

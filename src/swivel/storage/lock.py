@@ -213,7 +213,7 @@ def sweep_folder(path: Path, *names: str) -> None:
 def wait_for_folder(path: Path) -> Iterator[None]:
     """Lock a folder, without a lock file, against other processes that rename something in it; they wait.
 
-    Where folders cannot be locked (Windows, some network file systems), nobody waits.
+    Where folders cannot be locked (Windows, some network file systems), the block does not wait.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):

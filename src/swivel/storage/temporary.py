@@ -38,8 +38,8 @@ def temporary_path(path: Path) -> Path:
     A long name is cut, so that the temporary name is not longer: file systems limit names to 255 bytes or fewer.
     """
     suffix = f".{_name_process()}-{secrets.token_hex(4)}{_PART}"
-    room = max(len(os.fsencode(path.name)) - len(suffix), _MIN_STEM_BYTES)
-    stem = os.fsencode(path.name)[:room].decode("utf-8", "ignore")  # not half a character
+    limit = max(len(os.fsencode(path.name)) - len(suffix), _MIN_STEM_BYTES)
+    stem = os.fsencode(path.name)[:limit].decode("utf-8", "ignore")  # not half a character
     return path.with_name(stem + suffix)
 
 

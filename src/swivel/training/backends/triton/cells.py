@@ -337,7 +337,7 @@ class DeviceCells:
 
 
 def _as_writable(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return a view that claims to be writable, because torch warns about others; nobody may write to it.
+    """Return a view that claims to be writable, because torch warns about others; it must not be written to.
 
     A copy of a memory-mapped matrix would take longer than its way to the device.
     """
