@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import MissingExtra, StorageError
+from swivel.errors import StorageError
 from swivel.pipeline.count import count, file_of, list_tokens
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
 from swivel.pipeline.train import train_counted
@@ -111,5 +111,5 @@ def _import_matplotlib() -> None:
     """Import the library that draws the report, while the vectors are trained."""
     from swivel.reports.plots.style import need_matplotlib
 
-    with contextlib.suppress(MissingExtra):
+    with contextlib.suppress(Exception):  # The report says what is wrong.
         need_matplotlib()

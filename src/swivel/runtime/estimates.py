@@ -65,7 +65,7 @@ class ResourceEstimate:
         self.check(path)
 
     def check(self, path: Path) -> None:
-        """Raise StorageError or MemoryBudgetError if the disk of `path` or the memory is clearly too small."""
+        """Raise StorageError or MemoryBudgetError if the disk of `path` is clearly too small, or the memory is."""
         free = free_disk(path)
         if self.disk_bytes * MIN_FREE_DISK > free:
             raise StorageError(

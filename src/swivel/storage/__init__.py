@@ -148,13 +148,13 @@ def build_folder(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(temporary: Path, path: Path) -> None:
-    """Rename a folder to `path`, in place of one with the same files."""
+    """Rename a folder to `path`, in place of one that has no other files."""
     if not path.is_dir():
         temporary.replace(path)
         return
 
     names = {file.name for file in temporary.iterdir()}
-    if names != {file.name for file in path.iterdir()}:
+    if not {file.name for file in path.iterdir()} <= names:
         raise FolderExists(f"{path}: exists already, with other files; choose another folder, or remove it")
 
     previous = temporary_path(path)

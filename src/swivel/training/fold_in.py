@@ -83,7 +83,7 @@ def fold_in(
     total : float
         Sum of all counts of that matrix.
     config : TrainConfig
-        The settings the columns were trained with; the objective and the weight decay are used.
+        The settings the columns were trained with; the objective, the weight decay and the seed are used.
     device : str
         auto, cpu, cuda, or any name of a torch device.
 

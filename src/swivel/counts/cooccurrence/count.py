@@ -172,9 +172,10 @@ def choose_device(asked: str, places: int) -> str:
 
 
 def prepare_device(asked: str) -> None:
-    """Raise ConfigError if a device cannot be used; if there is a CUDA device, initialize it in a background thread.
+    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
 
-    Importing torch and initializing CUDA takes seconds, in which the text can be read.
+    Importing torch and initializing CUDA takes seconds, in which the text can be read. An error of the CUDA device is
+    raised when counting starts.
     """
 
     def wake() -> None:
@@ -184,8 +185,9 @@ def prepare_device(asked: str) -> None:
             open_device("cuda")
             from swivel.counts.cooccurrence.gpu import kernels  # noqa: F401  (imports Triton)
 
-    is_cuda_there = _has_cuda_device() and os.environ.get("CUDA_VISIBLE_DEVICES") is None
-    if asked in ("auto", "cuda") and is_cuda_there:
+    # CUDA_VISIBLE_DEVICES may hide the device: then "cuda" is checked before the text is read.
+    may_be_hidden = asked == "cuda" and "CUDA_VISIBLE_DEVICES" in os.environ
+    if asked in ("auto", "cuda") and _has_cuda_device() and not may_be_hidden:
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
     elif asked not in ("auto", "cpu"):
         from swivel.counts.cooccurrence.gpu.counter import open_device
