@@ -85,3 +85,10 @@ def test_a_failed_block_leaves_no_placed_folder(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="taken"), place_folder(tmp_path / "taken"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_folder_in_another_format_may_replace_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    with build_folder(tmp_path / "new") as folder:
+        (folder / "part").write_text("x")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["part"]
