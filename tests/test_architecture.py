@@ -57,7 +57,8 @@ KNOWN_TO = {
     "uvicorn": {"explorer"},
     "umap": {"explorer"},
     "click": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "runtime"},
+    "IPython": {"runtime"},
     # Packages that may use the network at all; `socket` also gives the name of the machine.
     "socket": {"training", "explorer", "runtime", "storage"},
     **{name: set() for name in ("ftplib", "http", "httpx", "huggingface_hub", "requests", "smtplib", "urllib")},

@@ -20,6 +20,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT
 from swivel.storage import read_manifest, scratch_folder
 
 try:
@@ -129,7 +130,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"recipe must be one of fast, default, paper, got {self.recipe!r}: its objective cannot fold in rows"
             )
 
-        options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory))
+        options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
         cells = self._validate(X, reset=True).tocoo()
         row_order = _descending_order(cells.sum(axis=1))
         column_order = _descending_order(cells.sum(axis=0))

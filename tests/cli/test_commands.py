@@ -22,11 +22,11 @@ from swivel._version import __version__
 from swivel.cli import cli, main
 from swivel.cli.main import next_look
 from swivel.cli.options import name_flags
-from swivel.cli.progress_bars import format_rate
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, next_command
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.pipeline.demo import Demo
 from swivel.pipeline.train import train
+from swivel.runtime.progress_bars import format_rate
 from swivel.storage import read_manifest
 from swivel.training import executor as workers
 from swivel.training.backends import BackendConfig, create_backend

@@ -22,9 +22,10 @@ from swivel.cli import cli, terminal
 from swivel.cli.compare import draw_comparison
 from swivel.cli.main import COMMANDS
 from swivel.cli.options import StrictNumber
-from swivel.cli.progress_bars import BarProgress
+from swivel.cli.progress_bars import CommandProgress
 from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
-from swivel.cli.terminal import escape_controls, quote
+from swivel.cli.terminal import quote
+from swivel.runtime.control_characters import escape_controls
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning
 from swivel.runtime.progress import warnings_as_messages
@@ -122,7 +123,7 @@ def test_an_error_is_one_line_whatever_the_name_of_a_file(arguments: list[str], 
 
 
 def test_progress_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    BarProgress().message(f"reading {FORGED}")
+    CommandProgress().message(f"reading {FORGED}")
     assert capsys.readouterr().err == f"reading {SHOWN}\n"
 
 

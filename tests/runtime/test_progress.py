@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import threading
+from typing import Any, cast
+
 import pytest
 
-from swivel.runtime.progress import SILENT, SilentProgress, Task, track
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task, track
+from swivel.runtime.progress_bars import BarProgress, NotebookDisplay, choose_progress
 
 
 class Recorder(SilentProgress):
@@ -39,3 +49,102 @@ def test_silent_progress_prints_nothing(capfd: pytest.CaptureFixture[str]) -> No
     with track(SILENT, "counting", 10, "tokens") as task:
         task.advance(5, "a note")
     assert capfd.readouterr() == ("", "")
+
+
+# Bars
+
+
+def run_on_terminal(code: str) -> str:
+    """Run Python code with a terminal as standard error and return what it shows."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    try:
+        subprocess.run([sys.executable, "-c", code], check=True, stderr=slave, timeout=60, env=environment)
+        os.set_blocking(master, False)
+        shown = b""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                shown += os.read(master, 65536)
+    finally:
+        os.close(slave)
+        os.close(master)
+    return shown.decode()
+
+
+JOB = """
+import time
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import track
+with track(RunOptions({arguments}).progress, "counting", 10, "tokens") as task:
+    task.advance(4, "a note")
+    time.sleep({seconds})
+"""
+
+
+def test_python_shows_a_bar_for_long_work_on_a_terminal() -> None:
+    shown = run_on_terminal(JOB.format(arguments="", seconds=1.3))
+    assert "counting" in shown
+    assert "40%" in shown
+    assert "a note" in shown
+
+
+@pytest.mark.parametrize(("arguments", "seconds"), [("", 0.0), ("progress=False", 1.3)])
+def test_python_shows_nothing_for_short_work_or_without_progress(arguments: str, seconds: float) -> None:
+    assert run_on_terminal(JOB.format(arguments=arguments, seconds=seconds)) == ""
+
+
+def test_python_shows_nothing_if_standard_error_is_not_a_terminal() -> None:
+    code = JOB.format(arguments="", seconds=1.3)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_true_and_false_are_accepted_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "isatty", lambda number: True)
+    assert isinstance(RunOptions(progress=cast(Progress, True)).progress, BarProgress)
+    assert RunOptions(progress=cast(Progress, False)).progress is SILENT
+
+
+def test_of_several_ranks_only_the_first_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "isatty", lambda number: True)
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "2")
+    for rank, kind in (("0", BarProgress), ("1", SilentProgress)):
+        monkeypatch.setenv("RANK", rank)
+        assert type(choose_progress()) is kind
+
+
+class FakeDisplay(NotebookDisplay):
+    """Records what a notebook would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawings: list[str] = []
+        self.is_shown = threading.Event()
+
+    def start(self) -> None:
+        self._handle = self
+        self.is_shown.set()
+
+    def update(self, *arguments: Any, **named: Any) -> None:
+        if named.pop("raw", False):
+            self.drawings.append(arguments[0]["text/html"])
+        else:
+            self._drawn_at = 0.0  # draw every time
+            super().update(*arguments, **named)
+
+
+def test_a_notebook_shows_bars_and_removes_them_at_the_end() -> None:
+    display = FakeDisplay()
+    progress = BarProgress(lambda: display, delay_seconds=0.01)
+    with track(progress, "read <ing>", 10, "tokens") as outer:
+        assert display.is_shown.wait(30)
+        outer.advance(5, "half & more")
+        with track(progress, "inner", None, "lines"):
+            outer.advance(0)
+
+    half, both, nothing = display.drawings
+    assert '<progress value="5" max="10"></progress> read &lt;ing&gt;: 50 %' in half
+    assert "half &amp; more" in half
+    assert both.count("<div>") == 2
+    assert nothing == ""

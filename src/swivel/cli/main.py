@@ -26,9 +26,10 @@ from swivel.cli.options import (
     watching_options,
 )
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
-from swivel.cli.terminal import escape_controls, print_message, print_result
+from swivel.cli.terminal import print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.errors import MissingExtra, SwivelError, first_line
+from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.signals import leave_in_time

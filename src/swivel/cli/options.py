@@ -114,9 +114,9 @@ def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, An
 
 
 def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
-    from swivel.cli.progress_bars import BarProgress
+    from swivel.cli.progress_bars import CommandProgress
 
-    progress = BarProgress() if is_leading() and not quiet else SILENT
+    progress = CommandProgress() if is_leading() and not quiet else SILENT
     if tensorboard is None or not is_leading():
         return progress
 

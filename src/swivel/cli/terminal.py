@@ -6,32 +6,11 @@ import errno
 import io
 import json
 import os
-import re
 import shlex
 import sys
 from typing import Any
 
-# Characters that move the cursor, color, hide or reorder text; and surrogates, which are bytes of a file name that are
-# not valid UTF-8.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def escape_controls(text: str) -> str:
-    """Return a text in which control characters are visible, so that it is one line and looks like what it is.
-
-    >>> escape_controls("red\x1b[31m\\nblue")
-    'red\\\\x1b[31m\\\\nblue'
-    """
-    return _CONTROL.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
-    if "\udc80" <= character <= "\udcff":  # how Python represents such a byte
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    if "\x80" <= character <= "\x9f":  # In a shell, \x80 is a byte.
-        return f"\\u{ord(character):04x}"
-    return character.encode("unicode_escape").decode()
+from swivel.runtime.control_characters import CONTROL, escape_controls
 
 
 def quote(word: str) -> str:
@@ -40,7 +19,7 @@ def quote(word: str) -> str:
     >>> quote("my work"), quote("a\\nb")
     ("'my work'", "$'a\\\\nb'")
     """
-    if _CONTROL.search(word) is None:
+    if CONTROL.search(word) is None:
         return shlex.quote(word)
     return "$'" + escape_controls(word.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
@@ -65,7 +44,7 @@ def _write_line(line: str) -> None:
 def print_json(data: Any) -> None:
     """Print the result as one line of JSON, in which control characters are JSON's own escapes."""
     text = json.dumps(data, ensure_ascii=False)
-    _write_line(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    _write_line(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_message(line: str) -> None:

@@ -17,6 +17,7 @@ from swivel.evaluation.results import AnalogyResult, Result, SetResult
 from swivel.evaluation.scores import score_set
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress
+from swivel.runtime.progress_bars import choose_progress
 from swivel.vectors import Vectors
 
 TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known only", "all items", "known", "of", "coverage")
@@ -96,7 +97,7 @@ def evaluate(
     source: str | Path | Iterable[str | Path] | None = None,
     *,
     rules: EvaluationConfig | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | bool | None = None,
     **changes: Any,
 ) -> Report:
     """Evaluate vectors on the paper's eight test sets, the sets of a folder, or a list of files.
@@ -111,7 +112,8 @@ def evaluate(
     rules
         How sets are scored; by default the rules of the paper.
     progress
-        Shows one task per set of analogies.
+        A receiver of progress events, with one task per set of analogies; by default a progress bar for work that takes
+        longer than a second, False for none.
     changes
         Single rules by name, such as `method="3cosmul"` or `half="tune"`.
 
@@ -131,8 +133,9 @@ def evaluate(
     1.0
     """
     rules = change_rules(rules, changes)
-    found = read_sets(source, rules, progress=progress)
-    results = score_sets(vectors, found.sets, rules, progress=progress)
+    receiver = choose_progress(progress)
+    found = read_sets(source, rules, progress=receiver)
+    results = score_sets(vectors, found.sets, rules, progress=receiver)
     return Report(results, rules, tuple(path.name for path in found.left_out))
 
 

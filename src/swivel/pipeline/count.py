@@ -55,7 +55,7 @@ def count(
     device: str | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Unpack[CountSettings],
 ) -> Matrix:
@@ -79,7 +79,8 @@ def count(
     device
         "auto", "cpu", "cuda", or any device as torch names it.
     threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
+        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
+        by default a progress bar for work that takes longer than a second, False for none.
     options
         Further run options: `RunOptions`.
     settings

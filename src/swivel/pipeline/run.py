@@ -46,7 +46,7 @@ def run(
     device: str | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Unpack[RunSettings],
 ) -> Vectors:
@@ -64,7 +64,8 @@ def run(
     recipe
         Named settings: default, fast, paper or glove.
     threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
+        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
+        by default a progress bar for work that takes longer than a second, False for none.
     options
         Further run options: `RunOptions`.
     settings

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import RECIPES, CountConfig, TrainConfig, VectorsConfig, stage_config
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -37,14 +38,14 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     options: RunOptions | None = None,
     **settings: Unpack[TrainSettings],
 ) -> Vectors:
     """Train vectors for a matrix and return them; they are written to the folder `out`, if there is one.
 
     An interrupted run is resumed from its last checkpoint when the function is called again with the same arguments;
-    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too. A message says
+    Ctrl-C saves one first. With `RunOptions(report=True)` the report `out/report.html` is written, too. A warning says
     if the matrix was counted with other columns than the recipe has.
 
     Parameters
@@ -61,7 +62,8 @@ def train(
     device
         "auto", "cpu", "cuda", or any device as torch names it.
     threads, memory, progress
-        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events.
+        Number of threads, bytes of memory (or a text such as "1GiB"), and a receiver of progress events;
+        by default a progress bar for work that takes longer than a second, False for none.
     options
         Further run options: `RunOptions`.
     settings
@@ -73,13 +75,13 @@ def train(
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
-    _compare_recipe(matrix, recipe, options.progress)
+    _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
     return train_counted(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
 
 
-def _compare_recipe(matrix: Matrix, recipe: str, progress: Progress) -> None:
-    """Print a message if a text was counted with other columns than a recipe has."""
+def _compare_recipe(matrix: Matrix, recipe: str) -> None:
+    """Warn if a text was counted with other columns than a recipe has."""
     columns = matrix.config.get("count", {}).get("columns")
     wanted = stage_config(CountConfig, recipe).columns
     rank = find_rank()
@@ -88,9 +90,11 @@ def _compare_recipe(matrix: Matrix, recipe: str, progress: Progress) -> None:
 
     fitting = [name for name in RECIPES if stage_config(CountConfig, name).columns == columns]
     other = f", or train with {' or '.join(fitting)}" if fitting else ""
-    progress.message(
+    warnings.warn(
         f"the matrix was counted with {columns} columns, but the recipe {recipe} has {wanted} ones; "
-        f"for these, count again with the recipe {recipe}{other}"
+        f"for these, count again with the recipe {recipe}{other}",
+        SwivelWarning,
+        stacklevel=3,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swivel.config import POSITIVE, POSITIVE_INT, Rule, check_fields, config_field
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import free_beside_libraries
-from swivel.runtime.progress import SILENT, Progress
+from swivel.runtime.progress import Progress
+from swivel.runtime.progress_bars import choose_progress
 from swivel.runtime.resources import count_cores, find_rank, parse_bytes, return_large_arrays
 
 _LARGE_BUDGET_BYTES = 1 << 30  # With more memory, arrays that are freed are kept: new pages take time.
@@ -62,7 +63,8 @@ class RunOptions:
     overwrite
         Whether to replace a complete output folder.
     progress
-        Receiver of progress events.
+        Receiver of progress events. By default, bars on a terminal or in a notebook for jobs that take longer than a
+        second; False for none.
     ray
         Ray cluster to run on: "local", "auto" or HOST:PORT; None to run in this process.
     cluster
@@ -74,12 +76,14 @@ class RunOptions:
     threads: int | None = None
     memory: int | str | None = None
     overwrite: bool = False
-    progress: Progress = SILENT
+    progress: Progress = field(default_factory=choose_progress)
     ray: str | None = None
     cluster: ClusterConfig = ClusterConfig()
     report: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "progress", choose_progress(self.progress))  # True and False are accepted, too.
+
         if self.threads is not None and not _THREADS.holds(self.threads):
             raise ConfigError(f"threads must be {_THREADS.words}, got {self.threads!r}")
 

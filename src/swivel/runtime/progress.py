@@ -1,7 +1,7 @@
 """Progress events of long jobs.
 
-Stages never print: they report to a `Progress` object. The default, `SILENT`, ignores all events. The command line
-draws progress bars (`swivel.cli`); notebooks and loggers can implement the same protocol.
+Stages never print: they report to a `Progress` object. `SILENT` ignores all events, `swivel.runtime.progress_bars`
+draws bars on a terminal and in a notebook, and loggers can implement the same protocol.
 """
 
 from __future__ import annotations

@@ -1,0 +1,226 @@
+"""Progress bars on a terminal or in a notebook, for jobs that take longer than a second."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from html import escape
+from typing import Any
+
+from swivel.runtime.control_characters import escape_controls
+from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
+from swivel.runtime.resources import find_rank
+
+DELAY_SECONDS = 1.0
+_SECONDS_PER_DRAWING = 0.1
+
+
+def choose_progress(progress: Progress | bool | None = None) -> Progress:
+    """Return a receiver of progress events.
+
+    False gives one that ignores all events. True and None give bars on a terminal and in a notebook, and no output
+    anywhere else. Of the ranks that torchrun starts, only the first one draws.
+    """
+    if progress is not None and not isinstance(progress, bool):
+        return progress
+
+    rank = find_rank()
+    if progress is False or (rank is not None and rank[0] > 0):
+        return SILENT
+    if _is_notebook():
+        return BarProgress(NotebookDisplay)
+    return BarProgress(create_terminal_display) if os.isatty(2) else SILENT
+
+
+def _is_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    display: Any
+    number: Any
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        fields = {"note": escape_controls(note)} if note else {}
+        self.display.update(self.number, advance=amount, **fields)
+
+
+class BarProgress(SilentProgress):
+    """Draws a bar for each job; the bars appear if the first of them takes longer than a delay.
+
+    Parameters
+    ----------
+    create_display
+        Returns an object with the methods of `rich.progress.Progress` that are used here.
+    delay_seconds
+        Seconds after which the bars appear.
+    """
+
+    def __init__(self, create_display: Callable[[], Any], delay_seconds: float = DELAY_SECONDS) -> None:
+        self._create_display = create_display
+        self._delay_seconds = delay_seconds
+        self._display: Any = None
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        """Start a bar."""
+        with self._lock:
+            if self._display is None:
+                self._display = self._create_display()
+                self._timer = threading.Timer(self._delay_seconds, self._show, [self._display])
+                self._timer.daemon = True
+                self._timer.start()
+            number = self._display.add_task(escape_controls(job), total=total, unit=unit, note="")
+            return _Bar(self._display, number)
+
+    def _show(self, display: Any) -> None:
+        with self._lock:
+            if display is self._display:  # Otherwise the job has just ended.
+                display.start()
+
+    def end(self, task: Any) -> None:
+        """Remove the bar, and the display with the last bar."""
+        with self._lock:
+            if self._display is None or self._timer is None:
+                return
+            self._display.remove_task(task.number)
+            if not self._display.tasks:
+                self._timer.cancel()
+                self._display.stop()
+                self._display = None
+
+
+@dataclass(slots=True)
+class _NotebookTask:
+    description: str
+    total: float | None
+    unit: str
+    note: str
+    done: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        speed = self.done / max(time.monotonic() - self.started, 1e-9)
+        return f"{self.description}: {describe_work(self.done, self.total, speed, self.unit, self.note)}"
+
+    def draw_html(self) -> str:
+        bar = f'<progress value="{self.done:g}" max="{self.total:g}"></progress> ' if self.total else ""
+        return f"<div>{bar}{escape(str(self))}</div>"
+
+
+class NotebookDisplay:
+    """Bars in the output of a notebook cell. They need no widgets, so that every front end shows them."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, _NotebookTask] = {}
+        self._handle: Any = None
+        self._drawn_at = 0.0
+
+    @property
+    def tasks(self) -> list[_NotebookTask]:
+        """The tasks that have not ended."""
+        return list(self._tasks.values())
+
+    def add_task(self, description: str, *, total: float | None, unit: str, note: str) -> int:
+        """Add a bar and return its number."""
+        number = max(self._tasks, default=0) + 1
+        self._tasks[number] = _NotebookTask(description, total, unit, note)
+        return number
+
+    def update(self, number: int, *, advance: float, note: str = "") -> None:
+        """Add to the work done, and draw the bars if the last drawing is a tenth of a second old."""
+        task = self._tasks[number]
+        task.done += advance
+        task.note = note or task.note
+        if self._handle is not None and time.monotonic() - self._drawn_at >= _SECONDS_PER_DRAWING:
+            self._handle.update(self._draw(), raw=True)
+
+    def remove_task(self, number: int) -> None:
+        """Remove a bar; it disappears with the next drawing."""
+        del self._tasks[number]
+
+    def start(self) -> None:
+        """Show the bars."""
+        from IPython.display import display
+
+        self._handle = display(self._draw(), raw=True, display_id=True)
+
+    def stop(self) -> None:
+        """Remove the bars from the output."""
+        if self._handle is not None:
+            self._handle.update(self._draw(), raw=True)
+
+    def _draw(self) -> dict[str, str]:
+        self._drawn_at = time.monotonic()
+        html = "".join(task.draw_html() for task in self.tasks)
+        return {"text/html": html, "text/plain": "\n".join(map(str, self.tasks))}
+
+
+def describe_work(done: float, total: float | None, speed: float, unit: str, note: str = "") -> str:
+    """Return the part that is done, the rate, the time left and a note.
+
+    >>> describe_work(250, 1000, 50, "cells", "epoch 1")
+    '25 %, 50.0 cells/s, 0:00:15 left; epoch 1'
+    """
+    parts = [format_rate(speed, unit)]
+    if total:
+        parts.insert(0, f"{100 * done / total:.0f} %")
+        left = (total - done) / speed if speed else 0.0
+        parts.append(f"{timedelta(seconds=round(left))} left")
+    return ", ".join(filter(None, parts)) + (f"; {note}" if note else "")
+
+
+def format_rate(speed: float | None, unit: str) -> str:
+    """Return a rate in units per second, scaled to thousands, millions or billions.
+
+    >>> format_rate(2_500_000, "cells")
+    '2.5 M cells/s'
+    """
+    if not speed:
+        return ""
+    for size, letter in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+        if speed >= size:
+            return f"{speed / size:.1f} {letter}{unit}/s"
+    return f"{speed:.1f} {unit}/s"
+
+
+def create_terminal_display() -> Any:
+    """Return bars of rich on standard error, which disappear at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(format_rate(task.speed, task.fields["unit"]))
+
+    class BarsWithNotes(Progress):
+        """Notes are on a separate line, because beside the bar they would be cut off at 80 columns."""
+
+        def get_renderables(self) -> Iterator[Any]:
+            for task in self.tasks:
+                yield self.make_tasks_table([task])
+                if task.fields["note"]:
+                    yield Text("  " + task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+    return BarsWithNotes(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24, table_column=Column(no_wrap=True)),
+        TextColumn("{task.percentage:>3.0f}%"),
+        Rate(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("left"),
+        console=Console(stderr=True),
+        transient=True,
+        speed_estimate_period=20,
+    )
