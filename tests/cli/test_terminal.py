@@ -25,9 +25,9 @@ from swivel.cli.options import StrictNumber
 from swivel.cli.progress_bars import CommandProgress
 from swivel.cli.render import align_table, draw_facts, draw_neighbors, next_command
 from swivel.cli.terminal import quote
-from swivel.runtime.control_characters import escape_controls
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import SwivelWarning
+from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import warnings_as_messages
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.compare import compare
