@@ -150,9 +150,10 @@ class NotebookDisplay:
 
     def start(self) -> None:
         """Show the bars."""
-        from IPython.display import display
+        import IPython.display
 
-        self._handle = display(self._draw(), raw=True, display_id=True)
+        show: Any = IPython.display.display  # It has no types.
+        self._handle = show(self._draw(), raw=True, display_id=True)
 
     def stop(self) -> None:
         """Remove the bars from the output."""
