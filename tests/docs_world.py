@@ -26,6 +26,7 @@ MADE_BEFORE = {
     "explore.md": ("work",),
     "export.md": ("work",),
     "reproduce.md": ("work", "other", "experiment"),
+    "texts.md": ("work",),
     "vectors.md": ("work",),
 }
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from swivel.counts.importers import import_counts as import_counts
     from swivel.errors import SwivelError as SwivelError
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
+    from swivel.estimator import SwivelEncoder as SwivelEncoder
     from swivel.evaluation import evaluate as evaluate
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
@@ -44,6 +45,7 @@ _HOMES = {
     "MatrixSpec": "swivel.counts",
     "RunOptions": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
+    "SwivelEncoder": "swivel.estimator",
     "SwivelError": "swivel.errors",
     "Vectors": "swivel.vectors",
     "Vocabulary": "swivel.corpus.vocabulary",

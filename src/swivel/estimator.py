@@ -1,7 +1,8 @@
-"""scikit-learn estimator for tables of counts.
+"""scikit-learn estimators: `SwivelEmbedding` for tables of counts and `SwivelEncoder` for texts.
 
-The input may be anything that scikit-learn accepts: SciPy sparse matrices, arrays and data frames. `fit` writes the
-counts to a temporary folder and trains with `swivel.pipeline.train`; `transform` uses `swivel.training.fold_in`.
+The input of `SwivelEmbedding` may be anything that scikit-learn accepts: SciPy sparse matrices, arrays and data frames.
+`fit` writes the counts to a temporary folder and trains with `swivel.pipeline.train`; `transform` uses
+`swivel.training.fold_in`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
 from swivel.storage import read_manifest, scratch_folder
+from swivel.vectors import Vectors
+from swivel.vectors.formats import open_vectors
+from swivel.vectors.texts import SMOOTHING
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -194,6 +198,84 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = []  # Vectors are always float32.
+        return tags
+
+
+class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Encode texts as vectors, with trained word vectors: text in, features out. `fit` learns nothing.
+
+    Parameters
+    ----------
+    vectors : Vectors, str or Path
+        Word vectors, or the folder or file of them.
+    smoothing, components, normalize
+        Those of `Vectors.encode`.
+    threads
+        Number of threads. None uses every core.
+
+    Examples
+    --------
+    >>> from swivel.vectors import Vectors, VectorTable
+    >>> words = Vocabulary(["cat", "dog", "car"], [3, 2, 1])
+    >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [1, 1], [0, 2]], np.float32)))
+    >>> SwivelEncoder(vectors, components=0, smoothing=np.inf).transform(["cat and dog", "a car"]).tolist()
+    [[1.0, 0.5], [0.0, 2.0]]
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors | str | Path,
+        *,
+        smoothing: float = SMOOTHING,
+        components: int = 1,
+        normalize: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        self.vectors = vectors
+        self.smoothing = smoothing
+        self.components = components
+        self.normalize = normalize
+        self.threads = threads
+
+    def fit(self, X: Any, y: None = None) -> SwivelEncoder:
+        """Return the encoder itself."""
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Return one vector per text, of shape (n_texts, dim).
+
+        Parameters
+        ----------
+        X : iterable of str
+            Texts; the vector of a missing one (None, NaN) is zero.
+        """
+        return self._open().encode(
+            X,
+            smoothing=self.smoothing,
+            components=self.components,
+            normalize=self.normalize,
+            threads=self.threads,
+        )
+
+    def _open(self) -> Vectors:
+        if isinstance(self.vectors, Vectors):
+            return self.vectors
+        if getattr(self, "_opened", (None, None))[0] != self.vectors:
+            self._opened = self.vectors, open_vectors(self.vectors)
+        return self._opened[1]
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._open().dim
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
         return tags
 
 

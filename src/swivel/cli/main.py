@@ -53,6 +53,7 @@ SECTIONS = {
     "Use them": {
         "nearest": ("main", "The nearest neighbors of words."),
         "analogy": ("main", "A is to B as C is to what?"),
+        "encode": ("encode", "Vectors of texts, one per line."),
         "explore": ("explore", "Vectors in the browser: neighbors, map."),
         "export": ("export", "Vectors as any tool's file."),
     },

@@ -230,8 +230,9 @@ def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
 
 
 overwrite_option = _option("machine", "--overwrite", "replace finished results", is_flag=True)
+threads_option = _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
 resource_options = combine(
-    _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer()),
+    threads_option,
     _option("machine", "--memory", "memory limit for counting, such as 1GiB  [default: half of the free memory]"),
     overwrite_option,
 )

@@ -103,6 +103,17 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
     return [Stream(TEXT_IN_MEMORY, lambda: _pack(_pack_texts(items)), has_marks=True)]
 
 
+def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
+    """Yield the lines of the files of a path, which may be compressed; "-" is standard input."""
+    for stream in open_streams(path, config or CorpusConfig()):
+        rest = b""
+        for block in stream.blocks():
+            *lines, rest = (rest + block.data).split(b"\n")
+            yield from (line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines)
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+
 def find_codec(encoding: str) -> codecs.CodecInfo:
     """Return the Python codec of a text encoding; raise ConfigError if there is none."""
     try:

@@ -512,3 +512,27 @@ def scan_text(
         at += size
 
     return at
+
+
+@_compile
+def scan_texts(
+    data: Bytes,
+    stops: Ints,
+    kinds: Bytes,
+    plain: Bytes,
+    lower: Codes,
+    short: Ints,
+    slots: Keys,
+    arena: Bytes,
+    types: Ints,
+    state: Ints,
+    out: Ids,
+    ends: Ints,
+) -> None:
+    """Tokenize several texts, which end at `stops`, and fill `ends` with the positions in `out` where they end."""
+    start = 0
+    for number in range(stops.size):
+        scan_text(data, start, stops[number], kinds, plain, lower, short, slots, arena, types, state, out)
+        end_text(slots, arena, types, state, out)
+        start = stops[number]
+        ends[number] = state[OUT]

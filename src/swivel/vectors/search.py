@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
 from swivel.runtime.parallel import map_in_order
 
@@ -160,3 +161,21 @@ def score_3cosmul(unit: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
 def shift_cosine(cosine: Floats) -> Floats:
     """Return cosines mapped from [-1, 1] to [0, 1]."""
     return (cosine + np.float32(1)) * np.float32(0.5)
+
+
+def pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
+    """Return the PMI with several columns together: the log of the mean of exp(PMI), weighted by the column sums.
+
+    Each column p estimates log(x_ip |D| / (x_i* x_*p)). Summing x_ip and x_*p over p gives this mean.
+    """
+    if weights.sum() == 0:
+        weights = np.ones(len(scores))
+
+    highest = float(scores.max())  # subtracted before exp to avoid overflow
+    return highest + float(np.log(np.average(np.exp(scores.astype(np.float64) - highest), weights=weights)))
+
+
+def check_count(count: int) -> None:
+    """Raise ConfigError if a number of results is not a positive integer."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise ConfigError(f"count must be a positive integer, got {count!r}")

@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
 from swivel.runtime.notebook import draw_html
+from swivel.runtime.resources import count_cores
 from swivel.storage import FolderWriter, create_folder
 from swivel.storage.overlap import is_own_folder
 from swivel.vectors.align import choose_anchors, find_rotation
 from swivel.vectors.expressions import parse_expression
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
-from swivel.vectors.search import Floats, best_ids, best_rows, check_search, scale_to_unit, score_3cosmul
+from swivel.vectors.search import (
+    Floats,
+    best_ids,
+    best_rows,
+    check_count,
+    check_search,
+    pool_scores,
+    scale_to_unit,
+    score_3cosmul,
+)
+from swivel.vectors.texts import SMOOTHING, TextEncoder
 
 if TYPE_CHECKING:
     import pandas
@@ -82,6 +93,7 @@ class Vectors:
         self.shift = self._contents.shift
         self.columns_per_row = self._contents.columns_per_row
 
+        self._encoders: dict[tuple[float, int], TextEncoder] = {}  # by smoothing and components
         self.path: Path | None = None  # the folder the vectors were loaded from
         self.source: Path | None = None  # the same, or the file of another tool
 
@@ -268,7 +280,7 @@ class Vectors:
         >>> Vectors(VectorTable(words, table)).nearest("king - man + woman", 1)[0].token
         'queen'
         """
-        _check_count(count)
+        check_count(count)
         if among == "columns":
             return self._nearest_columns(query, minus, count)
         if among != "rows":
@@ -296,7 +308,7 @@ class Vectors:
         >>> [found[0].token for found in vectors.nearest_each(["king", "pear"])]
         ['queen', 'queen']
         """
-        _check_count(count)
+        check_count(count)
         answers: list[list[Neighbor]] = []
         asked = list(queries)
 
@@ -323,7 +335,7 @@ class Vectors:
         if method == "3cosadd":
             return self.nearest([b, c], minus=[a], count=count)
 
-        _check_count(count)
+        check_count(count)
         ids = self._ids([a, b, c])
         return self._best_rows(score_3cosmul(self.unit_vectors, *self.unit_vectors[ids]), ids, count)
 
@@ -350,6 +362,27 @@ class Vectors:
         unit = self.unit_vectors[self._ids(words)]
         return words[int(np.argmin(unit @ unit.sum(axis=0)))]
 
+    def encode(
+        self,
+        texts: Iterable[str | None],
+        *,
+        smoothing: float = SMOOTHING,
+        components: int = 1,
+        normalize: bool = False,
+        threads: int | None = None,
+    ) -> Floats:
+        """Return one vector per text, of shape (n_texts, dim); zeros for a text without known words.
+
+        The vector is the mean of the word vectors with the weights a / (a + p), where a is `smoothing` and p the share
+        of the word among all tokens; then the first `components` that all texts have in common are removed. With
+        `smoothing=inf, components=0` it is the plain mean. `normalize` scales each vector to length 1.
+        """
+        settings = smoothing, components
+        if settings not in self._encoders:
+            self._encoders[settings] = TextEncoder(self, *settings)
+        encoded = self._encoders[settings].encode(texts, threads=threads or count_cores())
+        return scale_to_unit(encoded) if normalize else encoded
+
     def score(self, row: str, column: str) -> float:
         """Return the model's estimate of the PMI of a row and a column, w . c + shift.
 
@@ -368,7 +401,7 @@ class Vectors:
         parts = slice(first, first + self.columns_per_row)
 
         weights = np.ones(self.columns_per_row) if columns.sums is None else columns.sums[parts]
-        return _pool_scores(self._score_columns(row_id, parts), weights)
+        return pool_scores(self._score_columns(row_id, parts), weights)
 
     def align(self, other: Vectors, *, words: Sequence[str] | int | None = None) -> Vectors:
         """Return these vectors rotated so that the words shared with `other` are as close as possible to its vectors.
@@ -555,20 +588,3 @@ def _need_tokens(words: str | Sequence[str]) -> tuple[str, ...]:
     if tokens is None:
         raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
     return tokens
-
-
-def _pool_scores(scores: Floats, weights: NDArray[np.float64]) -> float:
-    """Return the PMI with several columns together: the log of the mean of exp(PMI), weighted by the column sums.
-
-    Each column p estimates log(x_ip |D| / (x_i* x_*p)). Summing x_ip and x_*p over p gives this mean.
-    """
-    if weights.sum() == 0:
-        weights = np.ones(len(scores))
-
-    highest = float(scores.max())  # subtracted before exp to avoid overflow
-    return highest + float(np.log(np.average(np.exp(scores.astype(np.float64) - highest), weights=weights)))
-
-
-def _check_count(count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ConfigError(f"count must be a positive integer, got {count!r}")

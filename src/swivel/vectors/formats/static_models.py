@@ -1,7 +1,8 @@
 """Folders of static embedding models: model2vec, and sentence-transformers with a StaticEmbedding module.
 
 Both libraries read `model.safetensors` (one matrix, one row per token) and `tokenizer.json`, and represent a text by
-the mean of its token vectors. The last row is zero and stands for unknown words.
+the mean of its token vectors. The last row is zero and stands for unknown words. The rows are word vectors times their
+weights, without the common component, so that this mean is the vector of `Vectors.encode`.
 
 `tokenizer.json` is a file of the Hugging Face tokenizers library. If Swivel's own tokenizer would keep every label as
 one word, the exported tokenizer splits text as Swivel does; otherwise it splits at white space. Labels with white space
@@ -11,7 +12,6 @@ inside are matched before the text is split. Text is lower-cased if all labels a
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 
 from swivel._version import __version__
-from swivel.config import CorpusConfig
 from swivel.errors import StorageError
 from swivel.storage import build_folder, write_file
 from swivel.vectors import Vectors
 from swivel.vectors.formats.safetensors import read_tensors, write_matrix
 from swivel.vectors.formats.validate import make_vectors, reading
+from swivel.vectors.texts import bake_weights, is_word
 
 _MODEL = "model.safetensors"
 _TOKENIZER = "tokenizer.json"
 _NESTED = "0_StaticEmbedding"
 _MODULE = {"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}
 _UNKNOWN = "[UNK]"
-_QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _JOINERS = r"[\x{200c}\x{200d}'\-]"
 _WORD = rf"[\p{{L}}\p{{N}}][\p{{L}}\p{{N}}\p{{M}}]*(?:{_JOINERS}[\p{{L}}\p{{N}}\p{{M}}]+)*"
 _SPELLINGS = {"\u2019": "'", "\u2010": "-", "\u2011": "-", "\u00ad": ""}
@@ -76,7 +75,7 @@ def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
     # The tokenizer has the unknown token after all words; its vector is zero.
     unknown = np.zeros((1, vectors.dim), np.float32)
     _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors.vocabulary.tokens))
-    write_matrix(folder / _MODEL, tensor, np.concatenate([vectors.vectors, unknown]), {"format": "pt"})
+    write_matrix(folder / _MODEL, tensor, np.concatenate([bake_weights(vectors), unknown]), {"format": "pt"})
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -87,7 +86,7 @@ def _describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
     """Return the JSON of a tokenizer for these labels; the token for unknown words comes last."""
     vocabulary = {label: number for number, label in enumerate(labels)}
     phrases = [label for label in labels if len(label.split()) > 1]
-    are_words = all(map(_is_word, labels))
+    are_words = all(map(is_word, labels))
 
     # Add brackets until the unknown token differs from every label.
     unknown = _UNKNOWN
@@ -105,15 +104,6 @@ def _describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {**vocabulary, unknown: len(vocabulary)}, "unk_token": unknown},
     }
-
-
-def _is_word(label: str) -> bool:
-    """Return whether Swivel's tokenizer keeps a label as one word; a regular expression decides the common case."""
-    if _QUICK_WORD.fullmatch(label):
-        return True
-    from swivel.corpus.tokenizer_reference import split_units
-
-    return split_units(label, CorpusConfig(lowercase=False)) == [[label]]
 
 
 def _normalizer(are_words: bool, *, is_lower: bool) -> dict[str, Any] | None:

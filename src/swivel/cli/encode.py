@@ -1,0 +1,68 @@
+"""`swivel encode`: one vector per line of a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from swivel.cli.main import cli, open_vectors, output_option
+from swivel.cli.options import Command, Decimal, Integer, overwrite_option, threads_option
+from swivel.cli.render import show
+from swivel.cli.terminal import print_result
+from swivel.errors import FolderExists, StorageError
+from swivel.runtime.options import RunOptions
+from swivel.storage import create_file
+from swivel.storage.npy import write_array
+from swivel.storage.overlap import refuse_overlap
+from swivel.vectors.texts import SMOOTHING
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("file")
+@output_option("file for the array, one row per line of the text", metavar="OUT.npy")
+@click.option(
+    "--smoothing",
+    type=Decimal(),
+    default=SMOOTHING,
+    show_default=True,
+    help="a in a / (a + p), the weight of a word with the share p of all tokens; inf: equal weights",
+)
+@click.option(
+    "--components", type=Integer(), default=1, show_default=True, help="common components of all texts to remove"
+)
+@click.option("--normalize", is_flag=True, help="scale every vector to length 1")
+@threads_option
+@overwrite_option
+def encode(
+    vectors: str, file: str, output: str, smoothing: float, components: int, normalize: bool, options: RunOptions
+) -> None:
+    """Write one vector per line of FILE: a weighted mean of its words' vectors.
+
+    FILE: a text (also .gz .bz2 .xz .zst), or - for standard input; a line is a text.
+
+    \b
+    swivel encode work/vectors reviews.txt -o reviews.npy
+    """
+    from swivel.corpus.streams import read_lines
+
+    path = Path(output)
+    refuse_overlap([path], [Path(vectors), Path(file)])
+    if path.exists() and not options.overwrite:
+        raise FolderExists(f"{path}: exists already; choose another file or pass overwrite=True")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path.parent}: no such folder; create it first")
+
+    encoded = open_vectors(vectors).encode(
+        read_lines(file),
+        smoothing=smoothing,
+        components=components,
+        normalize=normalize,
+        threads=options.thread_count,
+    )
+    with create_file(path) as opened:
+        write_array(opened, encoded)
+
+    texts, dim = encoded.shape
+    show({"file": output, "texts": texts, "dim": dim}, lambda: print_result(f"{output}: {texts:,} x {dim}"))

@@ -1,0 +1,93 @@
+"""Token numbers of short texts in memory, with the boundaries of every text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CorpusConfig
+from swivel.corpus import tokenizer_kernels as kernels
+from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
+from swivel.corpus.sources import check_items, is_missing
+from swivel.corpus.type_tables import TypeTable
+from swivel.corpus.vocabulary import BREAK
+
+_MAX_UNKNOWN = 1 << 20  # tokens that are not in the vocabulary; with more of them the table starts again
+
+
+class NumberedTexts(NamedTuple):
+    """Token numbers of several texts, one after the other, and where each text ends.
+
+    A number below the size of the vocabulary is an id; token n of `unknown` has that size plus n.
+    """
+
+    numbers: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    unknown: list[str]
+
+
+class TextNumbering:
+    """Splits texts into tokens as the corpus was, and numbers the tokens.
+
+    >>> numbering = TextNumbering(["cat", "the"], CorpusConfig())
+    >>> numbers, ends, unknown = numbering.number(["The cat, the dog.", "", "Dog!"])
+    >>> numbers.tolist(), ends.tolist(), unknown
+    ([1, 0, 1, 2, 2], [4, 4, 5], ['dog'])
+    """
+
+    def __init__(self, tokens: Sequence[str], config: CorpusConfig) -> None:
+        self._tokens = tokens
+        # A text in memory has no bytes that are not UTF-8, except for lone surrogates, which separate tokens.
+        self._rules = build_rules(dataclasses.replace(config, errors="replace"))
+        self._types = TypeTable.from_tokens(tokens)
+        self._lock = Lock()  # A table cannot be filled by two threads.
+
+    def number(self, texts: Sequence[str | None]) -> NumberedTexts:
+        """Return the token numbers of texts; a missing text (None or NaN) has none."""
+        given = check_items(("" if is_missing(text) else text for text in texts), str, "a string")
+        encoded = [text.encode("utf-8", "surrogatepass") for text in given]
+        stops = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+        data = np.frombuffer(b"".join(encoded), np.uint8)
+
+        with self._lock:
+            out, ends = self._scan(data, stops)
+            is_token = out != BREAK
+            unknown, numbers = self._name_unknown(out[is_token].astype(np.int64))
+        return NumberedTexts(numbers, np.concatenate([[0], np.cumsum(is_token)])[ends], unknown)
+
+    def _scan(self, data: NDArray[np.uint8], stops: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the type numbers with breaks between units, and where each text ends among them."""
+        types = self._types
+        rules = self._rules
+        types.reserve(len(data) // 2 + len(stops) + 1, 2 * len(data) + MAX_TOKEN_BYTES)
+
+        state = types.state
+        state[kernels.TEXT_STATE] = 0
+        state[kernels.HASH] = kernels.HASH_OF_NOTHING
+        state[kernels.BLANK] = 1
+        state[[kernels.OUT, kernels.BREAKS, kernels.IS_STRICT, kernels.HAS_MARKS]] = 0
+        state[kernels.BAD] = -1
+        state[kernels.UNIT] = rules.unit
+
+        out = np.empty(len(data) + 2 * len(stops) + 8, np.uint32)
+        ends = np.empty(len(stops), np.int64)
+        tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
+        kernels.scan_texts(data, stops, *tables, types.slots, types.arena, types.types, state, out, ends)
+        return out[: state[kernels.OUT]], ends
+
+    def _name_unknown(self, numbers: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the unknown tokens, and the numbers with those of unknown tokens counted from the vocabulary on."""
+        size = len(self._tokens)
+        is_unknown = numbers >= size
+        found, places = np.unique(numbers[is_unknown], return_inverse=True)
+        unknown = [token.decode("utf-8", "replace") for token in self._types.pack().tokens(found)]
+        numbers[is_unknown] = size + places
+
+        if len(self._types) > size + _MAX_UNKNOWN:
+            self._types = TypeTable.from_tokens(self._tokens)
+        return unknown, numbers

@@ -1,0 +1,158 @@
+"""Vectors of whole texts: a weighted mean of word vectors, without what all texts have in common.
+
+A word with the share p of all tokens has the weight a / (a + p), the smooth inverse frequency of Arora, Liang and Ma
+(2017). They remove the first singular vector of a set of texts from every text. Here it is that of random texts, whose
+words are drawn by their frequency: it is known before any text, and a text has the same vector in every batch, up to
+rounding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CorpusConfig
+from swivel.errors import ConfigError
+from swivel.runtime.parallel import map_in_order
+from swivel.storage import read_manifest
+from swivel.vectors.combine import SVD_ROWS
+from swivel.vectors.search import Floats
+
+if TYPE_CHECKING:
+    from swivel.corpus.text_numbers import NumberedTexts
+    from swivel.vectors.vectors import Vectors
+
+SMOOTHING = 1e-3
+TEXTS_PER_BATCH = 8_192
+_TEXT_WORDS = 10  # of the random texts whose common component is removed
+_CHUNK_ROWS = 8_192
+_QUICK_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
+
+
+class TextEncoder:
+    """Computes vectors of texts from the vectors of their words.
+
+    Parameters
+    ----------
+    vectors
+        Vectors with counts; without counts all words have the same weight, and nothing is removed.
+    smoothing
+        The constant a of the weights a / (a + p); infinity gives all words the same weight.
+    components
+        Number of common components that are removed.
+    """
+
+    def __init__(self, vectors: Vectors, smoothing: float = SMOOTHING, components: int = 1) -> None:
+        from swivel.corpus.text_numbers import TextNumbering  # imports numba
+
+        self._vectors = vectors
+        self._numbering = TextNumbering(vectors.vocabulary.tokens, find_tokenizer(vectors))
+        self.weights = weigh_words(vectors.vocabulary.counts, smoothing)
+        self.common = find_common_components(vectors, self.weights, components)
+
+    def encode(self, texts: Iterable[str | None], *, threads: int) -> Floats:
+        """Return one vector per text, of shape (n_texts, dim); zeros for a text without known words."""
+        if isinstance(texts, str):
+            raise ConfigError(f"texts must be a list of strings, got the text {texts!r}: pass [text]")
+        numbered = map(self._numbering.number, _split_batches(texts))
+        parts = list(map_in_order(self._encode_batch, numbered, threads=threads))
+        return np.concatenate(parts) if parts else np.zeros((0, self._vectors.dim), np.float32)
+
+    def _encode_batch(self, texts: NumberedTexts) -> Floats:
+        import scipy.sparse
+
+        vectors = self._vectors.vectors
+        is_known = texts.numbers < len(vectors)
+        numbers = texts.numbers[is_known]
+        starts = np.concatenate([[0], np.cumsum(is_known)])[np.concatenate([[0], texts.ends])]
+
+        shape = len(texts.ends), len(vectors)
+        incidence = scipy.sparse.csr_array((self.weights[numbers], numbers, starts), shape)
+        totals = incidence @ vectors
+        return self._finish(totals, np.diff(starts))
+
+    def _finish(self, totals: Floats, words: NDArray[np.int64]) -> Floats:
+        """Return the means of texts, from the sums of their words, without the common components."""
+        means = totals / np.maximum(words, 1).astype(np.float32)[:, None]
+        return np.asarray(means - (means @ self.common.T) @ self.common)
+
+
+def bake_weights(vectors: Vectors) -> Floats:
+    """Return word vectors whose plain mean is the vector of a text, for libraries that know no weights."""
+    weights = weigh_words(vectors.vocabulary.counts, SMOOTHING)
+    common = find_common_components(vectors, weights, 1)
+    weighted = vectors.vectors * weights[:, None]
+    return np.asarray(weighted - (weighted @ common.T) @ common)
+
+
+def weigh_words(counts: NDArray[np.int64], smoothing: float) -> Floats:
+    """Return the weight a / (a + p) of each word, where p is its share of all tokens; ones without counts.
+
+    >>> weigh_words(np.array([3, 1]), 0.25).tolist()
+    [0.25, 0.5]
+    """
+    if not smoothing > 0:
+        raise ConfigError(f"smoothing must be a positive number, got {smoothing!r}")
+    total = counts.sum()
+    if total == 0 or np.isinf(smoothing):
+        return np.ones(len(counts), np.float32)
+    return np.asarray(smoothing / (smoothing + counts / total), np.float32)
+
+
+def find_common_components(vectors: Vectors, weights: Floats, components: int) -> Floats:
+    """Return the first singular vectors of random texts, of shape (components, dim); none without counts.
+
+    The mean of n words with the weighted vectors y, drawn with the probabilities p, has the second moment
+    E[yy'] / n + (1 - 1/n) E[y] E[y]'.
+    """
+    if isinstance(components, bool) or not isinstance(components, (int, np.integer)) or components < 0:
+        raise ConfigError(f"components must be an integer of 0 or more, got {components!r}")
+    counts = vectors.vocabulary.counts
+    if not components or not counts.any():
+        return np.zeros((0, vectors.dim), np.float32)
+
+    moment = np.zeros((vectors.dim, vectors.dim))
+    mean = np.zeros(vectors.dim)
+    shares = counts / counts.sum()
+    common = min(SVD_ROWS, len(counts))  # The others are too rare to matter.
+    for start in range(0, common, _CHUNK_ROWS):
+        piece = slice(start, min(start + _CHUNK_ROWS, common))
+        chunk = vectors.vectors[piece].astype(np.float64) * weights[piece, None]
+        moment += (chunk.T * shares[piece]) @ chunk
+        mean += shares[piece] @ chunk
+
+    moment = moment / _TEXT_WORDS + (1 - 1 / _TEXT_WORDS) * np.outer(mean, mean)
+    _, axes = np.linalg.eigh(moment)  # ascending eigenvalues
+    return np.ascontiguousarray(axes[:, ::-1][:, :components].T, np.float32)
+
+
+def find_tokenizer(vectors: Vectors) -> CorpusConfig:
+    """Return how the text of the training was split, or for vectors of other tools, how their labels look."""
+    if vectors.path is not None:
+        recorded = read_manifest(vectors.path).facts.get("counted_with") or {}
+        if "corpus" in recorded:
+            return CorpusConfig(**recorded["corpus"])
+
+    labels = vectors.vocabulary.tokens
+    is_lower = all(label == label.lower() for label in labels)
+    return CorpusConfig(tokenizer="words" if all(map(is_word, labels)) else "whitespace", lowercase=is_lower)
+
+
+def is_word(label: str) -> bool:
+    """Return whether Swivel's tokenizer keeps a label as one word; a regular expression decides the common case."""
+    if _QUICK_WORD.fullmatch(label):
+        return True
+    from swivel.corpus.tokenizer_reference import split_units
+
+    return split_units(label, CorpusConfig(lowercase=False)) == [[label]]
+
+
+def _split_batches(texts: Iterable[str | None]) -> Iterator[Sequence[str | None]]:
+    remaining = iter(texts)
+    while batch := list(islice(remaining, TEXTS_PER_BATCH)):
+        yield batch

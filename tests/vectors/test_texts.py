@@ -1,0 +1,173 @@
+"""Vectors of texts: the compiled encoder against a plain one, the common component, exports and the command."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+import swivel
+from swivel.cli.main import cli
+from swivel.config import CorpusConfig
+from swivel.corpus.text_numbers import TextNumbering
+from swivel.corpus.tokenizer_reference import split_units
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError
+from swivel.vectors import Vectors, VectorTable, texts
+from swivel.vectors.formats import export
+
+WORDS = ["the", "cat", "sat", "don't", "naïve", "中文", "state-of-the-art", "mat"]
+COUNTS = [500, 40, 30, 20, 10, 5, 3, 2]
+TEXTS = ["The cat sat.", "", "Don’t! The naïve\ncat", "unheard of", "中文 state-of-the-art", "the the the"]
+
+
+def make(words: list[str] = WORDS, counts: list[int] | None = COUNTS, dim: int = 6) -> Vectors:
+    values = np.random.default_rng(5).standard_normal((len(words), dim), dtype=np.float32)
+    return Vectors(VectorTable(Vocabulary(words, counts), values))
+
+
+def encode_plainly(vectors: Vectors, text: str, smoothing: float, common: np.ndarray) -> np.ndarray:
+    """Return the vector of a text as its definition says, in float64."""
+    total = vectors.vocabulary.counts.sum()
+    known = [word for unit in split_units(text, CorpusConfig()) for word in unit if word in vectors]
+    result = np.zeros(vectors.dim)
+    for word in known:
+        share = vectors.vocabulary.counts[vectors.vocabulary.id(word)] / total
+        result += smoothing / (smoothing + share) * vectors[word].astype(float) / len(known)
+    return result - common.T @ (common @ result)
+
+
+def random_text(rng: np.random.Generator) -> str:
+    pieces = [*WORDS, "CAT", "dog", "\n", "?!", "\u00ad", "-", "x_y", "\ud800", "٣", "हिन्दी"]
+    return " ".join(rng.choice(pieces, rng.integers(0, 12)))
+
+
+@pytest.mark.parametrize("unit", ["line", "sentence", "document"])
+@pytest.mark.parametrize("tokenizer", ["words", "whitespace"])
+def test_the_numbers_of_texts_are_those_of_the_plain_tokenizer(
+    unit: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.corpus.text_numbers._MAX_UNKNOWN", 2)
+    rng = np.random.default_rng(1)
+    config = CorpusConfig(unit=unit, tokenizer=tokenizer)
+    numbering = TextNumbering(WORDS, config)
+
+    for _ in range(20):
+        given = [random_text(rng) for _ in range(9)]
+        numbers, ends, unknown = numbering.number(given)
+        names = [*WORDS, *unknown]
+        found = [[names[n] for n in part] for part in np.split(numbers, ends[:-1])]
+        clean = [text.replace("\ud800", " ") for text in given]
+        assert found == [[word for each in split_units(text, config) for word in each] for text in clean]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("smoothing", "components"), [(1e-3, 1), (0.05, 0), (0.5, 2)])
+def test_a_vector_is_the_weighted_mean_without_the_common_components(
+    smoothing: float, components: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "TEXTS_PER_BATCH", 4)
+    vectors = make()
+    common = texts.find_common_components(vectors, texts.weigh_words(vectors.vocabulary.counts, smoothing), components)
+    assert np.allclose(common @ common.T, np.eye(components), atol=1e-5)
+
+    encoded = vectors.encode(iter(TEXTS), smoothing=smoothing, components=components, threads=threads)
+    expected = [encode_plainly(vectors, text, smoothing, common) for text in TEXTS]
+    assert encoded.dtype == np.float32
+    assert np.allclose(encoded, expected, atol=1e-5)
+    assert not encoded[[1, 3]].any()
+
+
+def test_the_common_component_is_that_of_random_texts() -> None:
+    vectors = make()
+    weights = texts.weigh_words(vectors.vocabulary.counts, 0.1)
+    common = texts.find_common_components(vectors, weights, 1)[0]
+
+    rng = np.random.default_rng(3)
+    shares = vectors.vocabulary.counts / vectors.vocabulary.counts.sum()
+    drawn = rng.choice(len(WORDS), (20_000, texts._TEXT_WORDS), p=shares)
+    means = (vectors.vectors * weights[:, None])[drawn].mean(axis=1)
+    first = np.linalg.svd(means, full_matrices=False)[2][0]
+    assert abs(first @ common) > 0.999
+
+
+def test_without_counts_a_vector_is_the_plain_mean() -> None:
+    vectors = make(counts=None)
+    assert np.allclose(vectors.encode(["the cat"])[0], (vectors["the"] + vectors["cat"]) / 2, atol=1e-6)
+    with_counts = make()
+    assert np.allclose(with_counts.encode(["the cat"], smoothing=np.inf, components=0), vectors.encode(["the cat"]))
+
+
+def test_a_text_has_the_same_vector_in_every_batch_and_missing_texts_have_zeros() -> None:
+    vectors = make()
+    alone = [vectors.encode([text])[0] for text in TEXTS]
+    assert np.allclose(vectors.encode(TEXTS * 3), np.array(alone * 3), atol=1e-6)
+    assert not vectors.encode([None, float("nan")]).any()  # type: ignore[list-item]
+    assert vectors.encode([]).shape == (0, 6)
+    assert np.allclose(np.linalg.norm(vectors.encode(TEXTS[:1], normalize=True)), 1)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="texts must be a list of strings, got the text 'the cat'"):
+        make().encode("the cat")
+    with pytest.raises(ConfigError, match="smoothing must be a positive number, got 0"):
+        make().encode([], smoothing=0)
+    with pytest.raises(ConfigError, match="components must be an integer of 0 or more, got -1"):
+        make().encode([], components=-1)
+    with pytest.raises(CorpusError, match="item 2: expected a string like the items before, got int"):
+        make().encode(["a", 3])  # type: ignore[list-item]
+
+
+def test_texts_are_split_as_the_training_was(tmp_path: Path) -> None:
+    trained = swivel.run(["Red_Wine a b", "a b Red_Wine"] * 5, tmp_path, tokenizer="whitespace", lowercase=False, dim=2)
+    assert np.allclose(trained.encode(["Red_Wine!", "x Red_Wine"], components=0)[0], 0)
+    assert trained.encode(["Red_Wine!", "x Red_Wine"], components=0)[1].any()
+    assert texts.find_tokenizer(make(["new york", "Oil"], None)) == CorpusConfig(
+        tokenizer="whitespace", lowercase=False
+    )
+    assert texts.find_tokenizer(make()) == CorpusConfig()
+
+
+@pytest.mark.parametrize("format", ["model2vec", "sentence-transformers"])
+def test_model2vec_gives_texts_the_same_vectors(tmp_path: Path, format: str) -> None:
+    from model2vec import StaticModel
+
+    vectors = make()
+    export(vectors, tmp_path / "m", format=format)
+    assert np.allclose(StaticModel.from_pretrained(tmp_path / "m").encode(TEXTS), vectors.encode(TEXTS), atol=1e-6)
+
+
+def test_the_command_writes_one_row_per_line(tmp_path: Path) -> None:
+    vectors = make()
+    vectors.save(tmp_path / "v")
+    lines = ["The cat", "", "sat\r", "naïve mat"]
+    (tmp_path / "t.txt.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
+    command = ["encode", str(tmp_path / "v"), str(tmp_path / "t.txt.xz"), "-o", str(tmp_path / "t.npy")]
+
+    done = CliRunner().invoke(cli, [*command, "--components", "0"], catch_exceptions=False)
+    assert done.stdout == f"{tmp_path / 't.npy'}: 4 x 6\n"
+    assert np.array_equal(np.load(tmp_path / "t.npy"), vectors.encode(lines, components=0))
+
+    assert isinstance(CliRunner().invoke(cli, command).exception, FolderExists)
+    assert CliRunner().invoke(cli, [*command, "--overwrite", "--normalize"]).exit_code == 0
+    assert np.array_equal(np.load(tmp_path / "t.npy"), vectors.encode(lines, normalize=True))
+    missing = [*command[:-1], str(tmp_path / "missing" / "t.npy")]
+    assert isinstance(CliRunner().invoke(cli, missing).exception, StorageError)
+
+
+def test_the_scikit_learn_encoder_is_a_step_of_a_pipeline(tmp_path: Path) -> None:
+    vectors = make()
+    vectors.save(tmp_path / "v")
+    encoder = swivel.SwivelEncoder(tmp_path / "v", normalize=True)
+    assert np.array_equal(clone(encoder).fit_transform(TEXTS), vectors.encode(TEXTS, normalize=True))
+    assert encoder.get_feature_names_out().tolist() == [f"swivelencoder{n}" for n in range(6)]
+
+    model = make_pipeline(swivel.SwivelEncoder(vectors), LogisticRegression(C=1e3))
+    model.fit(["cat", "sat", "cat sat", "naïve", "mat", "naïve mat"], [0, 0, 0, 1, 1, 1])
+    assert model.predict(["the cat", "a mat"]).tolist() == [0, 1]
