@@ -7,6 +7,7 @@ the tests compare with the compiled one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ def encode_corpus(
     memory_bytes: int = 1 << 30,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
+    check: Callable[[], None] | None = None,
 ) -> EncodedCorpus:
     """Tokenize texts once and return them as type numbers, in scratch files inside the folder `scratch`.
 
@@ -68,6 +70,8 @@ def encode_corpus(
         Memory for the distinct tokens and their counts; those that do not fit are in scratch files, too.
     piece_bytes
         Approximate number of bytes that a thread processes at a time.
+    check
+        Called after each piece; reading ends with the error that it raises.
 
     Raises
     ------
@@ -95,4 +99,5 @@ def encode_corpus(
         memory_bytes=memory_bytes,
         progress=progress,
         piece_bytes=piece_bytes,
+        check=check,
     )

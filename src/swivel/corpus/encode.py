@@ -11,7 +11,7 @@ where a table ends, does not affect the results of `counts` and `write_ids`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,7 @@ def encode_streams(
     memory_bytes: int,
     progress: Progress = SILENT,
     piece_bytes: int = PIECE_BYTES,
+    check: Callable[[], None] | None = None,
 ) -> EncodedCorpus:
     """Tokenize streams once, as `swivel.corpus.encode_corpus` does with texts; units end with their stream."""
     rules = build_rules(config, is_tokenized=streams[0].is_tokenized, has_marks=streams[0].has_marks)
@@ -196,6 +197,8 @@ def encode_streams(
         for segment in take_in_order(futures, ahead=threads + 3):
             segments.append(segment)
             task.advance(segment.cost)
+            if check is not None:
+                check()
 
         for worker in workers:
             worker.save_types()

@@ -143,33 +143,17 @@ def _count(
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    from swivel.corpus import encode_corpus
-    from swivel.counts.cooccurrence import prepare_device
-
     if options.ray is not None:
         from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
 
         job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, **record)
         return count_on_ray(job, options)
 
-    # Errors in the settings of the device are raised now, not after the text has been read.
-    config = counting.count
-    if config.device_memory is not None:
-        parse_bytes(config.device_memory, "device_memory")
-    prepare_device(config.device)
-
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
-        encoded = encode_corpus(
-            texts,
-            counting.corpus,
-            scratch=scratch,
-            threads=options.thread_count,
-            memory_bytes=options.memory_bytes,
-            progress=options.progress,
-        )
+        encoded = encode_texts(texts, counting, scratch, options)
 
         lowercase = counting.corpus.lowercase
         vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
@@ -191,6 +175,28 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
         f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk while reading"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
+
+
+def encode_texts(texts: Texts, counting: TextCounting, scratch: Path, options: RunOptions) -> EncodedCorpus:
+    """Read texts that will be counted, and return them as type numbers, in files of the folder `scratch`.
+
+    Errors in the settings of the device are raised before the text is read, and those of a CUDA device meanwhile.
+    """
+    from swivel.corpus import encode_corpus
+    from swivel.counts.cooccurrence import prepare_device
+
+    if counting.count.device_memory is not None:
+        parse_bytes(counting.count.device_memory, "device_memory")
+
+    return encode_corpus(
+        texts,
+        counting.corpus,
+        scratch=scratch,
+        threads=options.thread_count,
+        memory_bytes=options.memory_bytes,
+        progress=options.progress,
+        check=prepare_device(counting.count.device),
+    )
 
 
 def count_encoded(

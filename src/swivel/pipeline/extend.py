@@ -23,11 +23,11 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import digest_sources, encode_corpus, find_texts, fingerprint_sources, local_files, to_facts
+from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local_files, to_facts
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import TextCounting, count_encoded, file_of, list_tokens
+from swivel.pipeline.count import TextCounting, count_encoded, encode_texts, file_of, list_tokens
 from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -252,14 +252,7 @@ def _count_words(
     known = trained.vectors.vocabulary
 
     options = options.fix_memory()
-    encoded = encode_corpus(
-        texts,
-        counting.corpus,
-        scratch=scratch,
-        threads=options.thread_count,
-        memory_bytes=options.memory_bytes,
-        progress=progress,
-    )
+    encoded = encode_texts(texts, counting, scratch, options)
     if listed is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
+import swivel
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
@@ -256,7 +258,6 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     prepare_device("cpu")
     assert started == []
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     prepare_device("auto")
     prepare_device("cuda")
     assert started == ["swivel-wake", "swivel-wake"]
@@ -265,6 +266,27 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
-    prepare_device("auto")
+    prepare_device("auto")()
     with pytest.raises(ConfigError, match="device 'nonsense' cannot be used for counting"):
         prepare_device("nonsense")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device can be used")
+def test_a_broken_device_is_refused_before_all_the_text_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
+    numbers = iter(range(1000))
+    with pytest.raises(ConfigError, match="device 'cuda' cannot be used for counting"):
+        swivel.count(("tea milk " * 10_000 for _ in numbers), device="cuda", threads=1)
+    assert next(numbers) < 200
+
+
+def start_at_once(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Return a `Thread.start` that waits until the thread that initializes the device has ended."""
+
+    def start_and_wait(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "swivel-wake":
+            thread.join()
+
+    return start_and_wait

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from swivel.counts.cooccurrence.plan import announce_forecast, forecast_count, m
 from swivel.counts.cooccurrence.windows import column_vocabulary, part_names, window_weights
 from swivel.counts.layout import Layout
 from swivel.counts.shards import RunFiles, make_piece
-from swivel.errors import CountsError
+from swivel.errors import ConfigError, CountsError
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import release_freed_memory
 
@@ -171,28 +170,36 @@ def choose_device(asked: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def prepare_device(asked: str) -> None:
+def prepare_device(asked: str) -> Callable[[], None]:
     """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
 
-    Importing torch and initializing CUDA takes seconds, in which the text can be read. An error of the CUDA device is
-    raised when counting starts.
+    Importing torch and initializing CUDA takes seconds, in which the text can be read. Call the returned function while
+    it is read: it raises the error of a CUDA device that was asked for, as soon as it is known.
     """
+    errors: list[ConfigError] = []
 
     def wake() -> None:
-        with contextlib.suppress(Exception), _short_turns():  # errors are reported when the device is used
-            from swivel.counts.cooccurrence.gpu.counter import open_device
+        with contextlib.suppress(Exception), _short_turns():  # Without Triton, torch counts.
+            try:
+                from swivel.counts.cooccurrence.gpu.counter import open_device
 
-            open_device("cuda")
-            from swivel.counts.cooccurrence.gpu import kernels  # noqa: F401  (imports Triton)
+                open_device("cuda")
+            except ConfigError as error:
+                errors.append(error)
+            else:
+                from swivel.counts.cooccurrence.gpu import kernels  # noqa: F401  (imports Triton)
 
-    # CUDA_VISIBLE_DEVICES may hide the device: then "cuda" is checked before the text is read.
-    may_be_hidden = asked == "cuda" and "CUDA_VISIBLE_DEVICES" in os.environ
-    if asked in ("auto", "cuda") and _has_cuda_device() and not may_be_hidden:
+    def check() -> None:
+        if errors and asked == "cuda":
+            raise errors[0]
+
+    if asked in ("auto", "cuda") and _has_cuda_device():
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
     elif asked not in ("auto", "cpu"):
         from swivel.counts.cooccurrence.gpu.counter import open_device
 
         open_device(asked)
+    return check
 
 
 @contextlib.contextmanager
