@@ -154,8 +154,14 @@ def test_limits_of_the_own_group_and_those_above_it_count(
     assert free_memory() == 1 * GIB
 
 
+def load_modules(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Make it look as if this process had loaded these modules and no others."""
+    monkeypatch.setattr("swivel.runtime.estimates.sys", SimpleNamespace(modules=dict.fromkeys(names)))
+
+
 def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 1 * GIB)  # All libraries are loaded.
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 1 * GIB)
+    load_modules(monkeypatch, "numba")
     for free, taken in ((100 * GIB, 50 * GIB), (300 * MIB, 225 * MIB), (400 * MIB, 256 * MIB), (0, 1)):
         monkeypatch.setattr(resources, "_free_machine_memory", lambda free=free: free)
         assert RunOptions().memory_bytes == taken
@@ -164,6 +170,7 @@ def test_memory_that_is_not_named_stays_inside_what_is_free(cgroups: Path, monke
 def test_the_budget_leaves_room_for_the_libraries(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY["counting"] + 60 * MIB)
     monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 20 * MIB)
+    load_modules(monkeypatch)
     assert RunOptions().memory_bytes == 60 * MIB
     assert RunOptions(memory="1GiB").memory_bytes == GIB
     assert RunOptions(memory="1GiB").fix_memory().memory_bytes == 80 * MIB
@@ -175,10 +182,24 @@ def test_libraries_are_not_loaded_into_too_little_memory(
     what: str, cgroups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 20 * MIB)
+    load_modules(monkeypatch)
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY[what] - 20 * MIB)
     check_libraries(what)
     monkeypatch.setattr(resources, "_free_machine_memory", lambda: LIBRARY_MEMORY[what] - 21 * MIB)
     with pytest.raises(MemoryBudgetError, match=rf"^{what} needs at least .* MiB of memory, including libraries"):
+        check_libraries(what)
+
+
+@pytest.mark.parametrize("what", ["counting", "training", "plotting", "reading and writing Parquet"])
+def test_data_of_a_large_process_is_not_taken_for_libraries(
+    what: str, cgroups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: 10 * GIB)
+    monkeypatch.setattr(resources, "_free_machine_memory", lambda: 30 * MIB)
+    load_modules(monkeypatch, "numba", "torch", "matplotlib", "pyarrow")
+    check_libraries(what)
+    load_modules(monkeypatch)
+    with pytest.raises(MemoryBudgetError, match=rf"^{what} needs at least .* uses 10\.0 GiB and 30\.0 MiB are free"):
         check_libraries(what)
 
 
@@ -225,6 +246,7 @@ def test_vectors_that_do_not_fit_in_memory_are_one_line(
     export(vectors, tmp_path / "a.bin")
     monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 100)
     monkeypatch.setattr("swivel.runtime.estimates.used_memory", lambda: GIB)
+    load_modules(monkeypatch, "pyarrow")
     with pytest.raises(MemoryBudgetError, match=rf"{words} needs about [\d.]+ B of memory, but 100 B are free"):
         use(vectors, tmp_path)
 

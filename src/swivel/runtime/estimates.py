@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +42,21 @@ LIBRARY_MEMORY = {
 }
 
 
+# The modules with most of this memory, and what each of them adds to a process that has not loaded it.
+_MODULE_MEMORY = {"numba": 150 << 20, "torch": 126 << 20, "matplotlib": 44 << 20, "pyarrow": 52 << 20}
+_MODULES = {
+    **dict.fromkeys(("adding", "counting", "importing"), ("numba",)),
+    **dict.fromkeys(("training", "extending"), ("numba", "torch")),
+    "plotting": ("matplotlib",),
+    "reading and writing Parquet": ("pyarrow",),
+}
+
+
 def free_beside_libraries(what: str = "counting") -> int:
     """Return the bytes of free memory that are left when the libraries of a job are loaded; negative if too few."""
-    return free_memory() - max(LIBRARY_MEMORY.get(what, 0) - used_memory(), 0)
+    # The memory of a process may be data of its user: a module that is not loaded needs its memory in any case.
+    missing = sum(_MODULE_MEMORY[module] for module in _MODULES.get(what, ()) if module not in sys.modules)
+    return free_memory() - max(LIBRARY_MEMORY.get(what, 0) - used_memory(), missing)
 
 
 @dataclass(frozen=True, slots=True)

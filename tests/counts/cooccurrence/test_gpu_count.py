@@ -13,9 +13,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import swivel
 from count_strategies import configs, corpora
 from device_counts import WORDS, count_on_cores, count_on_device, digest, make_corpus, make_counter, make_vocabulary
-import swivel
 from swivel import storage
 from swivel.config import CountConfig
 from swivel.corpus import BREAK, GAP
@@ -272,7 +272,9 @@ def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device can be used")
-def test_a_broken_device_is_refused_before_all_the_text_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broken_device_is_refused_before_all_the_text_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     numbers = iter(range(1000))
