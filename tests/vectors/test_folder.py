@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
@@ -94,6 +95,7 @@ def test_dimensions_without_variance_stay_zero_for_any_power() -> None:
 @pytest.mark.parametrize("sum_weight", [0.0, 0.5])
 def test_products_on_a_device_give_the_same_vectors(sum_weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combine, "SVD_ROWS", 40)
+    monkeypatch.setattr(combine, "_CHUNK_ROWS", 16)
     rng = np.random.default_rng(3)
     w = rng.normal(0, 1, (100, 6)).astype(np.float32)
     c = rng.normal(0, 1, (200, 6)).astype(np.float32)
@@ -105,6 +107,19 @@ def test_products_on_a_device_give_the_same_vectors(sum_weight: float, monkeypat
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert not found[7].any()
+
+
+def test_vectors_are_combined_on_the_host_if_the_device_has_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, c = make_sides()
+    config = VectorsConfig(combine="parts")
+    expected = combine_vectors(w, c, 2, config)
+
+    def refuse(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(combine, "_combine_on_device", refuse)
+    assert (combine_vectors(w, c, 2, config, device="cuda") == expected).all()
 
 
 @pytest.mark.parametrize("combine", ["rows", "sum", "parts"])

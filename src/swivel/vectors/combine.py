@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +34,7 @@ def combine_vectors(
     `row * columns_per_row + part` belongs to the row; 0 columns per row mean that columns are different things.
     `config` selects the rows, the sum of row and columns, or a projection of all parts side by side, by default onto
     the principal axes of these rows. For rows that are added to a model, `axes` is the projection from `recover_axes`.
-    Axes and projection are computed on `device` if it is a CUDA device that this process has.
+    Axes and projection are computed on `device` if it is a CUDA device that this process has, with enough memory.
 
     >>> rows, columns = np.eye(2, dtype=np.float32), np.ones((4, 2), np.float32)
     >>> combine_vectors(rows, columns, 2, VectorsConfig(combine="sum")).tolist()
@@ -46,7 +49,8 @@ def combine_vectors(
         return np.asarray(rows + parts.sum(axis=1))
 
     if axes is None and _has_cuda(device):
-        return _combine_on_device(rows, parts, config, device)
+        with contextlib.suppress(RuntimeError):  # The device has too little memory left.
+            return _combine_on_device(rows, parts, config, device)
     if axes is None:
         gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
         axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
@@ -138,24 +142,20 @@ def _combine_on_device(rows: Floats, parts: Floats, config: VectorsConfig, devic
         lengths = values.norm(dim=-1, keepdim=True)
         return torch.where(lengths > 0, values / lengths, 0.0).mul_(weight).flatten(1)
 
-    def concatenate(start: int, stop: int) -> torch.Tensor:
-        """Return some rows, their parts and their sums side by side, as `_concatenate_parts` does, in float64."""
-        w, c = (torch.from_numpy(np.array(values[start:stop])).to(device).double() for values in (rows, parts))
-        pieces = [scaled(w, 1.0), scaled(c, config.column_weight)]
-        if config.sum_weight > 0:
-            pieces.append(scaled(w + c.sum(1), config.sum_weight))
-        return torch.cat(pieces, dim=1)
+    def concatenate(count: int) -> Iterator[torch.Tensor]:
+        """Yield the first rows in chunks, as `_concatenate_parts` returns them, in float64."""
+        for start in range(0, count, _CHUNK_ROWS):
+            piece = slice(start, min(start + _CHUNK_ROWS, count))
+            w, c = (torch.from_numpy(np.array(values[piece])).to(device).double() for values in (rows, parts))
+            pieces = [scaled(w, 1.0), scaled(c, config.column_weight)]
+            if config.sum_weight > 0:
+                pieces.append(scaled(w + c.sum(1), config.sum_weight))
+            yield torch.cat(pieces, dim=1)
 
-    common = concatenate(0, SVD_ROWS)
-    gram = (common.T @ common).cpu().numpy()
-    del common
-    axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
-
+    gram = torch.stack([chunk.T @ chunk for chunk in concatenate(min(SVD_ROWS, len(rows)))]).sum(0)
+    axes = find_main_axes(gram.cpu().numpy(), rows.shape[1], power=config.spectrum).astype(np.float32)
     projection = torch.from_numpy(axes).to(device)
-    starts = range(0, len(rows), SVD_ROWS)
-    return np.concatenate(
-        [(concatenate(start, start + SVD_ROWS).float() @ projection).cpu().numpy() for start in starts]
-    )
+    return np.concatenate([(chunk.float() @ projection).cpu().numpy() for chunk in concatenate(len(rows))])
 
 
 def find_main_axes(gram: NDArray[np.float64], count: int, *, power: float = 1.0) -> NDArray[np.float64]:
