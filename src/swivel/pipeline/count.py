@@ -118,7 +118,9 @@ def count(
         with hold_folder(folder.path):
             check_libraries("counting")
             record = {"inputs": inputs, "facts": to_facts(digests)}
-            return folder.keep(_count(texts, folder.path, counting, listed, record, options))
+            matrix = _count(texts, folder.path, counting, listed, record, options)
+            matrix.trust()  # This process has just written it.
+            return folder.keep(matrix)
 
 
 def file_of(vocabulary: object) -> Path | None:

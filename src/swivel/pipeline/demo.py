@@ -23,6 +23,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
 from swivel.pipeline.train import train
+from swivel.reports.run_report import write_run_report
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
@@ -152,10 +153,7 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
     timed = dataclasses.replace(options, progress=watch, report=False)
     matrix = open_sample(matrix_path, options=timed)
     vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
-    if out is not None and options.report:
-        from swivel.reports.run_report import write_run_report
-
-        write_run_report(vectors, matrix, Path(out), watch, options)
+    write_run_report(vectors, matrix, None if out is None else Path(out), watch, options)
 
     return Demo(
         len(vectors),

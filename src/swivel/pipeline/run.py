@@ -72,6 +72,7 @@ def run(
         Other fields of the configuration of any stage.
     """
     from swivel.corpus import find_texts, local_files
+    from swivel.reports.run_report import write_run_report
     from swivel.vectors.formats import source_of
 
     named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
@@ -96,15 +97,10 @@ def run(
 
     with hold_folder(path):
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
-        if "counting" in watch.seconds:
-            matrix.trust()  # This call has just written it.
         if options.report:
             threading.Thread(target=_import_matplotlib, daemon=True).start()
         result = train_counted(matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train)
-        if options.report:
-            from swivel.reports.run_report import write_run_report
-
-            write_run_report(result, matrix, path, watch, options)
+        write_run_report(result, matrix, path, watch, options)
         return result
 
 

@@ -154,8 +154,7 @@ def train_counted(
         result = vectors.load(folder.path)
         if not was_done:
             result.trust()
-        if options.report and out is not None:
-            write_run_report(result, matrix, folder.path, watch, options)
+        write_run_report(result, matrix, None if out is None else folder.path, watch, options)
         return folder.keep(result)
 
 

@@ -98,14 +98,14 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
     return svgs
 
 
-def write_run_report(vectors: Vectors, matrix: Matrix, out: Path, watch: Stopwatch, options: RunOptions) -> None:
-    """Write `out/report.html` after training, or if it is missing, when `options.report` is set.
+def write_run_report(vectors: Vectors, matrix: Matrix, out: Path | None, watch: Stopwatch, options: RunOptions) -> None:
+    """Write `out/report.html` after training, or if it is missing, when `options.report` is set and there is a folder.
 
     An error is reported as a progress message and not raised.
     """
     rank = find_rank()
     is_leader = rank is None or rank[0] == 0
-    if not options.report or not is_leader:
+    if not options.report or out is None or not is_leader:
         return
 
     was_trained = "training" in watch.seconds
