@@ -157,6 +157,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return a vector for each row of counts, computed with the trained columns held fixed.
 
+        With more than 8,192 columns, the result is approximate, because the unobserved cells are sampled.
+
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_rows, n_columns)

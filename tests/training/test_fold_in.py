@@ -277,6 +277,14 @@ def test_weights_of_the_sample_estimate_sums_over_all_columns() -> None:
     np.testing.assert_allclose(np.mean(estimates), 3000, rtol=0.05)
 
 
+@pytest.mark.usefixtures("small_sample")
+def test_few_columns_with_large_sums_are_the_whole_sample() -> None:
+    sums = np.where(np.arange(3000) % 300 == 7, 1e14, 0.0)
+    ids, weights = fold_in_module._sample_columns(sums, 1)  # Warnings are errors.
+    assert ids.tolist() == list(range(7, 3000, 300))
+    assert (weights == 1).all()
+
+
 @pytest.mark.gpu
 def test_a_gpu_finds_the_same_vectors() -> None:
     table = Table(13, rows=200)

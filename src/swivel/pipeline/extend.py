@@ -80,7 +80,8 @@ def extend(
 ) -> Vectors:
     """Add vectors for the new words of a text to trained vectors, without training.
 
-    The known words come first with unchanged vectors; the new words follow by decreasing count.
+    The known words come first with unchanged vectors; the new words follow by decreasing count. With more than 8,192
+    columns, the vectors of new words are approximate (`swivel.training.fold_in`).
 
     Parameters
     ----------

@@ -72,6 +72,8 @@ def fold_in(
 ) -> NDArray[np.float32]:
     """Return vectors for rows that were not trained, with the column vectors held fixed.
 
+    With more than 8,192 columns, the result is approximate: the unobserved cells are sampled (see the module).
+
     Parameters
     ----------
     counts : array or sparse matrix of shape (n_rows, n_columns)
@@ -150,7 +152,8 @@ class FixedColumns:
         self.sample = self.vectors[torch.from_numpy(ids).to(device)]
         self.sample_offsets = self.offsets[torch.from_numpy(ids).to(device)]
         self.weights = torch.from_numpy(weights).to(self.vectors)
-        self.typical_curvatures = TYPICAL_CURVATURE * self.weights
+        # The Hessian of a row's sampled loss, if all cells were unobserved and had the typical curvature.
+        self.typical_hessian = (self.sample.T * (TYPICAL_CURVATURE * self.weights)) @ self.sample
 
     def fold_in(self, counts: Any) -> NDArray[np.float32]:
         """Return one vector per row of `counts`, as the function `fold_in`."""
@@ -174,7 +177,8 @@ def _sample_columns(sums: NDArray[np.float64], seed: int) -> tuple[NDArray[np.in
     is_certain = np.zeros(len(sums), bool)
     while True:
         left = SAMPLE_COLUMNS - is_certain.sum()
-        probabilities = np.where(is_certain, 1.0, left * roots / max(roots[~is_certain].sum(), 1e-300))
+        total = roots[~is_certain].sum()
+        probabilities = np.where(is_certain, 1.0, left * (roots / total) if total > 0 else 0.0)
         if not (probabilities > 1).any():
             break
         is_certain |= probabilities >= 1
@@ -251,8 +255,7 @@ class _RowBatch:
         self.scale = self.derivatives(zeros, self.products(zeros))[0].norm(dim=1)  # of gradients
 
         # The inverse of the Hessian, if all unobserved cells had the typical curvature.
-        typical = (fixed.sample.T * fixed.typical_curvatures) @ fixed.sample
-        self.preconditioner = torch.cholesky_inverse(torch.linalg.cholesky(self.A + typical))
+        self.preconditioner = torch.cholesky_inverse(torch.linalg.cholesky(self.A + fixed.typical_hessian))
 
     def losses(self, vectors: Tensor, products: Tensor) -> Tensor:
         """Return the loss of each row, shape (rows,), up to a constant."""
