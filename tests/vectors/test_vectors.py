@@ -62,6 +62,26 @@ def test_the_vectors_cannot_be_changed_by_accident() -> None:
         make_vectors()["king"][0] = 3
 
 
+def test_the_vector_of_a_query_may_be_changed_and_is_a_copy() -> None:
+    vectors = make_vectors()
+    for query in ("man", ["man", "king"], vectors["man"]):
+        vectors.vector(query)[:] = 9
+        assert vectors.vector("man").tolist() == [1, 0, 0]
+
+
+def test_a_query_may_be_a_generator_of_tokens() -> None:
+    vectors = make_vectors()
+    assert vectors.nearest(iter(["king", "woman"]), minus=iter(["man"])) == vectors.nearest("king - man + woman")
+    assert vectors[iter(["king", "man"])].tolist() == vectors[["king", "man"]].tolist()
+    with pytest.raises(ConfigError, match="a query must be a token, several tokens or a vector"):
+        vectors.nearest(number for number in (1.0, 2.0, 3.0))  # type: ignore[misc]
+
+
+def test_an_empty_array_is_a_vector_of_wrong_shape() -> None:
+    with pytest.raises(ConfigError, match=r"a query vector must have shape \(3,\), got \(0,\)"):
+        make_vectors().nearest(np.zeros(0))
+
+
 def test_every_public_name_is_exported() -> None:
     assert all(hasattr(swivel.vectors, name) for name in swivel.vectors.__all__)
 
@@ -201,7 +221,7 @@ def test_invalid_queries_raise_errors() -> None:
     with pytest.raises(ConfigError, match="a token, several tokens or a vector"):
         vectors.nearest(["king", 1.0])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="minus must be tokens"):
-        vectors.nearest("king", minus=np.ones(3))  # type: ignore[arg-type]
+        vectors.nearest("king", minus=np.ones(3))
 
 
 def test_signs_of_expressions_need_spaces_around_them() -> None:
@@ -311,7 +331,7 @@ def test_arrays_of_wrong_shape_raise_errors() -> None:
 def test_a_list_of_tokens_gives_a_matrix() -> None:
     vectors = make_vectors()
     for tokens in (["queen", "king"], ("queen", "king"), np.array(["queen", "king"])):
-        assert vectors[tokens].tolist() == [[0, 2, 2], [1, 0, 1]]  # type: ignore[index]
+        assert vectors[tokens].tolist() == [[0, 2, 2], [1, 0, 1]]
     assert vectors[[]].shape == (0, 3)
     with pytest.raises(UnknownToken, match="'quen'"):
         vectors[["king", "quen"]]
@@ -368,7 +388,12 @@ def test_most_similar_doesnt_match_and_distance_answer_as_gensim_does() -> None:
     assert vectors.distance("w1", "w2") == pytest.approx(keyed.distance("w1", "w2"), abs=1e-6)
 
 
-@pytest.mark.parametrize("words", [[], ["king"], "king queen"])
+@pytest.mark.parametrize("kind", [set, iter, tuple, np.array])
+def test_doesnt_match_takes_any_collection_of_words(kind: Any) -> None:
+    assert make_vectors().doesnt_match(kind(["king", "vice-king", "woman"])) == "woman"
+
+
+@pytest.mark.parametrize("words", [[], ["king"], "king queen", {"king"}, np.zeros(3), 5])
 def test_doesnt_match_needs_a_list_of_words(words: Any) -> None:
     with pytest.raises(ConfigError, match="words must be a list of two words or more, got"):
         make_vectors().doesnt_match(words)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
-Query = str | Sequence[str] | NDArray[Any]
+Query = str | Iterable[str] | NDArray[Any]
 
 
 class Neighbor(NamedTuple):
@@ -151,8 +151,8 @@ class Vectors:
     def __iter__(self) -> Iterator[str]:
         return iter(self.vocabulary)
 
-    def __getitem__(self, token: str | Sequence[str]) -> Floats:
-        """Return the vector of a token, or an array with one row per token of a list.
+    def __getitem__(self, token: str | Iterable[str]) -> Floats:
+        """Return the vector of a token, a read-only view, or a new array with one row per token of a list.
 
         An UnknownToken error suggests similar spellings.
         """
@@ -235,8 +235,8 @@ class Vectors:
     def _zero_columns(self) -> NDArray[np.bool_]:
         return np.logical_not(self._need_columns().values.any(axis=1))
 
-    def vector(self, query: Query, *, minus: str | Sequence[str] = ()) -> Floats:
-        """Return the vector of word arithmetic, a sum of unit vectors, of shape (dim,).
+    def vector(self, query: Query, *, minus: str | Iterable[str] = ()) -> Floats:
+        """Return the vector of word arithmetic, a sum of unit vectors, as a new array of shape (dim,).
 
         Parameters
         ----------
@@ -246,10 +246,10 @@ class Vectors:
         minus
             Tokens to subtract.
         """
-        return self._resolve(query, minus).total
+        return np.array(self._resolve(query, minus).total)
 
     def nearest(
-        self, query: Query, count: int = 10, *, minus: str | Sequence[str] = (), among: str = "rows"
+        self, query: Query, count: int = 10, *, minus: str | Iterable[str] = (), among: str = "rows"
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
@@ -293,7 +293,7 @@ class Vectors:
         return self._best_rows(self.unit_vectors @ direction, resolved.plus + resolved.minus, count)
 
     def most_similar(
-        self, positive: Query | None = None, negative: str | Sequence[str] | None = None, topn: int = 10
+        self, positive: Query | None = None, negative: str | Iterable[str] | None = None, topn: int = 10
     ) -> list[Neighbor]:
         """Return the result of `nearest`, called as in gensim: `most_similar(["king", "woman"], ["man"], topn=3)`."""
         return self.nearest(() if positive is None else positive, topn, minus=() if negative is None else negative)
@@ -348,7 +348,7 @@ class Vectors:
         """Return the cosine distance, 1 - `similarity`."""
         return 1 - self.similarity(a, b)
 
-    def doesnt_match(self, words: Sequence[str]) -> str:
+    def doesnt_match(self, words: Iterable[str]) -> str:
         """Return the word that is least similar to the sum of all words.
 
         >>> words = Vocabulary(["king", "queen", "pear"])
@@ -356,11 +356,12 @@ class Vectors:
         >>> vectors.doesnt_match(["king", "pear", "queen"])
         'pear'
         """
-        if isinstance(words, str) or len(words) < 2:
+        tokens = _as_tokens(words)
+        if tokens is None or len(tokens) < 2:
             raise ConfigError(f"words must be a list of two words or more, got {words!r}")
 
-        unit = self.unit_vectors[self._ids(words)]
-        return words[int(np.argmin(unit @ unit.sum(axis=0)))]
+        unit = self.unit_vectors[self._ids(tokens)]
+        return tokens[int(np.argmin(unit @ unit.sum(axis=0)))]
 
     def encode(
         self,
@@ -462,7 +463,7 @@ class Vectors:
     def _check_vector(self, query: Query) -> Floats:
         try:
             vector = np.array(query, np.float32)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"a query must be a token, several tokens or a vector: {error}") from error
         if vector.shape != (self.dim,):
             raise ConfigError(f"a query vector must have shape ({self.dim},), got {vector.shape}")
@@ -470,7 +471,7 @@ class Vectors:
             raise ConfigError("a query vector must be finite")
         return vector
 
-    def _resolve(self, query: Query, minus: str | Sequence[str] = ()) -> _Resolved:
+    def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> _Resolved:
         """Return the vector of a query and the ids of its tokens."""
         subtracted = _need_tokens(minus)
         if isinstance(query, str):
@@ -509,7 +510,7 @@ class Vectors:
         pairs = zip(ids.tolist(), scores.tolist(), strict=True)
         return [Neighbor(tokens[row], score) for row, score in pairs if score > -np.inf]
 
-    def _nearest_columns(self, query: Query, minus: str | Sequence[str], count: int) -> list[Neighbor]:
+    def _nearest_columns(self, query: Query, minus: str | Iterable[str], count: int) -> list[Neighbor]:
         columns = self._need_columns()
         resolved = self._resolve(query, minus)
         if len(resolved.plus) != 1 or resolved.minus:
@@ -578,12 +579,13 @@ def _as_tokens(query: Query) -> tuple[str, ...] | None:
     """Return the tokens of a query, or None if it is a vector."""
     if isinstance(query, str):
         return (query,)
-    if isinstance(query, Iterable) and all(isinstance(token, str) for token in query):
-        return tuple(query)
-    return None
+    if not isinstance(query, Iterable) or (isinstance(query, np.ndarray) and query.dtype.kind not in "OTU"):
+        return None
+    tokens = tuple(query)  # once, because it may be a generator
+    return tokens if all(isinstance(token, str) for token in tokens) else None
 
 
-def _need_tokens(words: str | Sequence[str]) -> tuple[str, ...]:
+def _need_tokens(words: str | Iterable[str]) -> tuple[str, ...]:
     tokens = _as_tokens(words)
     if tokens is None:
         raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
