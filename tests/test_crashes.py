@@ -29,13 +29,15 @@ from crash_runs import (
     stamp_stages,
 )
 from swivel.cli import cli
+from swivel.cli import exit as cli_exit
 from swivel.cli.exit import COMPLETE, RESUMES, STARTS_OVER, describe_kept, say_goodbye
 from swivel.cli.options import Command
+from swivel.corpus.sources import is_pipe
 from swivel.errors import FolderLocked
 from swivel.pipeline import train_job as making
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import ForwardingProgress, Task
-from swivel.storage import FolderLock, create_folder
+from swivel.storage import MANIFEST, FolderLock, create_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.vectors import load
 
@@ -174,6 +176,16 @@ def test_last_line_of_an_interrupted_command_is_true(
     if kept is not None:
         put(tmp_path / kept)
     assert describe_kept(parse(*(argument.format(tmp_path) for argument in arguments))) == line.format(tmp_path)
+
+
+def test_the_last_line_knows_pipes_and_manifests_as_all_other_code_does(tmp_path: Path) -> None:
+    """The module cannot import it, because that would import NumPy."""
+    os.mkfifo(tmp_path / "pipe")
+    put(tmp_path / "file")
+    for name in ("-", "pipe", "file", "", "missing"):
+        source = name if name == "-" else str(tmp_path / name)
+        assert cli_exit._is_pipe(source) == is_pipe(Path(source))
+    assert cli_exit.MANIFEST == MANIFEST
 
 
 def test_the_last_line_needs_no_numpy_whose_import_was_interrupted(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+IS_TEXT_HINT = " (pass texts as a list of strings)"  # end of a message that the command line leaves out
+
 
 class SwivelError(Exception):
     """Base class of all Swivel exceptions; `exit_status` is what the command line returns."""

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,21 @@ def test_a_damaged_compressed_file_is_an_error_with_its_name(tmp_path: Path, suf
     assert f"text{suffix}: not a " in fail(file, tmp_path)
     file.write_bytes(b"this was never compressed")
     assert "or damaged" in fail(file, tmp_path)
+
+
+def test_an_xz_file_may_have_several_streams_with_zeros_between_them(tmp_path: Path) -> None:
+    one, two = (lzma.compress(text) for text in (b"tea milk\n" * 100_000, b"sugar\n"))
+    (tmp_path / "a.xz").write_bytes(one + bytes((1 << 17) + 4) + two + bytes(8))
+    assert count(tmp_path / "a.xz", tmp_path).counts() == {"tea": 100_000, "milk": 100_000, "sugar": 1}
+
+
+def test_an_xz_file_with_a_huge_dictionary_is_an_error(tmp_path: Path) -> None:
+    data = bytearray(lzma.compress(b"tea milk"))
+    # Block header: bytes 12 to 23, with the size of the dictionary in byte 16 (40 is 4 GiB), and its CRC at the end.
+    data[16] = 40
+    data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
+    (tmp_path / "a.xz").write_bytes(data)
+    assert "a.xz: needs more than 1.0 GiB of memory to decompress; compress it" in fail(tmp_path / "a.xz", tmp_path)
 
 
 def test_zst_without_its_library_is_an_error_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ RESUMES = "run the same command again to resume"
 STARTS_OVER = "nothing was saved; the same command starts over"
 COMPLETE = "the result is complete"
 
+MANIFEST = "manifest.json"  # as in `swivel.storage`
+
 # Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {
     **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
@@ -65,7 +67,7 @@ def describe_kept(context: click.Context) -> str:
     patterns = [] if context.params["overwrite"] else list(FINISHED[verb])
     if verb in CHECKPOINTS:
         patterns.append(CHECKPOINTS[verb])
-    is_kept = any(any(Path(output).glob(f"{pattern}/manifest.json".lstrip("/"))) for pattern in patterns)
+    is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
     if not is_kept:
         return STARTS_OVER
 
@@ -77,6 +79,7 @@ def describe_kept(context: click.Context) -> str:
 
 
 def _is_pipe(source: str) -> bool:
+    """Return whether a source can be read only once, as `swivel.corpus.sources.is_pipe`."""
     path = Path(source)
     return source == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 

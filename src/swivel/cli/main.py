@@ -28,7 +28,7 @@ from swivel.cli.options import (
 from swivel.cli.render import draw_demo, draw_facts, draw_neighbors, name_program, next_command, show
 from swivel.cli.terminal import print_message, print_result
 from swivel.config import RECIPES, CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.errors import MissingExtra, SwivelError, first_line
+from swivel.errors import IS_TEXT_HINT, MissingExtra, SwivelError, first_line
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -372,7 +372,7 @@ def _describe_error(error: Exception) -> str:
     match error:
         case SwivelError():
             # The texts of the command line are always paths.
-            return translate(str(error).removesuffix(" (pass texts as a list of strings)"))
+            return translate(str(error).removesuffix(IS_TEXT_HINT))
         case MemoryError():
             return "not enough memory; pass a smaller --memory, --max-size or --dim"
         case OSError(filename=str(file), strerror=str(reason)):

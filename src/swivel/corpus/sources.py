@@ -20,7 +20,7 @@ from typing import IO, Any, TypeAlias
 
 from swivel.config import CorpusConfig
 from swivel.corpus.digests import FileDigest, digest_files, full_path
-from swivel.errors import CorpusError, clear_errors
+from swivel.errors import IS_TEXT_HINT, CorpusError, clear_errors
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.resources import count_cores
 from swivel.storage import fingerprint
@@ -30,7 +30,6 @@ from swivel.storage.result_folder import PIPE, STANDARD_INPUT, TEXT_IN_MEMORY
 STDIN = Path("-")
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 COMPRESSION_RATIO = 4  # typical, for text
-_IS_TEXT_HINT = " (pass texts as a list of strings)"
 _PATH = re.compile(
     rf"\S*[/{re.escape(os.sep)}]\S*|\S+\.(txt|text|md|csv|tsv|jsonl?|html?|gz|bz2|xz|zst)", re.IGNORECASE
 )
@@ -166,7 +165,7 @@ def _expand(path: str | TextFile, out: Path | None) -> list[TextFile]:
     if is_glob:
         return _list_matches(str(path), out)
 
-    raise CorpusError(f"{_shorten(path)!a}: no such file or folder{_IS_TEXT_HINT}")
+    raise CorpusError(f"{_shorten(path)!a}: no such file or folder{IS_TEXT_HINT}")
 
 
 def _shorten(path: object) -> str:
@@ -325,7 +324,7 @@ def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | No
     try:
         return list_files(texts, outside=out)
     except CorpusError as error:
-        reason = str(error).removesuffix(_IS_TEXT_HINT)
+        reason = str(error).removesuffix(IS_TEXT_HINT)
         raise CorpusError(f"{reason} (all strings look like paths; pass iter(texts) if they are texts)") from error
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import itertools
 import lzma
 import sys
@@ -36,6 +37,7 @@ from swivel.corpus.sources import (
     size_of,
 )
 from swivel.errors import ConfigError, CorpusError, clear_errors, missing_extra
+from swivel.runtime.resources import format_bytes
 from swivel.storage.result_folder import TEXT_IN_MEMORY
 
 BLOCK_BYTES = 1 << 20
@@ -43,10 +45,42 @@ PIECE_BYTES = 1 << 20  # small enough for the cache of a core
 _ZSTD_BYTES = 1 << 8  # decompressed at a time: 4 bytes can become 128 KiB, so that these become 8 MiB at most
 _MAX_CONTINUATION_BYTES = 3  # of a code point in UTF-8
 _SEPARATOR = "swivel.separator"
+_XZ_BYTES = 1 << 30  # memory for decompression; files of `xz -9` take 65 MiB
+
+
+class _XzReader(io.RawIOBase):
+    """An xz file that may have several streams; unlike `lzma.open`, it takes a limited amount of memory."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._stream = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        while True:
+            rest = b""
+            if self._stream.eof:
+                rest = self._stream.unused_data.lstrip(b"\0")  # zeros may separate streams
+                while not rest:
+                    block = self._raw.read(1 << 16)
+                    if not block:
+                        return b""
+                    rest = block.lstrip(b"\0")
+                self._stream = lzma.LZMADecompressor(memlimit=_XZ_BYTES)
+            elif self._stream.needs_input:
+                rest = self._raw.read(1 << 16)
+                if not rest:
+                    raise EOFError("it is truncated")
+
+            data = self._stream.decompress(rest, size)
+            if data:
+                return data
+
+
 _OPENERS: dict[str, tuple[str, Callable[[IO[bytes]], Any]]] = {
     ".gz": ("gzip", gzip.open),
     ".bz2": ("bzip2", bz2.open),
-    ".xz": ("xz", lzma.open),
+    ".xz": ("xz", _XzReader),
 }
 
 
@@ -173,6 +207,11 @@ def _decompress(raw: IO[bytes], name: str, suffix: str) -> Iterator[TextBlock]:
             try:
                 data = file.read(BLOCK_BYTES)
             except (OSError, EOFError, ValueError, MemoryError, zlib.error, lzma.LZMAError) as error:
+                if "usage limit" in str(error):
+                    raise CorpusError(
+                        f"{name}: needs more than {format_bytes(_XZ_BYTES)} of memory to decompress; compress it with "
+                        "a smaller dictionary, such as that of xz -9"
+                    ) from error
                 raise CorpusError(f"{name}: not a {kind} file, or damaged ({error})") from error
             if not data:
                 return

@@ -117,7 +117,8 @@ def read_ahead(array: NDArray[Any], first: int, last: int) -> None:
     """Make the system read the elements `first` to `last - 1` of a memory map, and nothing beside what is asked for.
 
     By default it reads up to 8 MiB around every page. Where many parts of a file are read at a time in little memory,
-    parts that were read are dropped before they are used. Without a memory map this function does nothing.
+    parts that were read are dropped before they are used. Without a memory map this function does nothing. `array` must
+    be the whole array of a file, because a view does not know where in the file it begins.
     """
     pages = _find_pages(array)
     if pages is None or last <= first:

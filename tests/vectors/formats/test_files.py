@@ -272,6 +272,8 @@ def test_words_without_co_occurrences_are_left_out_with_a_warning(tmp_path: Path
 
     with pytest.warns(SwivelWarning, match="1 of 3 words have no co-occurrences .* left out; pass with_zeros=True"):
         assert export(vectors, path_for(tmp_path, name), format=name, overwrite=True) == 2
+    with pytest.raises(FolderExists):  # without a warning, which would be an error
+        export(vectors, path_for(tmp_path, name), format=name)
     read = load(path_for(tmp_path, name))
     assert (read.vocabulary.tokens, read.vectors.tolist()) == (("king", "queen"), [[1, 2], [3, 4]])
     assert read.vocabulary.counts.tolist() == ([3, 1] if name in WITH_COUNTS else [0, 0])

@@ -231,13 +231,19 @@ def export(
         vectors = _take_columns(vectors)
 
     refuse_overlap([path], [vectors.source])
-    if not with_zeros and name != "swivel":
-        vectors = _leave_out_zeros(vectors)
+    kept = vectors if with_zeros or name == "swivel" else _leave_out_zeros(vectors)
 
-    _check_target(vectors, path, chosen, overwrite=overwrite)
-    check_vectors(vectors)
-    chosen.write(vectors, path)
-    return len(vectors)
+    _check_target(kept, path, chosen, overwrite=overwrite)
+    check_vectors(kept)
+    if len(kept) < len(vectors):
+        warnings.warn(
+            f"{len(vectors) - len(kept):,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and "
+            "are left out; pass with_zeros=True to write them",
+            SwivelWarning,
+            stacklevel=2,
+        )
+    chosen.write(kept, path)
+    return len(kept)
 
 
 def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bool) -> None:
@@ -255,19 +261,12 @@ def _check_target(vectors: Vectors, path: Path, format: Format, *, overwrite: bo
 
 
 def _leave_out_zeros(vectors: Vectors) -> Vectors:
-    """Return the vectors that are not zero, with a warning that counts the others."""
+    """Return the vectors that are not zero."""
     kept = np.flatnonzero(~vectors.is_zero).tolist()
-    missing = len(vectors) - len(kept)
-    if not missing:
+    if len(kept) == len(vectors):
         return vectors
 
     check_memory("leaving out vectors of zeros", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
-    warnings.warn(
-        f"{missing:,} of {len(vectors):,} words have no co-occurrences and vectors of zeros, and are left out; "
-        "pass with_zeros=True to write them",
-        SwivelWarning,
-        stacklevel=3,
-    )
     words = vectors.vocabulary
     table = VectorTable(Vocabulary([words[row] for row in kept], words.counts[kept]), vectors.vectors[kept])
     return Vectors(table)
