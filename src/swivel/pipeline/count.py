@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,11 +151,12 @@ def _count(
         job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, **record)
         return count_on_ray(job, options)
 
+    check = check_device(counting.count)
     options = options.fix_memory()
     with scratch_folder(path) as scratch:
         if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
-        encoded = encode_texts(texts, counting, scratch, options)
+        encoded = encode_texts(texts, counting, scratch, options, check)
 
         lowercase = counting.corpus.lowercase
         vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
@@ -179,16 +180,20 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
 
 
-def encode_texts(texts: Texts, counting: TextCounting, scratch: Path, options: RunOptions) -> EncodedCorpus:
-    """Read texts that will be counted, and return them as type numbers, in files of the folder `scratch`.
-
-    Errors in the settings of the device are raised before the text is read, and those of a CUDA device meanwhile.
-    """
-    from swivel.corpus import encode_corpus
+def check_device(config: CountConfig) -> Callable[[], None]:
+    """Raise errors in the settings of the device before text is read; the result is for `encode_texts`."""
     from swivel.counts.cooccurrence import prepare_device
 
-    if counting.count.device_memory is not None:
-        parse_bytes(counting.count.device_memory, "device_memory")
+    if config.device_memory is not None:
+        parse_bytes(config.device_memory, "device_memory")
+    return prepare_device(config.device)
+
+
+def encode_texts(
+    texts: Texts, counting: TextCounting, scratch: Path, options: RunOptions, check: Callable[[], None]
+) -> EncodedCorpus:
+    """Read texts that will be counted, and return them as type numbers, in files of the folder `scratch`."""
+    from swivel.corpus import encode_corpus
 
     return encode_corpus(
         texts,
@@ -197,7 +202,7 @@ def encode_texts(texts: Texts, counting: TextCounting, scratch: Path, options: R
         threads=options.thread_count,
         memory_bytes=options.memory_bytes,
         progress=options.progress,
-        check=prepare_device(counting.count.device),
+        check=check,
     )
 
 

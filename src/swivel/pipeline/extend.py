@@ -27,7 +27,7 @@ from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import TextCounting, count_encoded, encode_texts, file_of, list_tokens
+from swivel.pipeline.count import TextCounting, check_device, count_encoded, encode_texts, file_of, list_tokens
 from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -253,7 +253,7 @@ def _count_words(
     known = trained.vectors.vocabulary
 
     options = options.fix_memory()
-    encoded = encode_texts(texts, counting, scratch, options)
+    encoded = encode_texts(texts, counting, scratch, options, check_device(counting.count))
     if listed is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:
