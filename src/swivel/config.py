@@ -188,8 +188,9 @@ class TrainConfig:
     """How vectors are trained. Values of None are chosen for the matrix and the device, and recorded in the plan."""
 
     dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
-    epochs: int | None = config_field(
-        None, "number of epochs; default: as many as update every vector about 480 times", POSITIVE_INT
+    epochs: int | None = config_field(None, "number of epochs; default: enough for updates_per_vector", POSITIVE_INT)
+    updates_per_vector: int = config_field(
+        480, "if epochs is not given: about how many times every vector is updated, in at least 3 epochs", POSITIVE_INT
     )
     block_size: int | None = config_field(None, "number of rows and columns of a block", POSITIVE_INT)
     largest_block: int | None = config_field(
@@ -200,6 +201,12 @@ class TrainConfig:
     )
     learning_rate: float = config_field(0.1, "learning rate of Adagrad", POSITIVE)
     initial_accumulator: float = config_field(1e-6, "initial value of Adagrad's accumulators", NORMAL)
+    accumulator_decay: float = config_field(
+        1.0,
+        "share of Adagrad's accumulators that an update keeps: 1 is Adagrad, less forgets old gradients as RMSProp does, "
+        "which learns as much in fewer epochs",
+        FRACTION,
+    )
     weight_decay: float = config_field(0.0, "weight decay; 1e-4 improves vectors, 1e-3 ruins them", NOT_NEGATIVE)
     objective: str = config_field(
         "swivel",
@@ -265,6 +272,8 @@ class TrainConfig:
                 f"shift={self.shift:g} and unseen={self.unseen:g} have no effect with objective='glove': its biases "
                 "absorb any shift, and unobserved cells have no loss; omit both"
             )
+        if self.objective == "glove" and self.accumulator_decay != 1:
+            raise ConfigError(f"objective='glove' needs accumulator_decay=1, got {self.accumulator_decay:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,10 +319,12 @@ class CountSettings(TypedDict, total=False):
 class TrainSettings(TypedDict, total=False):
     """Keyword arguments of `swivel.train` beside the explicit ones; None takes the value of the recipe."""
 
+    updates_per_vector: int | None
     block_size: int | None
     largest_block: int | None
     learning_rate: float | None
     initial_accumulator: float | None
+    accumulator_decay: float | None
     weight_decay: float | None
     objective: str | None
     end: str | None
@@ -351,6 +362,11 @@ STAGES = {
     "vectors": VectorsConfig,
 }
 
+# Accumulators that forget learn as much in 288 updates as Adagrad in 480 (docs/experiments.md).
+_QUICK = {"learning_rate": 0.08, "accumulator_decay": 0.9, "updates_per_vector": 288}
+# A warm start needs accumulators that remember: they keep known vectors near their old values.
+WARM_START = {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
+
 # `paper`: every setting that the paper states. It does not state, and we chose, Adagrad's learning rate and initial
 # accumulator, the tolerance that ends training, and the exact tokenizer.
 # `fast`: one column per word; docs/experiments.md has its figures.
@@ -367,12 +383,12 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {"weight_decay": 1e-4, "zeros": "auto"},
+        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto"},
         "vectors": {"combine": "sum"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
-        "train": {"weight_decay": 5e-5, "zeros": "auto"},
+        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto"},
         "vectors": {"combine": "parts", "column_weight": 0.5, "sum_weight": 1.0, "spectrum": 0.8},
     },
     "glove": {

@@ -265,7 +265,7 @@ def test_warm_start_takes_fewer_epochs_by_default(trained: Path, tmp_path: Path)
     settings = {"recipe": (trained / "recipe").read_text(), **QUICK, "block_size": 5}
     train(trained / "both", tmp_path / "warm", init=trained / "vectors", **settings)
     plan = read_manifest(tmp_path / "warm").facts["plan"]
-    usual = default_epochs(plan["row_blocks"], plan["column_blocks"])
+    usual = default_epochs(plan["row_blocks"], plan["column_blocks"], WARM_START["updates_per_vector"])
     assert usual // 3 == plan["epochs"] == len(losses_of(tmp_path / "warm"))
 
 

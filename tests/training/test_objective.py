@@ -208,3 +208,17 @@ def test_adagrad_adds_the_square_before_it_divides() -> None:
     adagrad(vectors, accumulators, np.array([[3.0, -2.0]]), 0.1)
     np.testing.assert_allclose(accumulators, [[9, 9]])
     np.testing.assert_allclose(vectors, [[1 - 0.1 * 3 / 3, 2 + 0.1 * 2 / 3]])
+
+
+def test_adagrad_with_decaying_accumulators_is_rmsprop_with_another_learning_rate() -> None:
+    rng = np.random.default_rng(5)
+    vectors, accumulators = np.ones((2, 3)), np.full((2, 3), 0.01)
+    expected, mean_square = vectors.copy(), 0.1 * accumulators
+
+    for _ in range(4):
+        gradient = rng.normal(size=(2, 3))
+        adagrad(vectors, accumulators, gradient, 0.1, 0.9)
+        mean_square = 0.9 * mean_square + 0.1 * gradient**2
+        expected -= 0.1 * np.sqrt(0.1) * gradient / np.sqrt(mean_square)
+
+    np.testing.assert_allclose(vectors, expected, rtol=1e-12)

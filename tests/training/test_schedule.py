@@ -13,7 +13,6 @@ from swivel.training.schedule import (
     MAX_BLOCK_SIZE_ON_GPU,
     MIN_BLOCK_SIZE,
     MIN_EPOCHS,
-    UPDATES_PER_VECTOR,
     choose_block_count,
     default_block_size,
     default_epochs,
@@ -152,15 +151,15 @@ def test_stored_blocks_are_kept_if_their_size_is_close_enough() -> None:
     assert choose_block_count(98_304, 4_096, 96) == 24
 
 
-@given(st.integers(1, 10**4), st.integers(1, 10**4))
+@given(st.integers(1, 10**4), st.integers(1, 10**4), st.integers(1, 10**4))
 @settings(deadline=None)
-def test_default_epochs_give_every_vector_enough_updates(rows: int, columns: int) -> None:
-    epochs = default_epochs(rows, columns)
+def test_default_epochs_give_every_vector_enough_updates(rows: int, columns: int, updates: int) -> None:
+    epochs = default_epochs(rows, columns, updates)
     assert epochs >= MIN_EPOCHS
     shorter = min(rows, columns)
     if epochs > MIN_EPOCHS:
-        assert abs(epochs * shorter - UPDATES_PER_VECTOR) <= shorter / 2
-    assert epochs == default_epochs(columns, rows)
+        assert abs(epochs * shorter - updates) <= shorter / 2
+    assert epochs == default_epochs(columns, rows, updates)
 
 
 @given(st.floats(1e-3, 10), st.integers(1, 1000))

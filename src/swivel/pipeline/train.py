@@ -120,8 +120,9 @@ def train_counted(
 
     inputs = [matrix.path, source_of(init)]
     init = open_vectors(init) if isinstance(init, (str, Path)) else init
-    if init is not None and settings.get("dim") is None:
-        settings = {**settings, "dim": init.rows.shape[1]}
+    if init is not None:
+        given = {name: value for name, value in settings.items() if value is not None}
+        settings = {"dim": init.rows.shape[1], **WARM_START, **given}
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
 

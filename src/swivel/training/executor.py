@@ -117,7 +117,8 @@ class TrainingJob:
         config = self.config
         load = describe_load(self.matrix, config, self.blocks, plan.device)
 
-        settings = StepSettings(Objective.from_config(config), load.zeros, config.weight_decay)
+        objective = Objective.from_config(config)
+        settings = StepSettings(objective, load.zeros, config.weight_decay, config.accumulator_decay)
         backend_config = BackendConfig(
             plan.device, plan.dtype, threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )

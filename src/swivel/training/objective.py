@@ -35,6 +35,8 @@ NEVER = 1e30
 BIASES = 2  # extra dimensions of a vector with bias: its bias, and the constant 1 that multiplies the other side's
 # Accumulator of the constant ones: with it, an Adagrad step is smaller than the rounding error of a 1, even in float64.
 HELD = np.float32(1e36)
+# Smallest accumulator. Without it, the accumulators of a vector without gradients could decay to 0, and 0 / 0 is NaN.
+MIN_ACCUMULATOR = 1e-37
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,15 @@ def loss_and_gradient(products: Array, x: Array, offsets: Array, objective: Obje
     return loss, gradient
 
 
-def adagrad(vectors: Array, accumulators: Array, gradient: Array, learning_rate: float) -> None:
-    """Take an Adagrad step: update vectors and accumulators in place."""
+def adagrad(
+    vectors: Array, accumulators: Array, gradient: Array, learning_rate: float, accumulator_decay: float = 1.0
+) -> None:
+    """Take an Adagrad step: update vectors and accumulators in place.
+
+    With an `accumulator_decay` below 1, old gradients are forgotten: an RMSProp step with the learning rate
+    `learning_rate * sqrt(1 - accumulator_decay)`.
+    """
+    accumulators *= accumulator_decay
     accumulators += gradient**2
+    np.maximum(accumulators, MIN_ACCUMULATOR, out=accumulators)
     vectors -= learning_rate * gradient / np.sqrt(accumulators)

@@ -79,7 +79,7 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
     elif config.end == "converged":
         epochs = MAX_EPOCHS
     else:
-        epochs = default_epochs(row_blocks, column_blocks)
+        epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
 
     dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * epochs)
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 Block = tuple[int, int]
 
-# Measured (docs/experiments.md): quality depends on the number of updates per vector, not on the block size.
-UPDATES_PER_VECTOR = 480
 MIN_BLOCK_SIZE = 256
 # The block size with which a device is fastest, among those of about the same quality.
 MAX_BLOCK_SIZE = {"cpu": 1024}
@@ -164,13 +162,15 @@ def choose_block_count(size: int, block_size: int, stored: int) -> int:
     return stored if 0.75 * wanted <= stored <= 1.34 * wanted else wanted
 
 
-def default_epochs(row_blocks: int, column_blocks: int) -> int:
-    """Return the number of epochs that gives every vector about 480 updates.
+def default_epochs(row_blocks: int, column_blocks: int, updates: int) -> int:
+    """Return the number of epochs that gives every vector about `updates` updates.
 
-    >>> [default_epochs(n, n) for n in (24, 96, 400)]
+    Measured (docs/experiments.md): quality depends on the number of updates per vector, not on the block size.
+
+    >>> [default_epochs(n, n, 480) for n in (24, 96, 400)]
     [20, 5, 3]
     """
-    return max(MIN_EPOCHS, round(UPDATES_PER_VECTOR / min(row_blocks, column_blocks)))
+    return max(MIN_EPOCHS, round(updates / min(row_blocks, column_blocks)))
 
 
 def falling_rate(learning_rate: float, done: float, total: float) -> float:

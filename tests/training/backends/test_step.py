@@ -65,6 +65,23 @@ def test_tall_blocks_are_computed_in_pieces(make: Maker, kind: str, zeros: ZeroS
     check_contract(make, kind, make_block((2100, 37), 20, settings.objective), settings)
 
 
+@everywhere
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_accumulators_decay_before_the_square_is_added(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4, accumulator_decay=0.5)
+    check_contract(make, kind, make_block((11, 12), 20, settings.objective), settings)
+
+
+@everywhere
+def test_vectors_without_gradients_stay_finite_when_accumulators_decay(make: Maker) -> None:
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0, accumulator_decay=1e-30)
+    block = make_block((41, 60), 10, settings.objective)
+    backend = make(settings)
+    for _ in range(3):
+        after, _ = run_step(backend, block)
+    assert all(np.isfinite(after[name]).all() for name in ARRAYS)
+
+
 @on_the_host
 @pytest.mark.parametrize("shape", [(2, 1 << 16), (1 << 16, 2)], ids=str)
 def test_positions_can_use_all_16_bits(make: Maker, kind: str, shape: tuple[int, int]) -> None:

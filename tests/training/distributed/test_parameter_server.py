@@ -137,6 +137,15 @@ def test_a_difference_is_added_to_vectors_and_accumulators_and_applied_once() ->
     assert kept.applied == {2, 3}
 
 
+def test_accumulators_decay_once_for_every_step_of_a_push() -> None:
+    rng = np.random.default_rng(3)
+    server, _, accumulators = start_server(rng)
+    change = draw(rng, 5, 4)
+
+    assert server.push(Push(1, (0, 0), (2, 3), 0, change, change**2, accumulator_decay=0.5)) == 0
+    np.testing.assert_allclose(server.read((0, 0)).accumulators, 0.25 * accumulators + change**2, rtol=1e-6)
+
+
 def test_changes_of_another_run_are_refused_and_a_run_starts_without_changes() -> None:
     rng = np.random.default_rng(3)
     server, _, _ = start_server(rng)
@@ -217,7 +226,10 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
-def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix, worker: Worker) -> None:
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix, decay: float) -> None:
+    worker = Worker(5.0)
+    worker.begin(make_setup(planted, replace(CONFIG, accumulator_decay=decay)))
     together, apart = serve(planted, 2), serve(planted, 2)
     blocks, rates = ((1, 0), (1, 2), (1, 1)), (0.1, 0.09, 0.08)
     result = worker.train(Strip(0, 2, blocks, rates, 0), 1, together)
@@ -234,6 +246,7 @@ def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix,
         np.testing.assert_allclose(one.vectors, other.vectors, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(one.accumulators, other.accumulators, rtol=1e-4, atol=1e-9)
         assert one.applied == other.applied
+    worker.close()
 
 
 def test_worker_with_triton_has_the_effect_of_a_cpu_worker(planted: Matrix, worker: Worker) -> None:

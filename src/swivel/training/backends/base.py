@@ -85,6 +85,7 @@ class StepSettings:
     objective: Objective
     zeros: ZeroSampling
     weight_decay: float
+    accumulator_decay: float = 1.0
 
 
 class Backend(Protocol):

@@ -163,8 +163,9 @@ class CpuBackend(HeldParameters):
         column_scale = 1 / len(rows.vectors)
         rate = step.learning_rate
         decay = self.settings.weight_decay
-        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], row_scale, decay, rate)
-        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate)
+        kept = self.settings.accumulator_decay
+        kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], row_scale, decay, rate, kept)
+        kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate, kept)
         return loss
 
     def _add_up(self, cells: BlockCells, sides: Sides, seed: tuple[int, ...]) -> tuple[Loss, tuple[_Array, _Array]]:

@@ -24,6 +24,7 @@ import numba
 import numpy as np
 
 from swivel.runtime.kernels import njit_cached
+from swivel.training.objective import MIN_ACCUMULATOR
 
 F = np.float32
 LOG2E = F(1.4426950408889634)
@@ -316,18 +317,24 @@ def add_rows(target: Any, which: Any, source: Any) -> None:
 
 @_kernel
 def adagrad(
-    vectors: Any, accumulators: Any, gradient: Any, scale: float, weight_decay: float, learning_rate: float
+    vectors: Any,
+    accumulators: Any,
+    gradient: Any,
+    scale: float,
+    weight_decay: float,
+    learning_rate: float,
+    accumulator_decay: float,
 ) -> None:
     """Apply one Adagrad update in place, with the gradient g = scale * gradient + weight_decay * vectors.
 
-    accumulators += g^2; vectors -= learning_rate * g / sqrt(accumulators).
+    accumulators = accumulator_decay * accumulators + g^2; vectors -= learning_rate * g / sqrt(accumulators).
     """
-    factor, shrink, speed = F(scale), F(weight_decay), F(learning_rate)
+    factor, shrink, speed, kept = F(scale), F(weight_decay), F(learning_rate), F(accumulator_decay)
     for i in range(vectors.shape[0]):
         w, a, g = vectors[i], accumulators[i], gradient[i]
         for t in range(len(w)):
             step = factor * g[t] + shrink * w[t]
-            a[t] += step * step
+            a[t] = max(kept * a[t] + step * step, F(MIN_ACCUMULATOR))
             w[t] -= speed * step / np.sqrt(a[t])
 
 

@@ -60,7 +60,7 @@ class ReferenceBackend(ArrayBackend):
     @np.errstate(over="ignore", invalid="ignore")
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Apply `swivel.training.objective.adagrad` in place."""
-        adagrad(side.vectors, side.accumulators, gradient, learning_rate)
+        adagrad(side.vectors, side.accumulators, gradient, learning_rate, self.settings.accumulator_decay)
 
 
 def _weighted_loss(products: Any, x: Any, offsets: Any, weights: Any, objective: Objective) -> Loss:

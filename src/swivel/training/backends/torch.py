@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from swivel.counts import BlockCells
 from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
-from swivel.training.objective import Loss
+from swivel.training.objective import MIN_ACCUMULATOR, Loss
 from swivel.training.zero_sampling import RowBand
 
 Tensor = torch.Tensor
@@ -75,7 +75,7 @@ class TorchBackend(ArrayBackend):
 
     def update(self, side: ParameterBlock, gradient: Any, learning_rate: float) -> None:
         """Apply one Adagrad update in place."""
-        side.accumulators.addcmul_(gradient, gradient)
+        side.accumulators.mul_(self.settings.accumulator_decay).addcmul_(gradient, gradient).clamp_(min=MIN_ACCUMULATOR)
         side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
 
     def _run_band(self, band: RowBand, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:

@@ -32,8 +32,8 @@ class Fetched(NamedTuple):
 class Push(NamedTuple):
     """A change of a block of parameters.
 
-    With a learning rate, `values` is a gradient and the server takes the Adagrad step. Without, `values` and
-    `accumulators` are differences that the server adds.
+    With a learning rate, `values` is a gradient and the server takes the Adagrad step. Without, `values` is a
+    difference that the server adds, and `accumulators` what the steps of the worker added to the decayed accumulators.
     """
 
     run_id: int  # call of `AsyncExecutor.run` that the change belongs to
@@ -43,6 +43,7 @@ class Push(NamedTuple):
     values: Array
     accumulators: Array | None = None
     learning_rate: float | None = None
+    accumulator_decay: float = 1.0
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Server:
         values = np.ones((1, 1), np.float32)
         gradient = np.ones((1, 1), np.float32)
         gradient.flags.writeable = False
-        adagrad(values, values.copy(), gradient, 1.0, 0.0, 0.1)
+        adagrad(values, values.copy(), gradient, 1.0, 0.0, 0.1, 1.0)
 
     def hold(self, part: Part, vectors: Array, accumulators: Array, applied: Iterable[int], *, run_id: int) -> None:
         """Store a copy of a block, with the changes that it already has in this run."""
@@ -118,9 +119,11 @@ class Server:
             return REFUSED
 
         if push.learning_rate is not None:
-            adagrad(block.vectors, block.accumulators, push.values, 1.0, 0.0, push.learning_rate)
+            arrays = block.vectors, block.accumulators, push.values
+            adagrad(*arrays, 1.0, 0.0, push.learning_rate, push.accumulator_decay)
         else:
             block.vectors += push.values
+            block.accumulators *= np.float32(push.accumulator_decay ** len(push.others))
             block.accumulators += 0 if push.accumulators is None else push.accumulators
 
         staleness = block.version - push.version

@@ -104,6 +104,7 @@ class Stepper:
 
     def __init__(self, job: TrainingJob, resources: LocalResources) -> None:
         self.backend = job.create_backend(resources.threads)
+        self.accumulator_decay = job.config.accumulator_decay
         self._job = job.laid_out(self.backend, resources)
         self._offsets = job.offsets()
         self._job.hold_later(self.backend)  # `gradients` gets the vectors of each block.
@@ -258,8 +259,11 @@ class _StripRun:
             part = side, self.strip.blocks[0][side]
             others = tuple(block[1 - side] for block in self.strip.blocks)
             vectors = self._shared.vectors - self._fetched.vectors
-            accumulators = self._shared.accumulators - self._fetched.accumulators
-            self._push(Push(self._run_id, part, others, self._fetched.version, vectors, accumulators))
+            decay = self._stepper.accumulator_decay
+            kept = np.float32(decay ** len(others))
+            added = np.maximum(self._shared.accumulators - kept * self._fetched.accumulators, 0)
+            version = self._fetched.version
+            self._push(Push(self._run_id, part, others, version, vectors, added, accumulator_decay=decay))
         self._seconds = time.perf_counter() - started
 
     def _step(self, position: int, block: Block) -> None:
@@ -270,13 +274,14 @@ class _StripRun:
         self._losses.append(gradients.loss)
 
         learning_rate = self.strip.rates[position]
+        decay = self._stepper.accumulator_decay
         for side, (parameters, gradient) in enumerate(((rows, gradients.rows), (columns, gradients.columns))):
             if side == self.strip.shared:
-                adagrad(parameters.vectors, parameters.accumulators, gradient, 1.0, 0.0, learning_rate)
+                adagrad(parameters.vectors, parameters.accumulators, gradient, 1.0, 0.0, learning_rate, decay)
             else:
                 part = (side, block[side])
                 others = (block[1 - side],)
-                self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate))
+                self._push(Push(self._run_id, part, others, parameters.version, gradient, None, learning_rate, decay))
 
     def _open(self, position: int, side: int) -> Fetched:
         """Return the fetched block, or the copy of the shared block, which is fetched with the first block."""

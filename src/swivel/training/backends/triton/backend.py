@@ -42,7 +42,7 @@ from swivel.training.backends.triton.launch import DeviceStep, Parameters, StepL
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
 from swivel.training.backends.triton.parameter_swap import ParameterStore
-from swivel.training.objective import Loss
+from swivel.training.objective import MIN_ACCUMULATOR, Loss
 
 Tensor = torch.Tensor
 LN2 = math.log(2)
@@ -50,8 +50,6 @@ LN2 = math.log(2)
 PLANNED_SHARE = 0.9
 USED_SHARE = 0.95
 LIBRARY_BYTES = 1 << 26  # workspace of cuBLAS
-# Initial accumulators, if only the gradient is wanted: negligible beside the square of any gradient that matters.
-TINY = 1e-37
 
 
 def choose_tile(dtype: torch.dtype) -> KernelTile:
@@ -214,7 +212,7 @@ class TritonBackend(Backend):
         for side, before in enumerate((rows, columns)):
             # A copy: the given vectors may be read-only, and torch warns about those.
             vectors = np.array(before.vectors, np.float32)
-            tiny = np.full(vectors.shape, TINY, np.float32)
+            tiny = np.full(vectors.shape, MIN_ACCUMULATOR, np.float32)
             self.set_block(side, step.block[side], ParameterBlock(vectors, tiny, before.offsets))
 
         (loss,) = self.run([replace(step, learning_rate=1.0)], lambda: False).losses()
@@ -223,7 +221,7 @@ class TritonBackend(Backend):
         for side, before in enumerate((rows, columns)):
             after = self.get_block(side, step.block[side])
             gradient = after.accumulators.cpu().numpy()
-            recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, TINY)
+            recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
             gradients.append(gradient)
         return Gradients(loss, *gradients)
 

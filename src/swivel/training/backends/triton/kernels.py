@@ -37,6 +37,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from swivel.training import objective
 from swivel.training.backends.triton import layout
 
 FIELDS = tl.constexpr(len(layout.FIELDS))
@@ -44,6 +45,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Upper limit of the margins: 2^60 squared is still finite in float32, so that two hinges can share one logarithm.
 MOST = tl.constexpr(60.0)
+MIN_ACCUMULATOR = tl.constexpr(objective.MIN_ACCUMULATOR)
 NEVER = tl.constexpr(1e30)  # offset of a row or column outside the block: the gradient of its cells is 0
 
 
@@ -288,13 +290,14 @@ def gather(
 
 @triton.jit
 def _adagrad(
-    gradient, vectors, accumulators, mirror, at, mirror_at, mask, weight_decay, learning_rate, MIRROR: tl.constexpr
-):
+    gradient, vectors, accumulators, mirror, at, mirror_at, mask, weight_decay, learning_rate, accumulator_decay,
+    MIRROR: tl.constexpr,
+):  # fmt: skip
     """Apply Adagrad to the elements `at`; with MIRROR, also write them to the mirror at `mirror_at`."""
     w = tl.load(vectors + at, mask=mask, other=0.0)
     a = tl.load(accumulators + at, mask=mask, other=1.0)
     g = gradient + weight_decay * w
-    a += g * g
+    a = tl.maximum(accumulator_decay * a + g * g, MIN_ACCUMULATOR)
     w -= learning_rate * g * tl.rsqrt(a)
     tl.store(vectors + at, w, mask=mask)
     tl.store(accumulators + at, a, mask=mask)
@@ -305,7 +308,7 @@ def _adagrad(
 @triton.jit
 def update(
     vectors, accumulators, V, gradients, table, side, pitch, rows_apart, weight_decay, learning_rate,
-    D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
+    accumulator_decay, D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Apply Adagrad to one side (0: X, 1: Y) of every shard, for steps that compute all zeros.
 
@@ -323,7 +326,10 @@ def update(
     k = element - row * D
     g = tl.load(gradients + shard * rows_apart * pitch + (row * pitch + k), mask=mask, other=0.0).to(tl.float32)
     vectors, accumulators, V = vectors + row0 * D, accumulators + row0 * D, V + row0 * P
-    _adagrad(g * share, vectors, accumulators, V, element, row * P + k, mask, weight_decay, learning_rate, True)
+    _adagrad(
+        g * share, vectors, accumulators, V, element, row * P + k, mask, weight_decay, learning_rate,
+        accumulator_decay, True,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -419,7 +425,7 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
-    weight_decay, learning_rate, unseen, base, scale, power,
+    weight_decay, learning_rate, accumulator_decay, unseen, base, scale, power,
     SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
     P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr,
@@ -471,7 +477,11 @@ def update_sampled(
         start += CHUNK
 
     vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
-    _adagrad(g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, SIDE == 1)
-    _adagrad(g2 / others, vectors, accumulators, V, k2, k2, k2 < D, weight_decay, learning_rate, SIDE == 1)
+    _adagrad(
+        g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, accumulator_decay, SIDE == 1
+    )
+    _adagrad(
+        g2 / others, vectors, accumulators, V, k2, k2, k2 < D, weight_decay, learning_rate, accumulator_decay, SIDE == 1
+    )
     if SIDE == 0:
         _store_three(losses + (shard * pitch + row) * 3, observed, zeros, weight)

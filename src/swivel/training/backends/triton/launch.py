@@ -236,7 +236,8 @@ class StepLauncher:
         grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
         kernels.update[grid](
             p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
-            self.settings.weight_decay, batch[0].step.learning_rate, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
+            self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
+            D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
     def _run_sampled(self, batch: Batch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
@@ -318,9 +319,9 @@ class StepLauncher:
             table[0, run], *three, *(part.shape[1] for part in three),
             cells.starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
             first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
-            self.settings.weight_decay, batch[0].step.learning_rate, *self._objective,
-            SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width, P1=whole, P2=rest,
-            CHUNK=RARE_CHUNK, **self._flags, **self._one_warp,
+            self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
+            *self._objective, SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width,
+            P1=whole, P2=rest, CHUNK=RARE_CHUNK, **self._flags, **self._one_warp,
         )  # fmt: skip
 
 
