@@ -203,8 +203,8 @@ class TrainConfig:
     initial_accumulator: float = config_field(1e-6, "initial value of Adagrad's accumulators", NORMAL)
     accumulator_decay: float = config_field(
         1.0,
-        "share of Adagrad's accumulators that an update keeps: 1 is Adagrad, less forgets old gradients as RMSProp does, "
-        "which learns as much in fewer epochs",
+        "share of Adagrad's accumulators that an update keeps: 1 is Adagrad, less is RMSProp, which forgets old "
+        "gradients and learns as much in fewer epochs",
         FRACTION,
     )
     weight_decay: float = config_field(0.0, "weight decay; 1e-4 improves vectors, 1e-3 ruins them", NOT_NEGATIVE)

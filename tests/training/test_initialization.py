@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from swivel.cli import cli
-from swivel.config import TrainConfig
+from swivel.config import WARM_START, TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, FolderExists

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swivel.config import RECIPES, CountConfig, TrainConfig, VectorsConfig, stage_config
+from swivel.config import RECIPES, WARM_START, CountConfig, TrainConfig, VectorsConfig, stage_config
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
