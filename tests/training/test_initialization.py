@@ -297,7 +297,7 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old)
 
     with pytest.raises(FolderExists, match="finished already from other inputs"):
-        train(both, tmp_path / "warm", dim=DIM, **settings)
+        train(both, tmp_path / "warm", dim=DIM, **WARM_START, **settings)
     other = train(both, init=first, **settings)
 
     assert not (other.vectors == first.vectors).all()

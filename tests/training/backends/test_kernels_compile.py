@@ -28,7 +28,8 @@ INTEGERS += "apart0 apart1 apart2 others common second D".split()
 TYPES = {"table": "*i64", "starts": "*i64", "positions": "*i16", "places": "*i32", "counter": "*i32"}
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions")}
 TYPES |= {name: "i32" for name in INTEGERS}
-TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power", "weight_decay", "learning_rate")}
+TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power")}
+TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate", "accumulator_decay")}
 
 
 SWIVEL, GLOVE = {"CAP": None, "PUSH": True}, {"CAP": 1.0, "PUSH": False}
