@@ -157,9 +157,9 @@ def zero_weights(block: Block, settings: StepSettings, seed: tuple[int, ...] = (
     x = block.x.T if block.mirrored else block.x
     weights = np.zeros(x.shape, np.float32)
     height, width = x.shape
-    for band in settings.zeros.bands(height, width, seed):
-        columns = np.arange(width) if band.chosen is None else band.chosen
-        weights[band.start : band.stop, columns] = 1 if band.weights is None else band.weights
+    for panel in settings.zeros.panels(height, width, seed):
+        columns = np.arange(width) if panel.chosen is None else panel.chosen
+        weights[panel.start : panel.stop, columns] = 1 if panel.weights is None else panel.weights
     weights[x > 0] = 1
     return weights.T if block.mirrored else weights
 

@@ -206,10 +206,10 @@ def test_device_load_includes_the_biases(planted: Matrix) -> None:
 
 def test_almost_no_zeros_are_sampled(planted: Matrix) -> None:
     zeros = choose_zeros(planted, replace(CONFIG, zeros="auto", common=0.1), "cpu", (1, 1))
-    bands = list(zeros.bands(1000, 1000, (1,)))
-    assert [(band.start, band.stop) for band in bands] == [(0, 100), (100, 1000)]
-    assert bands[1].chosen is not None
-    assert len(bands[1].chosen) == 101
+    panels = list(zeros.panels(1000, 1000, (1,)))
+    assert [(panel.start, panel.stop) for panel in panels] == [(0, 100), (100, 1000)]
+    assert panels[1].chosen is not None
+    assert len(panels[1].chosen) == 101
 
 
 def test_recipe_gives_the_sum_of_both_sides_and_no_scores(planted: Matrix, tmp_path: Path) -> None:

@@ -25,20 +25,20 @@ sizes = st.integers(1, 80)
 def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
     """Return the weight of each zero of a block in one step."""
     weights = np.full(shape, np.nan)
-    for band in zeros.bands(*shape, seed):
-        weights[band.start : band.stop] = 0
-        columns = np.arange(shape[1]) if band.chosen is None else band.chosen
-        weights[band.start : band.stop, columns] = 1 if band.weights is None else band.weights
+    for panel in zeros.panels(*shape, seed):
+        weights[panel.start : panel.stop] = 0
+        columns = np.arange(shape[1]) if panel.chosen is None else panel.chosen
+        weights[panel.start : panel.stop, columns] = 1 if panel.weights is None else panel.weights
     return weights
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
 @settings(deadline=None)
-def test_every_row_is_in_exactly_one_band(
+def test_every_row_is_in_exactly_one_panel(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    bands = list(ZeroSampling(common, middle, share).bands(rows, columns, (seed,)))
-    assert [row for band in bands for row in range(band.start, band.stop)] == list(range(rows))
+    panels = list(ZeroSampling(common, middle, share).panels(rows, columns, (seed,)))
+    assert [row for panel in panels for row in range(panel.start, panel.stop)] == list(range(rows))
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
@@ -46,15 +46,15 @@ def test_every_row_is_in_exactly_one_band(
 def test_chosen_columns_are_distinct_ascending_and_weighted(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
-    for band in ZeroSampling(common, middle, share).bands(rows, columns, (seed,)):
-        if band.chosen is None:
-            assert band.weights is None
+    for panel in ZeroSampling(common, middle, share).panels(rows, columns, (seed,)):
+        if panel.chosen is None:
+            assert panel.weights is None
             continue
-        assert band.weights is not None
-        assert len(band.weights) == len(band.chosen) < columns
-        assert np.all(np.diff(band.chosen) > 0)
-        assert 0 <= band.chosen[0] <= band.chosen[-1] < columns
-        assert band.weights.dtype == np.float32
+        assert panel.weights is not None
+        assert len(panel.weights) == len(panel.chosen) < columns
+        assert np.all(np.diff(panel.chosen) > 0)
+        assert 0 <= panel.chosen[0] <= panel.chosen[-1] < columns
+        assert panel.weights.dtype == np.float32
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
@@ -106,9 +106,9 @@ def test_the_sample_depends_on_the_seed_alone() -> None:
     assert np.any(first != other)
 
 
-def test_all_zeros_are_one_band_without_weights() -> None:
-    bands = list(ZeroSampling().bands(7, 5, (1,)))
-    assert [(band.start, band.stop, band.chosen, band.weights) for band in bands] == [(0, 7, None, None)]
+def test_all_zeros_are_one_panel_without_weights() -> None:
+    panels = list(ZeroSampling().panels(7, 5, (1,)))
+    assert [(panel.start, panel.stop, panel.chosen, panel.weights) for panel in panels] == [(0, 7, None, None)]
 
 
 @pytest.fixture(scope="module")

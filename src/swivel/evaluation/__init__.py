@@ -5,10 +5,10 @@ The default data sets and rules are those of the paper.
 
 from swivel.evaluation.bootstrap import rank_correlation
 from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
-from swivel.evaluation.comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
+from swivel.evaluation.paired_comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
 from swivel.evaluation.report import MIN_KNOWN, TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
 from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
 from swivel.evaluation.scores import (

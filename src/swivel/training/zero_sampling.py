@@ -1,7 +1,7 @@
 """Sampling of the unobserved cells that a training step computes.
 
 A block has far more unobserved cells (zeros) than observed ones. `ZeroSampling` selects the columns whose zeros a step
-computes for each band of rows, and the weight of each zero, so that the expected gradient is that of all zeros.
+computes for each panel of rows, and the weight of each zero, so that the expected gradient is that of all zeros.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class RowBand:
+class RowPanel:
     """Consecutive rows of a block that are combined with the same columns in one step."""
 
     start: int
@@ -25,8 +25,8 @@ class RowBand:
     chosen: NDArray[np.int64] | None = None  # local columns, ascending; None: all columns
     weights: NDArray[np.float32] | None = None  # weight of a zero in each chosen column; None: 1
 
-    def pieces(self, max_rows: int) -> list[RowBand]:
-        """Return the band split into pieces of at most `max_rows` rows."""
+    def pieces(self, max_rows: int) -> list[RowPanel]:
+        """Return the panel split into pieces of at most `max_rows` rows."""
         if self.stop - self.start <= max_rows:
             return [self]
 
@@ -66,14 +66,14 @@ class ZeroSampling:
     middle: float = 1.0
     share: float = 1.0  # sampling probability of a zero at the relative ranks r = s = 1
 
-    def bands(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowBand]:
-        """Yield the bands of one step; every row of the block is in exactly one band."""
+    def panels(self, rows: int, columns: int, seed: Sequence[int]) -> Iterator[RowPanel]:
+        """Yield the panels of one step; every row of the block is in exactly one panel."""
         for number, tier in enumerate(self.tiers(rows, columns), -1):
             if tier.starts is None or tier.lengths is None:
-                yield RowBand(tier.start, tier.stop)
+                yield RowPanel(tier.start, tier.stop)
             else:
                 chosen = tier.starts + step_fraction(seed, number) * tier.lengths
-                yield RowBand(tier.start, tier.stop, chosen.astype(np.int64), tier.weights)
+                yield RowPanel(tier.start, tier.stop, chosen.astype(np.int64), tier.weights)
 
     @lru_cache(maxsize=64)  # noqa: B019  (few frozen instances, each with a few block sizes)
     def tiers(self, rows: int, columns: int) -> tuple[SamplingTier, ...]:

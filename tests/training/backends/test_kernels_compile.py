@@ -61,7 +61,7 @@ def compile_plain(name, capability, **constants):
 RULES = {"SQRT": True, "FAST": True, **SWIVEL}
 OTHERS = {"SQRT": False, "FAST": True, **GLOVE}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
-HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "BANDS": 2, "HAS_COMMON": True}
+HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
     "hopper, weighted": compile_hopper(True),

@@ -115,7 +115,7 @@ def test_blocks_of_several_tiles(make: Maker, kind: str, shape: tuple[int, int],
 @float32
 @either_way_round
 @pytest.mark.skipif(HAS_GPU, reason="tensor cores have no tiles of 8 x 8")
-def test_bands_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panels_of_several_tiles(make: Maker, kind: str, mirrored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "choose_tile", lambda *_: KernelTile(8, 8, 32))
     settings = StepSettings(Objective(), ZeroSampling(common=0.45, middle=0.45, share=0.2), weight_decay=1e-4)
     check_contract(make, kind, make_block((21, 19), 5, settings.objective, mirrored=mirrored), settings)

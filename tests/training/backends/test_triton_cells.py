@@ -80,15 +80,15 @@ def entries_of(cells: DeviceCells, shard: ShardCells, slot: int) -> tuple[NDArra
 def read_tiles(cells: DeviceCells, shard: ShardCells, shape: BlockShape) -> NDArray[np.float32]:
     """Return the counts of the cells in tiles as a dense block."""
     x = np.zeros((shape.rows, shape.columns), np.float32)
-    for band in shape.bands:
-        for tile in range(band.tiles[0] * band.slot_columns):
-            places, counts = entries_of(cells, shard, band.slot + tile)
+    for panel in shape.panels:
+        for tile in range(panel.tiles[0] * panel.slot_columns):
+            places, counts = entries_of(cells, shard, panel.slot + tile)
             assert np.all(np.diff(places) > 0)
 
             row, column = places // 8 % TILE.rows, places // (8 * TILE.rows) * 8 + places % 8
-            down, across = divmod(tile, band.slot_columns)
-            row += band.start + down * TILE.rows
-            assert np.all(row < band.start + band.rows)
+            down, across = divmod(tile, panel.slot_columns)
+            row += panel.start + down * TILE.rows
+            assert np.all(row < panel.start + panel.rows)
             x[row, column + across * TILE.columns] = counts
     return x
 

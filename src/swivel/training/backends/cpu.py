@@ -28,7 +28,7 @@ from swivel.training.backends.base import (
     StepSettings,
 )
 from swivel.training.objective import Loss
-from swivel.training.zero_sampling import RowBand
+from swivel.training.zero_sampling import RowPanel
 
 # Rows of one dense product. Larger blocks (4,096) are split, so that the buffer of a thread has at most
 # 1,024 x block columns values.
@@ -64,7 +64,7 @@ class CpuBackend(HeldParameters):
         )
 
         self._local = threading.local()  # the buffers of each thread, by name
-        # Indexes and weights of all columns, for bands that are not sampled.
+        # Indexes and weights of all columns, for panels that are not sampled.
         self._ramp = np.arange(1 << 16)
         self._ones = np.ones(1 << 16, np.float32)
 
@@ -175,20 +175,20 @@ class CpuBackend(HeldParameters):
 
         loss = Loss()
         is_first = True
-        for band in self.settings.zeros.bands(len(rows.vectors), len(columns.vectors), seed):
-            for piece in band.pieces(MAX_PRODUCT_ROWS):
-                loss += self._run_band(piece, cells, sides, gradients, is_first=is_first)
+        for panel in self.settings.zeros.panels(len(rows.vectors), len(columns.vectors), seed):
+            for piece in panel.pieces(MAX_PRODUCT_ROWS):
+                loss += self._run_panel(piece, cells, sides, gradients, is_first=is_first)
                 is_first = False
 
         return loss, gradients
 
-    def _run_band(
-        self, band: RowBand, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array], *, is_first: bool
+    def _run_panel(
+        self, panel: RowPanel, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array], *, is_first: bool
     ) -> Loss:
-        """Set the gradients of a band's rows, and set (first band) or add to those of the columns; return the loss."""
+        """Set the gradients of a panel's rows and set (first panel) or add to those of the columns; return the loss."""
         rows, columns = sides
-        part = rows.part(band.start, band.stop)
-        taken, taken_offsets, places, weights = self._take_columns(band, columns)
+        part = rows.part(panel.start, panel.stop)
+        taken, taken_offsets, places, weights = self._take_columns(panel, columns)
 
         # `products` is W C^T first and then, overwritten in place, G = dL / d(W C^T).
         W = self._operand(part.vectors)
@@ -196,14 +196,14 @@ class CpuBackend(HeldParameters):
         products = self._buffer("products", (len(part.vectors), len(taken)))
         self._multiply(W, C.t(), products)
 
-        # The observed cells of the band, and work arrays with an element for each of them.
-        first, last = kernels.find_cells(cells.positions, band.start, band.stop)
+        # The observed cells of the panel, and work arrays with an element for each of them.
+        first, last = kernels.find_cells(cells.positions, panel.start, panel.stop)
         positions = cells.positions[first:last]
         counts = cells.counts[first:last]
         whole = self._buffer("whole", (3, last - first), np.int64)
         real = self._buffer("real", (3, last - first))
-        observed, unobserved, weight, found = kernels.band_gradient(
-            (positions, counts, band.start),
+        observed, unobserved, weight, found = kernels.panel_gradient(
+            (positions, counts, panel.start),
             products,
             (part.offsets, taken_offsets),
             (places, weights),
@@ -214,32 +214,34 @@ class CpuBackend(HeldParameters):
 
         # dL/dW = G C; dL/dC = G^T W.
         G = self._operand(products)
-        self._multiply(G, C, gradients[0][band.start : band.stop])
-        if band.chosen is None:
+        self._multiply(G, C, gradients[0][panel.start : panel.stop])
+        if panel.chosen is None:
             self._multiply(G.t(), W, gradients[1], is_sum=not is_first)
             return loss
 
-        # The band is sampled: add G^T W to the sampled columns only, then the observed cells of the other columns.
+        # The panel is sampled: add G^T W to the sampled columns only, then the observed cells of the other columns.
         if is_first:
             gradients[1].fill(0)
         sampled = self._buffer("part", taken.shape)
         self._multiply(G.t(), W, sampled)
-        kernels.add_rows(gradients[1], band.chosen, sampled)
+        kernels.add_rows(gradients[1], panel.chosen, sampled)
         others = positions, counts, whole[2, : last - first - found]
         arrays = rows.vectors, rows.offsets, columns.vectors, columns.offsets
         return loss + Loss(kernels.sparse_step(others, arrays, gradients, self._objective), len(others[2]))
 
-    def _take_columns(self, band: RowBand, columns: ParameterBlock) -> tuple[_Array, _Array, NDArray[np.int64], _Array]:
-        """Return vectors and offsets of the columns that a band samples: views of all columns, or copies.
+    def _take_columns(
+        self, panel: RowPanel, columns: ParameterBlock
+    ) -> tuple[_Array, _Array, NDArray[np.int64], _Array]:
+        """Return vectors and offsets of the columns that a panel samples: views of all columns, or copies.
 
         Also the index of each column of the block among them (-1: not sampled), and the weight of a zero in each.
         """
         width = len(columns.vectors)
-        if band.chosen is None or band.weights is None:
+        if panel.chosen is None or panel.weights is None:
             return columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width]
 
-        vectors = self._buffer("taken", (len(band.chosen), columns.vectors.shape[1]))
-        offsets = self._buffer("offsets", (len(band.chosen),))
+        vectors = self._buffer("taken", (len(panel.chosen), columns.vectors.shape[1]))
+        offsets = self._buffer("offsets", (len(panel.chosen),))
         places = self._buffer("places", (width,), np.int64)
-        kernels.take_columns(columns.vectors, columns.offsets, band.chosen, (vectors, offsets, places))
-        return vectors, offsets, places, band.weights
+        kernels.take_columns(columns.vectors, columns.offsets, panel.chosen, (vectors, offsets, places))
+        return vectors, offsets, places, panel.weights

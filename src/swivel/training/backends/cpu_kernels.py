@@ -163,7 +163,7 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
 def observed_gradient(margins: Any, weights: Any, counts: Any, objective: Any) -> tuple[float, float]:
     """Replace margins by the gradient of observed cells, in place; return their loss L_1 and their loss as zeros.
 
-    The hinge kernels treat every cell of a band as unobserved. The second loss is what they add for these observed
+    The hinge kernels treat every cell of a panel as unobserved. The second loss is what they add for these observed
     cells, and the caller subtracts it. margins: w_i . c_j - offsets. weights: weight of a zero at the same place.
     objective: b0, b, a, f_max, log of the count that replaces 0.
     """
@@ -197,7 +197,7 @@ def find_cells(positions: Any, start: int, stop: int) -> Any:
 def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any) -> int:
     """Collect the observed cells whose column was sampled, list the others, and return the number of the former.
 
-    cells: positions, counts, first row of the band.
+    cells: positions, counts, first row of the panel.
     offsets: offsets of the rows and of the columns of `products`.
     taken: column of `products` of each column of the block, or -1; weight of a zero in each column of `products`.
     work: arrays to fill. For the collected cells: rows and columns in `products`, counts, weights of a zero, and
@@ -227,8 +227,8 @@ def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any
 
 
 @_kernel
-def band_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
-    """Replace the dot products of a band by the gradient G with respect to them, in place.
+def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objective: Any, work: Any) -> Any:
+    """Replace the dot products of a panel by the gradient G with respect to them, in place.
 
     The parameters are those of `read_observed`, and objective: b0, b, a, f_max, log of the count that replaces 0,
     whether unobserved cells have a gradient. Returns the loss of the observed cells whose column was sampled, the loss

@@ -43,11 +43,11 @@ class ReferenceBackend(ArrayBackend):
         x[cells.positions >> 16, cells.positions & 0xFFFF] = cells.counts
         offsets = np.asarray(rows.offsets, np.float64)[:, None] + np.asarray(columns.offsets, np.float64)
 
-        # An observed cell has weight 1; a zero has the weight of its column in the row's band, 0 if it was not sampled.
+        # An observed cell has weight 1; a zero has the weight of its column in the panel of its row, 0 if not sampled.
         weights = np.zeros_like(x)
-        for band in self.settings.zeros.bands(len(W), len(C), seed):
-            chosen = slice(None) if band.chosen is None else band.chosen
-            weights[band.start : band.stop, chosen] = 1.0 if band.weights is None else band.weights
+        for panel in self.settings.zeros.panels(len(W), len(C), seed):
+            chosen = slice(None) if panel.chosen is None else panel.chosen
+            weights[panel.start : panel.stop, chosen] = 1.0 if panel.weights is None else panel.weights
         weights[x > 0] = 1.0
 
         # G = dL / d(W C^T), then dL/dW = G C and dL/dC = G^T W.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from swivel.counts import BlockCells
 from swivel.training.backends.base import ArrayBackend, ParameterBlock, Sides, StepSettings
 from swivel.training.objective import MIN_ACCUMULATOR, Loss
-from swivel.training.zero_sampling import RowBand
+from swivel.training.zero_sampling import RowPanel
 
 Tensor = torch.Tensor
 
@@ -68,8 +68,8 @@ class TorchBackend(ArrayBackend):
         observed = [torch.from_numpy(array).to(self.device) for array in arrays]
 
         loss = Loss()
-        for band in self.settings.zeros.bands(len(dW), len(dC), seed):
-            loss += self._run_band(band, observed, sides, (dW, dC))
+        for panel in self.settings.zeros.panels(len(dW), len(dC), seed):
+            loss += self._run_panel(panel, observed, sides, (dW, dC))
 
         return loss, dW, dC
 
@@ -78,33 +78,33 @@ class TorchBackend(ArrayBackend):
         side.accumulators.mul_(self.settings.accumulator_decay).addcmul_(gradient, gradient).clamp_(min=MIN_ACCUMULATOR)
         side.vectors.sub_(learning_rate * gradient * side.accumulators.rsqrt())
 
-    def _run_band(self, band: RowBand, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:
-        """Add the gradients of a band's rows and columns to `out` and return the loss of its cells."""
+    def _run_panel(self, panel: RowPanel, observed: list[Tensor], sides: Sides, out: tuple[Tensor, Tensor]) -> Loss:
+        """Add the gradients of a panel's rows and columns to `out` and return the loss of its cells."""
         rows, columns = sides
         width = len(columns.vectors)
 
-        # The columns that the band samples, the weight of their zeros, and the index of every column of the block
+        # The columns that the panel samples, the weight of their zeros, and the index of every column of the block
         # among the sampled ones (-1: not sampled).
-        chosen = np.arange(width) if band.chosen is None else band.chosen
-        weights = np.ones(len(chosen), np.float32) if band.weights is None else band.weights
+        chosen = np.arange(width) if panel.chosen is None else panel.chosen
+        weights = np.ones(len(chosen), np.float32) if panel.weights is None else panel.weights
         taken = torch.from_numpy(chosen).to(self.device)
         weight = torch.from_numpy(weights).to(self.device)
         places = torch.full((width,), -1, device=self.device)
         places[taken] = torch.arange(len(taken), device=self.device)
 
         # Margins of the hinge: w_i . c_j - pmi*(i;j).
-        W = rows.vectors[band.start : band.stop]
+        W = rows.vectors[panel.start : panel.stop]
         C = columns.vectors[taken]
         products = self._product(W, C.T)
         unseen = float(np.log(self.settings.objective.unseen))
-        margins = products - (rows.offsets[band.start : band.stop, None] + columns.offsets[taken] + unseen)
+        margins = products - (rows.offsets[panel.start : panel.stop, None] + columns.offsets[taken] + unseen)
 
-        # Observed cells of the band. "Dense" ones are in a sampled column, so their dot product is known already.
-        is_in_band = (observed[0] >= band.start) & (observed[0] < band.stop)
-        cells = [part[is_in_band] for part in observed]
+        # Observed cells of the panel. "Dense" ones are in a sampled column, so their dot product is known already.
+        is_in_panel = (observed[0] >= panel.start) & (observed[0] < panel.stop)
+        cells = [part[is_in_panel] for part in observed]
         is_dense = places[cells[1]] >= 0
         dense = [part[is_dense] for part in cells]
-        near = dense[0] - band.start
+        near = dense[0] - panel.start
         place = places[dense[1]]
 
         # L_0 of all sampled cells, with weight 0 where a cell is observed; its derivative is the sigmoid.
@@ -115,7 +115,7 @@ class TorchBackend(ArrayBackend):
         dense_loss, gradient[near, place] = self._observed(products[near, place], dense, sides)
 
         # dL/dW = G C and dL/dC = G^T W.
-        out[0][band.start : band.stop] += self._product(gradient, C)
+        out[0][panel.start : panel.stop] += self._product(gradient, C)
         out[1].index_add_(0, taken, self._product(gradient.T, W))
 
         # The other observed cells, whose column was not sampled.

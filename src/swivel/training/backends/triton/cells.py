@@ -361,20 +361,20 @@ class _ShapeTable:
         def column(values: list[int]) -> Tensor:
             return torch.tensor(values, dtype=torch.int64, device=device)
 
-        most = max((len(shape.bands) for shape in shapes), default=1)
+        most = max((len(shape.panels) for shape in shapes), default=1)
         self.is_sampled = most > 1
         self.common_rows = column([shape.common[0] for shape in shapes])
         self.common_columns = column([shape.common[1] for shape in shapes])
         self.row_slots = column([shape.row_slots for shape in shapes])
         self.column_slots = column([shape.column_slots for shape in shapes])
 
-        # Start, slot and slot_columns of each band; a shard with fewer bands repeats its last one.
-        self.bands: list[tuple[Tensor, Tensor, Tensor]] = []
+        # Start, slot and slot_columns of each panel; a shard with fewer panels repeats its last one.
+        self.panels: list[tuple[Tensor, Tensor, Tensor]] = []
         for n in range(most):
-            bands = [shape.bands[min(n, len(shape.bands) - 1)] for shape in shapes]
-            starts = column([band.start for band in bands])
-            slots = column([band.slot for band in bands])
-            self.bands.append((starts, slots, column([band.slot_columns for band in bands])))
+            panels = [shape.panels[min(n, len(shape.panels) - 1)] for shape in shapes]
+            starts = column([panel.start for panel in panels])
+            slots = column([panel.slot for panel in panels])
+            self.panels.append((starts, slots, column([panel.slot_columns for panel in panels])))
 
     def is_sparse(self, piece: _CellPiece) -> Tensor:
         """Return which cells are between features that are not common."""
@@ -401,13 +401,13 @@ class _ShapeTable:
 
     def _tile_keys(self, piece: _CellPiece, slots: int) -> Tensor:
         """Return the keys of cells that belong to a tile."""
-        # The band of a cell is the last one that starts at or above its row.
-        start, slot, across = (values[piece.shards] for values in self.bands[0])
-        for starts, slots_of_band, slot_columns in self.bands[1:]:
-            is_in_band = piece.rows >= starts[piece.shards]
-            start = torch.where(is_in_band, starts[piece.shards], start)
-            slot = torch.where(is_in_band, slots_of_band[piece.shards], slot)
-            across = torch.where(is_in_band, slot_columns[piece.shards], across)
+        # The panel of a cell is the last one that starts at or above its row.
+        start, slot, across = (values[piece.shards] for values in self.panels[0])
+        for starts, slots_of_panel, slot_columns in self.panels[1:]:
+            is_in_panel = piece.rows >= starts[piece.shards]
+            start = torch.where(is_in_panel, starts[piece.shards], start)
+            slot = torch.where(is_in_panel, slots_of_panel[piece.shards], slot)
+            across = torch.where(is_in_panel, slot_columns[piece.shards], across)
 
         local = piece.rows - start
         tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns

@@ -508,7 +508,7 @@ def gradient(
     CHUNKS: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr, CHUNK: gl.constexpr, REGISTERS: gl.constexpr,
     WEIGHTED: gl.constexpr, HALF: gl.constexpr, CAP: gl.constexpr, PUSH: gl.constexpr,
 ):  # fmt: skip
-    """Write G of all tiles of every shard of a band, and the losses of their cells; see the module's docstring."""
+    """Write G of all tiles of every shard of a panel, and the losses of their cells; see the module's docstring."""
     margins0 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
     margins1 = gl.allocate_shared_memory(gl.float32, [16, 64, 8], MARGINS)
     # Must come before anything else is written to shared memory.
@@ -573,7 +573,7 @@ class HopperGradient:
         self._flags = {**choose_flags(mirror.dtype, width), **rules}
 
     def loss_pairs(self, tiles: tuple[int, int]) -> int:
-        """Return the number of loss pairs (observed, unobserved) per shard, for a band of `tiles` rows and columns."""
+        """Return the number of loss pairs (observed, unobserved) per shard, for a panel of `tiles` rows and columns."""
         return -(-tiles[0] // 2) * ITEMS_PER_PAIR * 2
 
     def launch(self, arrays: tuple[Tensor, ...], tiles: tuple[int, int], *, shards: int, is_weighted: bool) -> None:

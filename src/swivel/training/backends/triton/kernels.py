@@ -6,7 +6,7 @@ Kernels, in the order of a step:
 kernel             one program computes                           reads -> writes
 =================  =============================================  ==================================================
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
-`gradient`         a tile of BM x BN cells of a band of a shard   V, offsets, observed cells -> G, losses
+`gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
 `update`           SIZE parameters of one side of a shard         gradients -> vectors, accumulators, V
 `update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, accumulators
 `refresh`          SIZE parameters of one side of a shard         vectors -> V
@@ -19,7 +19,7 @@ Symbols:
 - V is the mirror: the vectors of both sides in the dtype of the products, one row per vector, padded from D to P
   values. The blocks start at equal distances (`layout.SlotLayout.pitch` rows).
 - X is the side of the cells' rows, Y the side of their columns. A mirrored block has the sides swapped.
-- A *tile* is BM x BN cells of a band of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
+- A *tile* is BM x BN cells of a panel of a shard: 64 x 128 for operands of 16 bits, 64 x 64 for float32.
 - m are the margins in units of log 2, m = (x . y - pmi*) / log 2. Then L_0 / log 2 = log2(1 + 2^m), and the derivative
   of L_0 with respect to x . y is 2^m / (1 + 2^m). Offsets are in units of log 2 too.
 - For an observed cell of count x: L_1 = 1/2 f(x) (x . y - pmi)^2, f(x) = min(base + scale x^power, CAP), and
@@ -27,7 +27,7 @@ Symbols:
 - G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
   common ("rare cells"). `starts` has the first entry of every slot.
-- `table` has a line of int64 for every shard and band; `layout.FIELDS` names its columns.
+- `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
 - FAST uses the hardware approximations of exp2, log2 and 1/x. PUSH: unobserved cells have a gradient (not with GloVe).
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
@@ -160,7 +160,7 @@ def _bring_in(
 def _unobserved_gradient(m, weights, is_column, WEIGHTED: tl.constexpr, FAST: tl.constexpr, PUSH: tl.constexpr):
     """Return the gradients of a tile's cells as zeros, and their summed loss in log 2; both are 0 without PUSH.
 
-    `weights` points at the weights of the tile's columns (WEIGHTED: the band is sampled).
+    `weights` points at the weights of the tile's columns (WEIGHTED: the panel is sampled).
     """
     if not PUSH:
         return tl.zeros_like(m), 0.0
@@ -186,7 +186,7 @@ def _find_tile(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     return first + tile % (GROUP * tiles_n) % rows_at_once, tile % (GROUP * tiles_n) // rows_at_once
 
 
-# The grid has tiles_m * tiles_n programs for every shard of a band. The margins of a tile stay in registers. Shared
+# The grid has tiles_m * tiles_n programs for every shard of a panel. The margins of a tile stay in registers. Shared
 # memory has the operands of the product and, if the tile has observed cells, the margins for `tl.gather`, in an order
 # (8 columns, BM rows, next 8 columns) that avoids bank conflicts; the positions of the cells use the same order.
 @triton.jit
@@ -257,7 +257,7 @@ def gather(
     V, offsets, weights, places, taken, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Copy the columns that a band samples in this step to the rows of V behind the blocks.
+    """Copy the columns that a panel samples in this step to the rows of V behind the blocks.
 
     weights, offsets: of the copied columns, at the same rows. places: index of a column of the block among the copied
     ones. taken: weight of a zero in a column of the block. (-1 and 0 for columns that are not sampled, set before.)
@@ -268,7 +268,7 @@ def gather(
     whole0, stride0 = tl.load(entry + 7), tl.load(entry + 8)
 
     # Column start + fraction * length of every stride; the length is the weight of its zeros. The kernel is compiled
-    # without fused multiply-add, so that the result is the column that NumPy computes in `ZeroSampling.bands`.
+    # without fused multiply-add, so that the result is the column that NumPy computes in `ZeroSampling.panels`.
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     ok = n < width
     start = tl.load(strides + stride0 + n, mask=ok, other=0.0)
@@ -346,31 +346,31 @@ def refresh(vectors, V, table, side, rows, D: tl.constexpr, P: tl.constexpr, SIZ
 
 @triton.jit
 def _dense_part(part, shard, apart, local, is_here, k, P: tl.constexpr):
-    """Return the part of a vector's gradient that a band's product contributes, or 0 unless `is_here`."""
+    """Return the part of a vector's gradient that a panel's product contributes, or 0 unless `is_here`."""
     return tl.load(part + (shard * apart + local) * P + k, mask=is_here & (k < P), other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _dense_gradient(
     part0, part1, part2, apart0, apart1, apart2, places, shards, y_rows, shard, row, common, second, k,
-    SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
+    SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Return the sum of the bands' products for one vector.
+    """Return the sum of the panels' products for one vector.
 
-    A row (SIDE 0) is in exactly one band: `part0` are common rows, `part1` rows from `common` on, `part2` rows from
-    `second` on. A column (SIDE 1) has a part in every band that sampled it; `places` has its row there.
+    A row (SIDE 0) is in exactly one panel: `part0` are common rows, `part1` rows from `common` on, `part2` rows from
+    `second` on. A column (SIDE 1) has a part in every panel that sampled it; `places` has its row there.
     """
     g = tl.zeros(k.shape, tl.float32)
     if HAS_COMMON:
         g += _dense_part(part0, shard, apart0, row, (row < common) | (SIDE == 1), k, P)
     if SIDE == 0:
         g += _dense_part(part1, shard, apart1, row - common, (row >= common) & (row < second), k, P)
-        if BANDS == 2:
+        if PANELS == 2:
             g += _dense_part(part2, shard, apart2, row - second, row >= second, k, P)
     else:
         place = tl.load(places + shard * y_rows + row)
         g += _dense_part(part1, shard, apart1, place, place >= 0, k, P)
-        if BANDS == 2:
+        if PANELS == 2:
             place = tl.load(places + (shards + shard) * y_rows + row)
             g += _dense_part(part2, shard, apart2, place, place >= 0, k, P)
     return g
@@ -408,15 +408,15 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
     return first, tl.load(line + k2, mask=k2 < P, other=0.0).to(tl.float32)
 
 
-# The gradient is the sum of the bands' products (`part0` to `part2`) and of the vector's rare observed cells, which
-# are computed here in a loop over the slot of the vector, CHUNK cells at a time. The sampled bands begin at rows
+# The gradient is the sum of the panels' products (`part0` to `part2`) and of the vector's rare observed cells, which
+# are computed here in a loop over the slot of the vector, CHUNK cells at a time. The sampled panels begin at rows
 # `common` and `second`. A vector of P values is in registers in two parts of P1 and P2 values, because a block of
 # Triton has a power of two elements: own1 and own2 are the program's vector, theirs1 and theirs2 those of the cells,
 # g1 and g2 its gradient.
 #
 # A rare cell whose column was sampled was added as a zero before, with the weight `zero`, which is subtracted. For a
-# row, `first_taken` has the weights of all columns in the row's band. For a column, `first_taken` and `second_taken`
-# have its weight in each of the bands, and the row of the cell selects the band.
+# row, `first_taken` has the weights of all columns in the row's panel. For a column, `first_taken` and `second_taken`
+# have its weight in each of the panels, and the row of the cell selects the panel.
 #
 # Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
 # `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
@@ -426,7 +426,7 @@ def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
     weight_decay, learning_rate, accumulator_decay, unseen, base, scale, power,
-    SIDE: tl.constexpr, BANDS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
+    SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
     P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
     PUSH: tl.constexpr,
 ):  # fmt: skip
@@ -440,13 +440,13 @@ def update_sampled(
     k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
     g1 = _dense_gradient(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k1,
-        SIDE, BANDS, HAS_COMMON, P,
+        SIDE, PANELS, HAS_COMMON, P,
     )  # fmt: skip
     g2 = _dense_gradient(
         part0, part1, part2, apart0, apart1, apart2, places, shards, pitch, shard, row, common, second, k2,
-        SIDE, BANDS, HAS_COMMON, P,
+        SIDE, PANELS, HAS_COMMON, P,
     )  # fmt: skip
-    first_taken, second_taken = taken + shard * pitch, taken + ((BANDS - 1) * shards + shard) * pitch
+    first_taken, second_taken = taken + shard * pitch, taken + ((PANELS - 1) * shards + shard) * pitch
     if SIDE == 0:
         first_taken = second_taken if row >= second else first_taken
 

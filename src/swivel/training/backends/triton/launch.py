@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import kernels
 from swivel.training.backends.triton.cells import DeviceCellArrays, ShardCells
-from swivel.training.backends.triton.layout import FIELDS, BandShape, BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
 from swivel.training.zero_sampling import step_fraction
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class StepLauncher:
         self._hopper = _make_hopper(parameters.mirror, tile, self._objective, rules)
 
         self._strides = [torch.zeros(0), torch.zeros(0)]  # starts and lengths, on the device
-        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # the gradient of a band without rows
+        self._nothing = torch.zeros(1, 1, places.padded_dim, device=self.device)  # the gradient of a panel without rows
         # Signs of the three losses of rare cells in `totals`: their loss as zeros is subtracted.
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
@@ -138,11 +138,11 @@ class StepLauncher:
             self._run_sampled(batch, cells, table, totals)
             return
 
-        # All zeros are computed: there is one band.
-        band = batch[0].shape.bands[0]
-        G = self._gradient(batch, band, table[0], cells, totals)
+        # All zeros are computed: there is one panel.
+        panel = batch[0].shape.panels[0]
+        G = self._gradient(batch, panel, table[0], cells, totals)
         for run in find_runs(batch):
-            for side, gradients in enumerate(self._multiply_back(batch, run, band, G)):
+            for side, gradients in enumerate(self._multiply_back(batch, run, panel, G)):
                 self._update(batch, table[0, run], side, gradients)
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
@@ -153,20 +153,20 @@ class StepLauncher:
         return self._buffers[name][:size]
 
     def _make_table(self, batch: Batch, cells: DeviceCellArrays) -> Tensor:
-        """Return the table of the kernels, (bands, shards, fields); see `layout.FIELDS`."""
+        """Return the table of the kernels, (panels, shards, fields); see `layout.FIELDS`."""
         shape = batch[0].shape
-        table = np.zeros((len(shape.bands), len(batch), len(FIELDS)), np.int64)
+        table = np.zeros((len(shape.panels), len(batch), len(FIELDS)), np.int64)
         number = np.arange(len(batch))
         whole = np.array([each.slots for each in batch]).T * self.places.pitch  # first rows of X and of Y blocks
         slot = np.array([each.cells.slot for each in batch])
 
-        for line, band in zip(table, shape.bands, strict=True):
+        for line, panel in zip(table, shape.panels, strict=True):
             columns = whole[1]
-            if band.stride >= 0:
-                columns = self._first_copy(batch, band) + number * band.padded(self.shapes.tile)[1]
+            if panel.stride >= 0:
+                columns = self._first_copy(batch, panel) + number * panel.padded(self.shapes.tile)[1]
             values: tuple[Any, ...] = (
-                whole[0] + band.start, band.rows, columns, band.columns, slot + band.slot, band.slot_columns,
-                cells.base, whole[1], band.stride, band.start, shape.rows, shape.columns,
+                whole[0] + panel.start, panel.rows, columns, panel.columns, slot + panel.slot, panel.slot_columns,
+                cells.base, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
                 slot + shape.row_slots, slot + shape.column_slots,
             )  # fmt: skip
             for field, value in enumerate(values):
@@ -174,11 +174,11 @@ class StepLauncher:
 
         return self._put(table)
 
-    def _first_copy(self, batch: Batch, band: BandShape) -> int:
-        """Return the first row of the copies of the columns that a band samples."""
-        # The copies are behind the blocks: band by band, and step by step within a band.
-        bands = batch[0].shape.bands
-        before = [b.padded(self.shapes.tile)[1] for b in bands if b.stride >= 0 and b.start < band.start]
+    def _first_copy(self, batch: Batch, panel: PanelShape) -> int:
+        """Return the first row of the copies of the columns that a panel samples."""
+        # The copies are behind the blocks: panel by panel, and step by step within a panel.
+        panels = batch[0].shape.panels
+        before = [b.padded(self.shapes.tile)[1] for b in panels if b.stride >= 0 and b.start < panel.start]
         return self.places.rows + len(batch) * sum(before)
 
     def _put(self, array: NDArray[Any]) -> Tensor:
@@ -186,42 +186,42 @@ class StepLauncher:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _gradient(
-        self, batch: Batch, band: BandShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
+        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
     ) -> Tensor:
-        """Return G of a band for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
+        """Return G of a panel for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
-        rows, columns = band.padded(tile)
-        programs = band.tiles[0] * band.tiles[1]
-        pairs = programs if self._hopper is None else self._hopper.loss_pairs(band.tiles)
+        rows, columns = panel.padded(tile)
+        programs = panel.tiles[0] * panel.tiles[1]
+        pairs = programs if self._hopper is None else self._hopper.loss_pairs(panel.tiles)
         G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
         losses = self._buffer("losses", n * pairs * 2, torch.float32)
 
         arrays = p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses
         if self._hopper is not None:
-            self._hopper.launch(arrays, band.tiles, shards=n, is_weighted=band.stride >= 0)
+            self._hopper.launch(arrays, panel.tiles, shards=n, is_weighted=panel.stride >= 0)
         else:
             kernels.gradient[(n * programs,)](
-                p.mirror, *arrays, *band.tiles, *self._objective,
+                p.mirror, *arrays, *panel.tiles, *self._objective,
                 P=self.places.padded_dim, BM=tile.rows, BN=tile.columns, BK=tile.depth, CHUNK=CHUNK, GROUP=GROUP,
-                STAGES=tile.stages, WEIGHTED=band.stride >= 0, PRECISION=self._precision,
+                STAGES=tile.stages, WEIGHTED=panel.stride >= 0, PRECISION=self._precision,
                 **self._flags, **self._launch,
             )  # fmt: skip
 
         totals[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
         return G.view(n, rows, columns)
 
-    def _multiply_back(self, batch: Batch, run: slice, band: BandShape, G: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a band's rows (G Y) and of its columns (G^T X), in float32."""
+    def _multiply_back(self, batch: Batch, run: slice, panel: PanelShape, G: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of a panel's rows (G Y) and of its columns (G^T X), in float32."""
         G = G[run]
         n, rows, columns = G.shape
         pitch = self.places.pitch
         x_slot, y_slot = batch[run.start].slots
 
-        x = self._blocks(x_slot * pitch + band.start, n, rows, pitch)
-        if band.stride < 0:
+        x = self._blocks(x_slot * pitch + panel.start, n, rows, pitch)
+        if panel.stride < 0:
             y = self._blocks(y_slot * pitch, n, columns, pitch)
         else:
-            y = self._blocks(self._first_copy(batch, band) + run.start * columns, n, columns, columns)
+            y = self._blocks(self._first_copy(batch, panel) + run.start * columns, n, columns, columns)
         return _multiply(G, y), _multiply(G.transpose(1, 2), x)
 
     def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
@@ -245,22 +245,22 @@ class StepLauncher:
         n = len(batch)
         shape = batch[0].shape
 
-        # For every sampled band, step and column: its index among the sampled ones (or -1) and the weight of its zeros.
-        size = len(shape.bands) - 1, n, self.places.pitch
+        # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
+        size = len(shape.panels) - 1, n, self.places.pitch
         places = self._buffer("places", math.prod(size), torch.int32).fill_(-1).view(size)
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
 
-        # The gradients of rows and columns, for every run and band.
+        # The gradients of rows and columns, for every run and panel.
         runs = find_runs(batch)
         products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
-        for number, band in enumerate(shape.bands):
-            if band.stride >= 0:
+        for number, panel in enumerate(shape.panels):
+            if panel.stride >= 0:
                 self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
 
-            G = self._gradient(batch, band, table[number], cells, totals) if band.rows else None
+            G = self._gradient(batch, panel, table[number], cells, totals) if panel.rows else None
             for parts, run in zip(products, runs, strict=True):
-                parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, band, G))
-            del G  # the next band may need a larger buffer
+                parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, panel, G))
+            del G  # the next panel may need a larger buffer
 
         # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
@@ -278,15 +278,15 @@ class StepLauncher:
         )  # fmt: skip
 
     def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
-        """Copy the columns that a band samples in this step; places: rows of `places` and `taken` of the band."""
-        p, band = self.parameters, batch[0].shape.bands[number]
+        """Copy the columns that a panel samples in this step; places: rows of `places` and `taken` of the panel."""
+        p, panel = self.parameters, batch[0].shape.panels[number]
         fractions = np.array([step_fraction(each.step.seed, number - 1) for each in batch])
 
         # Starts and lengths of the strides, with one unused stride at the end; a new shape adds more.
         if len(self._strides[0]) != len(self.shapes.starts) + 1:
             self._strides = [self._put(np.append(values, 0.0)) for values in (self.shapes.starts, self.shapes.lengths)]
 
-        padded = band.padded(self.shapes.tile)[1]
+        padded = panel.padded(self.shapes.tile)[1]
         kernels.gather[(triton.cdiv(padded, GATHERED_COLUMNS), len(batch))](
             p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
             self.places.pitch, padded, P=self.places.padded_dim,
@@ -302,15 +302,15 @@ class StepLauncher:
         parts: list[Tensor],
         side: int,
     ) -> None:
-        """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each band."""
+        """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
         p, shape, pitch = self.parameters, batch[0].shape, self.places.pitch
         table, places, taken, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
         first = batch[run.start].slots
 
-        # The kernel takes three parts; with two bands the third is not used.
+        # The kernel takes three parts; with two panels the third is not used.
         three = [*parts, parts[-1]][:3]
-        second = shape.bands[2].start if len(shape.bands) > 2 else shape.rows
+        second = shape.panels[2].start if len(shape.panels) > 2 else shape.rows
         width = self.places.padded_dim
         whole, rest = _two_powers(width)
 
@@ -318,9 +318,9 @@ class StepLauncher:
             p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run], taken[:, run],
             table[0, run], *three, *(part.shape[1] for part in three),
             cells.starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
-            first[1 - side] * pitch, pitch, len(batch), others, shape.bands[0].rows, second, self.places.dim,
+            first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.places.dim,
             self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
-            *self._objective, SIDE=side, BANDS=len(shape.bands) - 1, HAS_COMMON=shape.bands[0].rows > 0, P=width,
+            *self._objective, SIDE=side, PANELS=len(shape.panels) - 1, HAS_COMMON=shape.panels[0].rows > 0, P=width,
             P1=whole, P2=rest, CHUNK=RARE_CHUNK, **self._flags, **self._one_warp,
         )  # fmt: skip
 

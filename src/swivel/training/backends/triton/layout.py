@@ -1,9 +1,9 @@
-"""Positions of blocks, bands, tiles and slots in the arrays of the device. Pure arithmetic, without a device.
+"""Positions of blocks, panels, tiles and slots in the arrays of the device. Pure arithmetic, without a device.
 
 The blocks of both sides are in one array (`SlotLayout`), `pitch` rows apart: first the row blocks, then the column
-blocks, then the columns that sampled bands copy. If not all blocks fit, groups of them share the same rows in turn.
+blocks, then the columns that sampled panels copy. If not all blocks fit, groups of them share the same rows in turn.
 
-The *slots* of a block are its lists of observed cells: one for each tile of every band, then one for each row and one
+The *slots* of a block are its lists of observed cells: one for each tile of every panel, then one for each row and one
 for each column, with the cells between features that are not common.
 """
 
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from swivel.training.backends.base import Starts
 from swivel.training.zero_sampling import SamplingTier, ZeroSampling
 
-# The columns of the kernels' table, which has a line of int64 for every band and shard. X is the side of the cells'
+# The columns of the kernels' table, which has a line of int64 for every panel and shard. X is the side of the cells'
 # rows, Y the side of their columns; "row" is a row of the joint array.
 FIELDS = (
-    "x0",  # first row of the band
-    "height",  # rows of the band
-    "y0",  # first row of the band's columns: those of the block, or the copies of the sampled ones
-    "width",  # columns of the band
-    "slot",  # slot of the band's first tile
+    "x0",  # first row of the panel
+    "height",  # rows of the panel
+    "y0",  # first row of the panel's columns: those of the block, or the copies of the sampled ones
+    "width",  # columns of the panel
+    "slot",  # slot of the panel's first tile
     "slot_columns",  # tiles per row of tiles that have a slot
     "cell0",  # value to add to `starts`
     "whole_y0",  # first row of the block's columns
-    "stride0",  # first stride of the band; -1: not sampled
-    "start",  # first row of the band, within the block
+    "stride0",  # first stride of the panel; -1: not sampled
+    "start",  # first row of the panel, within the block
     "whole_height",  # rows of the block
     "whole_width",  # columns of the block
     "row_slots",  # slot of the block's first row
@@ -53,8 +53,8 @@ class KernelTile:
 
 
 @dataclass(frozen=True, slots=True)
-class BandShape:
-    """A band of a block: its rows, the columns they are combined with, and its tiles."""
+class PanelShape:
+    """A panel of a block: its rows, the columns they are combined with, and its tiles."""
 
     start: int  # first row within the block
     rows: int
@@ -71,12 +71,12 @@ class BandShape:
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """Size of a block, its bands and its slots."""
+    """Size of a block, its panels and its slots."""
 
     rows: int
     columns: int
     common: tuple[int, int]  # number of rows and of columns whose zeros are all computed
-    bands: tuple[BandShape, ...]
+    panels: tuple[PanelShape, ...]
     row_slots: int  # slot of the first row
     column_slots: int  # slot of the first column
     slots: int  # number of slots
@@ -84,11 +84,11 @@ class BlockShape:
     @property
     def is_sampled(self) -> bool:
         """Whether some zeros are not computed."""
-        return len(self.bands) > 1
+        return len(self.panels) > 1
 
 
 class Shapes:
-    """The shapes of all blocks of a run, and the strides of their sampled bands."""
+    """The shapes of all blocks of a run, and the strides of their sampled panels."""
 
     def __init__(self, zeros: ZeroSampling, tile: KernelTile) -> None:
         self.zeros = zeros
@@ -108,20 +108,20 @@ class Shapes:
         tiers = self.zeros.tiers(rows, columns)
         common = self.zeros.count_common(rows), self.zeros.count_common(columns)
 
-        # A sampled band has slots only for tiles with common columns; its other cells are in the slots of rows and
+        # A sampled panel has slots only for tiles with common columns; its other cells are in the slots of rows and
         # columns, which follow those of the tiles.
-        bands: list[BandShape] = []
+        panels: list[PanelShape] = []
         slot = 0
         for number, tier in enumerate(tiers):
-            band = self._make_band(tier, columns, slot, None if number == 0 else common[1])
-            slot += band.tiles[0] * band.slot_columns
-            bands.append(band)
+            panel = self._make_panel(tier, columns, slot, None if number == 0 else common[1])
+            slot += panel.tiles[0] * panel.slot_columns
+            panels.append(panel)
 
         extra = rows + columns if len(tiers) > 1 else 0
-        return BlockShape(rows, columns, common, tuple(bands), slot, slot + rows, slot + extra)
+        return BlockShape(rows, columns, common, tuple(panels), slot, slot + rows, slot + extra)
 
-    def _make_band(self, tier: SamplingTier, columns: int, slot: int, common: int | None) -> BandShape:
-        """Return the band of a tier; `common` is the number of common columns, or None for the tier of common rows."""
+    def _make_panel(self, tier: SamplingTier, columns: int, slot: int, common: int | None) -> PanelShape:
+        """Return the panel of a tier; `common` is the number of common columns, or None for the tier of common rows."""
         rows = tier.stop - tier.start
         taken, stride = columns, -1
 
@@ -135,7 +135,7 @@ class Shapes:
 
         tiles = math.ceil(rows / self.tile.rows), math.ceil(taken / self.tile.columns)
         slot_columns = tiles[1] if common is None else math.ceil(common / self.tile.columns)
-        return BandShape(tier.start, rows, taken, tiles, slot, slot_columns, stride)
+        return PanelShape(tier.start, rows, taken, tiles, slot, slot_columns, stride)
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,10 @@ class DeviceMemoryEstimate:
 
     @cached_property
     def taken(self) -> int:
-        """Maximum number of columns that the sampled bands of a block copy."""
-        return max(sum(band.padded(self.tile)[1] for band in shape.bands if band.stride >= 0) for shape in self.shapes)
+        """Maximum number of columns that the sampled panels of a block copy."""
+        return max(
+            sum(panel.padded(self.tile)[1] for panel in shape.panels if panel.stride >= 0) for shape in self.shapes
+        )
 
     def max_blocks(self, groups: tuple[int, int] | None) -> int:
         """Return the maximum number of blocks in one launch.
@@ -155,17 +157,17 @@ class DeviceMemoryEstimate:
         return self.fixed + int(SLACK * max_blocks * largest) + (1 << 14)
 
     def _gradient_of(self, shape: BlockShape) -> int:
-        """Return the bytes of G for the largest band of a block."""
-        return max(math.prod(band.padded(self.tile)) for band in shape.bands) * self.itemsize
+        """Return the bytes of G for the largest panel of a block."""
+        return max(math.prod(panel.padded(self.tile)) for panel in shape.panels) * self.itemsize
 
     def _work_of(self, shape: BlockShape) -> int:
         """Return the bytes of the temporary arrays of one block of a launch; see `launch.StepLauncher`."""
-        bands = [band.padded(self.tile) for band in shape.bands]
-        back = sum(rows + columns for rows, columns in bands) * self.places.padded_dim * 4
-        losses = max(band.tiles[0] * band.tiles[1] for band in shape.bands) * 24
-        rare = (8 * len(bands) + 12) * self.places.pitch if shape.is_sampled else 0
-        strides = 32 * sum(band.columns for band in shape.bands)
-        return self._gradient_of(shape) + back + losses + rare + strides + 512 * len(bands)
+        panels = [panel.padded(self.tile) for panel in shape.panels]
+        back = sum(rows + columns for rows, columns in panels) * self.places.padded_dim * 4
+        losses = max(panel.tiles[0] * panel.tiles[1] for panel in shape.panels) * 24
+        rare = (8 * len(panels) + 12) * self.places.pitch if shape.is_sampled else 0
+        strides = 32 * sum(panel.columns for panel in shape.panels)
+        return self._gradient_of(shape) + back + losses + rare + strides + 512 * len(panels)
 
     @cached_property
     def entries(self) -> int:
