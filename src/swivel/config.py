@@ -293,6 +293,17 @@ class VectorsConfig:
         "with parts: power of the singular values; 1 keeps them, smaller powers even the dimensions out",
         NOT_NEGATIVE,
     )
+    subwords: str = config_field(
+        "none",
+        "ngrams: fit vectors of character n-grams, which guess vectors of words that were never seen; not for tables, "
+        "and not with fewer than 1,000 words",
+        one_of("ngrams", "none"),
+    )
+    spelling: float = config_field(
+        0.0,
+        "with ngrams: a word with n occurrences has the part spelling / (n + spelling) of its vector from its spelling",
+        NOT_NEGATIVE,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -348,6 +359,8 @@ class TrainSettings(TypedDict, total=False):
     column_weight: float | None
     sum_weight: float | None
     spectrum: float | None
+    subwords: str | None
+    spelling: float | None
 
 
 class RunSettings(CountSettings, TrainSettings):
@@ -384,12 +397,19 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "fast": {
         "count": {"columns": "symmetric"},
         "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto"},
-        "vectors": {"combine": "sum"},
+        "vectors": {"combine": "sum", "subwords": "ngrams"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
         "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto"},
-        "vectors": {"combine": "parts", "column_weight": 0.5, "sum_weight": 1.0, "spectrum": 0.8},
+        "vectors": {
+            "combine": "parts",
+            "column_weight": 0.5,
+            "sum_weight": 1.0,
+            "spectrum": 0.8,
+            "subwords": "ngrams",
+            "spelling": 25.0,
+        },
     },
     "glove": {
         "count": {"columns": "symmetric"},

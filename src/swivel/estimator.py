@@ -210,7 +210,7 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     ----------
     vectors : Vectors, str or Path
         Word vectors, or the folder or file of them.
-    smoothing, components, normalize
+    smoothing, components, guess, normalize
         Those of `Vectors.encode`.
     threads
         Number of threads. None uses every core.
@@ -230,12 +230,14 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         *,
         smoothing: float = SMOOTHING,
         components: int = 1,
+        guess: bool = True,
         normalize: bool = False,
         threads: int | None = None,
     ) -> None:
         self.vectors = vectors
         self.smoothing = smoothing
         self.components = components
+        self.guess = guess
         self.normalize = normalize
         self.threads = threads
 
@@ -255,6 +257,7 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             X,
             smoothing=self.smoothing,
             components=self.components,
+            guess=self.guess,
             normalize=self.normalize,
             threads=self.threads,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import lzma
 from pathlib import Path
 
@@ -111,6 +112,19 @@ def test_a_text_has_the_same_vector_in_every_batch_and_missing_texts_have_zeros(
     assert not vectors.encode([None, float("nan")]).any()  # type: ignore[list-item]
     assert vectors.encode([]).shape == (0, 6)
     assert np.allclose(np.linalg.norm(vectors.encode(TEXTS[:1], normalize=True)), 1)
+
+
+def test_unknown_words_are_guessed() -> None:
+    words = ["".join(letters) for letters in itertools.product("bdgk", "aeiou", "lmnr", "aeiou", "st")]
+    words += [word + "s" for word in words]
+    vectors = make(words, list(range(len(words), 0, -1))).with_subwords()
+    encoded = vectors.encode([f"{words[3]} zalaser zalaser", "zalaser", words[3], ""], components=0, smoothing=np.inf)
+    guess = vectors.guess("zalaser").vector
+    assert np.allclose(encoded[0], (vectors[words[3]] + 2 * guess) / 3, atol=1e-5)
+    assert np.allclose(encoded[1], guess, atol=1e-6)
+    assert np.allclose(encoded[2], vectors[words[3]], atol=1e-6)
+    assert not encoded[3].any()
+    assert not vectors.encode(["zalaser"], guess=False).any()
 
 
 def test_wrong_settings_are_refused() -> None:

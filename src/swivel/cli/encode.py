@@ -32,11 +32,19 @@ from swivel.vectors.texts import SMOOTHING
 @click.option(
     "--components", type=Integer(), default=1, show_default=True, help="common components of all texts to remove"
 )
+@click.option("--no-guess", is_flag=True, help="leave unknown words out instead of guessing them from their spelling")
 @click.option("--normalize", is_flag=True, help="scale every vector to length 1")
 @threads_option
 @overwrite_option
 def encode(
-    vectors: str, file: str, output: str, smoothing: float, components: int, normalize: bool, options: RunOptions
+    vectors: str,
+    file: str,
+    output: str,
+    smoothing: float,
+    components: int,
+    no_guess: bool,
+    normalize: bool,
+    options: RunOptions,
 ) -> None:
     """Write one vector per line of FILE: a weighted mean of its words' vectors.
 
@@ -58,6 +66,7 @@ def encode(
         read_lines(file),
         smoothing=smoothing,
         components=components,
+        guess=not no_guess,
         normalize=normalize,
         threads=options.thread_count,
     )

@@ -249,7 +249,8 @@ def demo(output: str | None, options: RunOptions) -> None:
     show_default=True,
     help="search the rows (words), or the columns (contexts)",
 )
-def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, options: RunOptions) -> None:
+@click.option("--guess", is_flag=True, help="guess the vector of an unknown word from its spelling")
+def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess: bool, options: RunOptions) -> None:
     """The nearest neighbors of words, or of arithmetic on words.
 
     \b
@@ -257,10 +258,13 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, option
     swivel nearest work/vectors "king - man + woman"
     """
     loaded = open_vectors(vectors)
-    answers = {word: loaded.nearest(word, count, among=among) for word in words}
+    answers = {word: loaded.nearest(word, count, among=among, guess=guess) for word in words}
+    guesses = {word: loaded.guess(word) for word in words if guess and word not in loaded and " " not in word}
 
-    data = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
-    show(data, lambda: draw_neighbors(answers))
+    data: dict[str, Any] = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
+    for word, guessed in guesses.items():
+        data[word] = {"guessed": True, "sureness": guessed.sureness, "nearest": data[word]}
+    show(data, lambda: draw_neighbors(answers, guesses))
 
 
 @cli.command(cls=Command)

@@ -15,7 +15,7 @@ from swivel.cli.terminal import print_json, print_result, quote, shown
 
 if TYPE_CHECKING:
     from swivel.pipeline.demo import Demo
-    from swivel.vectors import Neighbor
+    from swivel.vectors import Guess, Neighbor
 
 BAR_WIDTH = 20
 
@@ -51,10 +51,12 @@ def draw_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print_result(*align_table(header, rows))
 
 
-def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]]) -> None:
-    """Print answers under their questions."""
+def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]], guesses: Mapping[str, Guess] | None = None) -> None:
+    """Print answers under their questions; a question whose vector was guessed is marked."""
     for question, found in answers.items():
-        print_result(question)
+        guess = (guesses or {}).get(question)
+        mark = f"  (a guess from the spelling; expected cosine {guess.sureness:.2f})" if guess else ""
+        print_result(f"{question}{mark}")
         if not found:
             print_result("  (no neighbors)")
         for neighbor in found:

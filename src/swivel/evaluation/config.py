@@ -32,8 +32,8 @@ class EvaluationConfig:
     unknown_pairs: str = config_field(
         "skip",
         "pairs with an unknown word are skipped (the paper's rule), count with a cosine of zero, or use the mean "
-        "vector for the unknown word",
-        one_of("skip", "zero", "mean"),
+        "vector or a vector guessed from the spelling for the unknown word",
+        one_of("skip", "zero", "mean", "guess"),
     )
     top: int | None = config_field(None, "only the first N, most frequent words count as known", POSITIVE_INT)
     lowercase: bool = config_field(True, "lower-case the words of the data sets", FLAG)

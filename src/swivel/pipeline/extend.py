@@ -378,8 +378,15 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
 
     combined = None
     if trained.vectors_config.combine != "rows":
-        combined = np.concatenate([old.vectors, _combine(trained, new_rows, new_columns)])
-    return Vectors(rows, columns, vectors=combined, shift=old.shift, columns_per_row=old.columns_per_row)
+        combined = np.concatenate([old.vectors, _combine(trained, counts.words, new_rows, new_columns)])
+    return Vectors(
+        rows,
+        columns,
+        vectors=combined,
+        shift=old.shift,
+        columns_per_row=old.columns_per_row,
+        subwords=old.subwords,
+    )
 
 
 def _fold(
@@ -416,18 +423,27 @@ def _fold(
     return results
 
 
-def _combine(trained: TrainedModel, rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+def _combine(
+    trained: TrainedModel, new: Vocabulary, rows: NDArray[np.float32], columns: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Return the vectors of new words, combined from rows and columns in the same way as those of the trained words."""
     old = trained.vectors
     words = trained.words
     parts = old.columns_per_row
     config = trained.vectors_config
+    subwords = old.subwords if config.spelling else None
 
     # The projection that combine="parts" applied is not saved; it is recovered from the trained words.
     axes = None
     if config.combine == "parts":
-        axes = recover_axes(old.rows[:words], trained.columns.values[: words * parts], old.vectors[:words], config)
-    return combine_vectors(rows, columns, parts, config, axes=axes)
+        vectors = old.vectors[:words]
+        if subwords is not None:
+            known = old.vocabulary
+            vectors = subwords.unblend(vectors, known.tokens[:words], known.counts[:words], config.spelling)
+        axes = recover_axes(old.rows[:words], trained.columns.values[: words * parts], vectors, config)
+
+    combined = combine_vectors(rows, columns, parts, config, axes=axes)
+    return combined if subwords is None else subwords.blend(combined, new.tokens, new.counts, config.spelling)
 
 
 def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:

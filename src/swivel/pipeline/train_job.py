@@ -20,6 +20,7 @@ from swivel.training.initialization import WarmStart, find_start
 from swivel.training.loop import TrainingResult
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
+from swivel.vectors.subwords import add_subwords
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,10 @@ def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
         shift=job.config.shift,
         columns_per_row=parts if has_scores else 0,
     )
-    return _turn(result, job.init) if job.vectors_config.combine == "parts" else result
+    if job.vectors_config.combine == "parts":
+        result = _turn(result, job.init)
+    has_words = parts > 0  # The rows of a table may be anything.
+    return add_subwords(result, job.vectors_config, device=trained.plan.device) if has_words else result
 
 
 def _turn(result: Vectors, init: Vectors | None) -> Vectors:

@@ -48,7 +48,7 @@ def combine_vectors(
     if config.combine == "sum":
         return np.asarray(rows + parts.sum(axis=1))
 
-    if axes is None and _has_cuda(device):
+    if axes is None and has_cuda(device):
         with contextlib.suppress(RuntimeError):  # The device has too little memory left.
             return _combine_on_device(rows, parts, config, device)
     if axes is None:
@@ -124,7 +124,7 @@ def _concatenate_parts(rows: Floats, parts: Floats, config: VectorsConfig) -> Fl
     return np.concatenate(pieces, axis=1)
 
 
-def _has_cuda(device: str) -> bool:
+def has_cuda(device: str) -> bool:
     """Return whether a device is a CUDA device and available here; on Ray, only the workers may have one."""
     if not device.startswith("cuda"):
         return False

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
+
+Query = str | Iterable[str] | NDArray[Any]
 
 
 class Expression(NamedTuple):
@@ -40,3 +46,21 @@ def parse_expression(text: str) -> Expression:
     plus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "+")
     minus = tuple(token for sign, token in zip(signs, tokens, strict=True) if sign == "-")
     return Expression(plus, minus)
+
+
+def as_tokens(query: Query) -> tuple[str, ...] | None:
+    """Return the tokens of a query, or None if it is a vector."""
+    if isinstance(query, str):
+        return (query,)
+    if not isinstance(query, Iterable) or (isinstance(query, np.ndarray) and query.dtype.kind not in "OTU"):
+        return None
+    tokens = tuple(query)  # once, because it may be a generator
+    return tokens if all(isinstance(token, str) for token in tokens) else None
+
+
+def need_tokens(words: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the tokens to subtract; raise ConfigError for a vector."""
+    tokens = as_tokens(words)
+    if tokens is None:
+        raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
+    return tokens

@@ -21,6 +21,7 @@ from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_err
 from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, one_line, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
+from swivel.vectors.subwords import Subwords
 
 STAGE = "vectors"
 TENSORS = "vectors.safetensors"
@@ -56,8 +57,11 @@ class Contents:
     vectors: Floats
     shift: float = 0.0
     columns_per_row: int = 0
+    subwords: Subwords | None = None
 
     def __post_init__(self) -> None:
+        if self.subwords is not None and self.subwords.table.shape[1:] != np.shape(self.vectors)[1:]:
+            raise ConfigError(f"n-grams of shape {self.subwords.table.shape} need vectors of as many dimensions")
         if np.ndim(self.vectors) != 2 or len(self.vectors) != len(self.rows.values):
             raise ConfigError(f"{len(self.rows.values):,} rows need as many vectors, got {np.shape(self.vectors)}")
         if self.columns is not None:
@@ -89,6 +93,13 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
     if columns is not None:
         tensors["columns"] = columns.values
 
+    subwords = contents.subwords
+    settings = {}
+    if subwords is not None:
+        folder.write_array("ngrams.npy", subwords.ngrams)
+        tensors["subwords"] = subwords.table
+        settings = {"length": subwords.length, "min_n": subwords.min_n, "max_n": subwords.max_n}
+
     _write_labels(folder, "row", rows)
     # Writing and checksums take about a second per GB each, and run at the same time.
     with ThreadPoolExecutor() as pool:
@@ -104,6 +115,7 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
+        **({"subwords": settings} if settings else {}),
         "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | dict(zip(tensors, digests, strict=True)),
     }
 
@@ -144,7 +156,10 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         rows = _read_table(folder, "row", tensors["rows"])
         columns = _read_table(folder, "column", tensors["columns"]) if "columns" in tensors else None
         vectors = tensors.get("vectors", rows.values)
-        contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]))
+        subwords = None
+        if "subwords" in tensors:
+            subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
+        contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords)
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:

@@ -45,12 +45,16 @@ class TextEncoder:
         The constant a of the weights a / (a + p); infinity gives all words the same weight.
     components
         Number of common components that are removed.
+    guess
+        Guess the vectors of unknown words from their spelling, if the vectors have n-grams; otherwise, or if they have
+        none, unknown words are left out.
     """
 
-    def __init__(self, vectors: Vectors, smoothing: float = SMOOTHING, components: int = 1) -> None:
+    def __init__(self, vectors: Vectors, smoothing: float = SMOOTHING, components: int = 1, guess: bool = True) -> None:
         from swivel.corpus.text_numbers import TextNumbering  # imports numba
 
         self._vectors = vectors
+        self._subwords = vectors.subwords if guess else None
         self._numbering = TextNumbering(vectors.vocabulary.tokens, find_tokenizer(vectors))
         self.weights = weigh_words(vectors.vocabulary.counts, smoothing)
         self.common = find_common_components(vectors, self.weights, components)
@@ -74,7 +78,18 @@ class TextEncoder:
         shape = len(texts.ends), len(vectors)
         incidence = scipy.sparse.csr_array((self.weights[numbers], numbers, starts), shape)
         totals = incidence @ vectors
-        return self._finish(totals, np.diff(starts))
+        words = np.diff(starts)
+        if self._subwords is not None and texts.unknown:
+            # A word that was never seen has the weight 1; the guess is the shorter, the less sure it is.
+            starts = np.concatenate([[0], texts.ends]) - starts
+            numbers = texts.numbers[~is_known] - len(vectors)
+            guesses = self._subwords.guess(texts.unknown)
+            incidence = scipy.sparse.csr_array(
+                (np.ones(len(numbers), np.float32), numbers, starts), (len(texts.ends), len(guesses))
+            )
+            totals += incidence @ guesses
+            words = words + np.diff(starts)
+        return self._finish(totals, words)
 
     def _finish(self, totals: Floats, words: NDArray[np.int64]) -> Floats:
         """Return the means of texts, from the sums of their words, without the common components."""

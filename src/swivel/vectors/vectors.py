@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, FolderExists, MissingExtra, UnknownToken
+from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
 from swivel.runtime.resources import count_cores
 from swivel.storage import FolderWriter, create_folder
 from swivel.storage.overlap import is_own_folder
+from swivel.vectors import dataframes
 from swivel.vectors.align import choose_anchors, find_rotation
-from swivel.vectors.expressions import parse_expression
+from swivel.vectors.expressions import Query, as_tokens, need_tokens, parse_expression
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
 from swivel.vectors.search import (
     Floats,
@@ -29,15 +30,11 @@ from swivel.vectors.search import (
     scale_to_unit,
     score_3cosmul,
 )
+from swivel.vectors.subwords import Guess, Subwords, fit_subwords
 from swivel.vectors.texts import SMOOTHING, TextEncoder
-
-if TYPE_CHECKING:
-    import pandas
-    import polars
 
 METHODS = ("3cosadd", "3cosmul")
 QUERIES_PER_BATCH = 1_024
-Query = str | Iterable[str] | NDArray[Any]
 
 
 class Neighbor(NamedTuple):
@@ -62,6 +59,8 @@ class Vectors:
         The constant log s that training subtracted from its targets; `score` adds it again.
     columns_per_row
         Number of columns of each row, stored next to each other; 0 if rows and columns are different things.
+    subwords
+        Vectors of n-grams, for guesses of words that are not in the vocabulary.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -77,13 +76,14 @@ class Vectors:
         vectors: Floats | None = None,
         shift: float = 0.0,
         columns_per_row: int = 0,
+        subwords: Subwords | None = None,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
         rows = _freeze_table(rows)
         columns = None if columns is None else _freeze_table(columns)
         combined = rows.values if vectors is None or is_rows else _freeze(vectors)
 
-        self._contents = Contents(rows, columns, combined, float(shift), int(columns_per_row))
+        self._contents = Contents(rows, columns, combined, float(shift), int(columns_per_row), subwords)
         self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
 
         self.vocabulary: Vocabulary = rows.vocabulary
@@ -93,7 +93,7 @@ class Vectors:
         self.shift = self._contents.shift
         self.columns_per_row = self._contents.columns_per_row
 
-        self._encoders: dict[tuple[float, int], TextEncoder] = {}  # by smoothing and components
+        self._encoders: dict[tuple[float, int, bool], TextEncoder] = {}  # by their settings
         self.path: Path | None = None  # the folder the vectors were loaded from
         self.source: Path | None = None  # the same, or the file of another tool
 
@@ -111,7 +111,7 @@ class Vectors:
     @property
     def contents(self) -> Contents:
         """Everything that a folder of vectors contains."""
-        self._check("rows", "columns", "vectors")
+        self._check("rows", "columns", "vectors", "subwords")
         return self._contents
 
     @property
@@ -159,7 +159,7 @@ class Vectors:
         if isinstance(token, str):
             return np.asarray(self.vectors[self.vocabulary.id(token)])
 
-        tokens = _as_tokens(token)
+        tokens = as_tokens(token)
         if tokens is None:
             raise UnknownToken(
                 f"an index must be a token or a list of tokens, got {type(token).__name__}: the vector of row n is "
@@ -167,9 +167,33 @@ class Vectors:
             )
         return np.asarray(self.vectors[self._ids(tokens)])
 
-    def get(self, token: str, default: Any = None) -> Any:
-        """Return the vector of a token, or `default` if it is not in the vocabulary."""
-        return self[token] if token in self.vocabulary else default
+    def get(self, token: str, default: Any = None, *, guess: bool = False) -> Any:
+        """Return the vector of a token; if it is not in the vocabulary, a guess from its spelling, or `default`."""
+        if token in self.vocabulary:
+            return self[token]
+        return self.guess(token).vector if guess else default
+
+    @property
+    def subwords(self) -> Subwords | None:
+        """The vectors of n-grams, or None."""
+        self._check("subwords")
+        return self._contents.subwords
+
+    def guess(self, word: str) -> Guess:
+        """Return a vector from the spelling of any word, with its expected cosine with the vector it should have."""
+        if self.subwords is None:
+            raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
+        guessed = self.subwords.guess([word])
+        return Guess(word, guessed[0], float(self.subwords.sureness(guessed)[0]))
+
+    def with_subwords(self) -> Vectors:
+        """Return these vectors with n-grams fitted to them, unless they have fewer than 1,000 words."""
+        return self.replace(subwords=fit_subwords(self.vectors, self.vocabulary.tokens, self.vocabulary.counts))
+
+    def replace(self, **changes: Any) -> Vectors:
+        """Return these vectors with some arguments of the class changed."""
+        rows, columns, settings = self.__reduce__()[1][:3]
+        return Vectors(rows, columns, **{**settings, **changes})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
@@ -178,7 +202,12 @@ class Vectors:
     def __reduce__(self) -> tuple[Any, ...]:
         model = self.contents
         combined = None if model.vectors is model.rows.values else model.vectors
-        settings = {"vectors": combined, "shift": model.shift, "columns_per_row": model.columns_per_row}
+        settings = {
+            "vectors": combined,
+            "shift": model.shift,
+            "columns_per_row": model.columns_per_row,
+            "subwords": model.subwords,
+        }
         return _restore, (model.rows, model.columns, settings, self.path, self.source)
 
     def __repr__(self) -> str:
@@ -190,25 +219,8 @@ class Vectors:
         pairs = zip(self.vocabulary, self.vocabulary.counts, strict=True)
         return draw_html(repr(self)[1:-1], ("token", "count"), ((token, int(count) or "") for token, count in pairs))
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas DataFrame with one row per word, the words as its index."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-
-        return pandas.DataFrame(np.array(self), index=pandas.Index(self.vocabulary.tokens, name="word"))
-
-    def to_polars(self) -> polars.DataFrame:
-        """Return a polars DataFrame with the columns `word`, `count` (if known) and `vector`."""
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingExtra("to_polars needs polars: pip install polars") from error
-
-        counts = self.vocabulary.counts
-        known = {"count": counts} if counts.any() else {}
-        return polars.DataFrame({"word": self.vocabulary.tokens, **known, "vector": np.array(self)})
+    to_pandas = dataframes.to_pandas
+    to_polars = dataframes.to_polars
 
     @cached_property
     def unit_vectors(self) -> Floats:
@@ -249,7 +261,13 @@ class Vectors:
         return np.array(self._resolve(query, minus).total)
 
     def nearest(
-        self, query: Query, count: int = 10, *, minus: str | Iterable[str] = (), among: str = "rows"
+        self,
+        query: Query,
+        count: int = 10,
+        *,
+        minus: str | Iterable[str] = (),
+        among: str = "rows",
+        guess: bool = False,
     ) -> list[Neighbor]:
         """Return the tokens nearest to a token, a sum of tokens or a vector, nearest first.
 
@@ -265,6 +283,8 @@ class Vectors:
         among : {"rows", "columns"}
             With "columns", `query` must be one row token; the results are the columns with the highest `score`,
             which is returned as their `similarity`.
+        guess
+            If the query is one token that is not in the vocabulary, use the vector guessed from its spelling.
 
         Raises
         ------
@@ -281,6 +301,8 @@ class Vectors:
         'queen'
         """
         check_count(count)
+        if guess and isinstance(query, str) and query not in self and " " not in query:
+            query = self.guess(query).vector
         if among == "columns":
             return self._nearest_columns(query, minus, count)
         if among != "rows":
@@ -356,7 +378,7 @@ class Vectors:
         >>> vectors.doesnt_match(["king", "pear", "queen"])
         'pear'
         """
-        tokens = _as_tokens(words)
+        tokens = as_tokens(words)
         if tokens is None or len(tokens) < 2:
             raise ConfigError(f"words must be a list of two words or more, got {words!r}")
 
@@ -369,16 +391,18 @@ class Vectors:
         *,
         smoothing: float = SMOOTHING,
         components: int = 1,
+        guess: bool = True,
         normalize: bool = False,
         threads: int | None = None,
     ) -> Floats:
-        """Return one vector per text, of shape (n_texts, dim); zeros for a text without known words.
+        """Return one vector per text, of shape (n_texts, dim); zeros for a text without words.
 
         The vector is the mean of the word vectors with the weights a / (a + p), where a is `smoothing` and p the share
         of the word among all tokens; then the first `components` that all texts have in common are removed. With
-        `smoothing=inf, components=0` it is the plain mean. `normalize` scales each vector to length 1.
+        `smoothing=inf, components=0` it is the plain mean. Unknown words are guessed from their spelling, if there are
+        n-grams, or left out. `normalize` scales each vector to length 1.
         """
-        settings = smoothing, components
+        settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
         encoded = self._encoders[settings].encode(texts, threads=threads or count_cores())
@@ -430,12 +454,9 @@ class Vectors:
 
         source = self.unit_vectors[self._ids(anchors)]
         target = other.unit_vectors[other._ids(anchors)]
-        rotated = (self.vectors @ find_rotation(source, target)).astype(np.float32)
-
-        model = self.contents
-        return Vectors(
-            model.rows, model.columns, vectors=rotated, shift=model.shift, columns_per_row=model.columns_per_row
-        )
+        rotation = find_rotation(source, target)
+        rotated = (self.vectors @ rotation).astype(np.float32)
+        return self.replace(vectors=rotated, subwords=self.subwords and self.subwords.rotate(rotation))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that `Vectors.load` can read; an existing folder is replaced only with `overwrite`."""
@@ -453,9 +474,13 @@ class Vectors:
         vectors = None if stored.vectors is stored.rows.values else stored.vectors
 
         loaded = cls(
-            stored.rows, stored.columns, vectors=vectors, shift=stored.shift, columns_per_row=stored.columns_per_row
+            stored.rows,
+            stored.columns,
+            vectors=vectors,
+            shift=stored.shift,
+            columns_per_row=stored.columns_per_row,
+            subwords=stored.subwords,
         )
-
         loaded.path = loaded.source = Path(path)
         loaded._checks = checks
         return loaded
@@ -473,7 +498,7 @@ class Vectors:
 
     def _resolve(self, query: Query, minus: str | Iterable[str] = ()) -> _Resolved:
         """Return the vector of a query and the ids of its tokens."""
-        subtracted = _need_tokens(minus)
+        subtracted = need_tokens(minus)
         if isinstance(query, str):
             number = self.vocabulary.ids.get(query)
             if number is not None and not subtracted:
@@ -482,7 +507,7 @@ class Vectors:
                 query, negative = parse_expression(query)
                 subtracted += negative
 
-        tokens = _as_tokens(query)
+        tokens = as_tokens(query)
         plus = self._ids(tokens or ())
         less = self._ids(subtracted)
         total = self._check_vector(query) if tokens is None else self.unit_vectors[plus].sum(axis=0)
@@ -573,20 +598,3 @@ def _freeze(array: NDArray[Any]) -> Floats:
 def _freeze_table(table: VectorTable) -> VectorTable:
     sums = None if table.sums is None else np.asarray(table.sums, np.float64)
     return VectorTable(table.vocabulary, _freeze(table.values), sums)
-
-
-def _as_tokens(query: Query) -> tuple[str, ...] | None:
-    """Return the tokens of a query, or None if it is a vector."""
-    if isinstance(query, str):
-        return (query,)
-    if not isinstance(query, Iterable) or (isinstance(query, np.ndarray) and query.dtype.kind not in "OTU"):
-        return None
-    tokens = tuple(query)  # once, because it may be a generator
-    return tokens if all(isinstance(token, str) for token in tokens) else None
-
-
-def _need_tokens(words: str | Iterable[str]) -> tuple[str, ...]:
-    tokens = _as_tokens(words)
-    if tokens is None:
-        raise ConfigError(f"minus must be tokens, got {words!r}: subtract a vector from the query instead")
-    return tokens

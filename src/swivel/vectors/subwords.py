@@ -1,0 +1,282 @@
+"""Vectors of character n-grams, fitted to trained vectors: the vector of a word that was never seen, from its spelling.
+
+The n-grams of `<word>` are named by their hash, as in fastText. Those that occur in several words have a vector z. The
+guess for a word with n n-grams is the mean of all words plus the sum of the z of its n-grams divided by sqrt(n). The z
+minimize the squared error of the guesses for the trained words (scaled to length 1), weighted by the confidence
+count / (count + 50), plus a penalty of |z|^2: a ridge regression, solved by conjugate gradients.
+
+The length of a guess says how sure it is, because the penalty shortens predictions for which there is little evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import VectorsConfig
+from swivel.errors import ConfigError
+from swivel.vectors.combine import has_cuda
+from swivel.vectors.search import Floats, scale_to_unit
+
+if TYPE_CHECKING:
+    import torch
+
+    from swivel.vectors.vectors import Vectors
+
+MIN_WORDS = 1_000  # Fewer words do not say what an n-gram means.
+MIN_N = 3
+MAX_N = 6
+MAX_NGRAMS = 1 << 17
+_MIN_NGRAM_WORDS = 2  # An n-gram of a single word says nothing about other words.
+_PENALTY = 0.3
+_HALF_COUNT = 50  # words with this count have half the weight of very frequent ones
+_CHUNK_WORDS = 1_024
+# Expected cosine of a guess with relative length r: slope * r + offset, from words that were left out of a training on
+# 65 M words of Wikipedia. (With a regression on infinitely many words it would be r.)
+_SLOPE = 1.12
+_OFFSET = -0.155
+_STEPS = 12  # of conjugate gradients; more fit the rare words, and guesses get worse
+
+
+class Guess(NamedTuple):
+    """A vector that was guessed from the spelling of a word, and its expected cosine with the true one."""
+
+    word: str
+    vector: Floats
+    sureness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subwords:
+    """Vectors of n-grams.
+
+    Parameters
+    ----------
+    ngrams : ndarray of shape (n_ngrams,), uint32
+        Hashes of the n-grams, ascending.
+    table : ndarray of shape (n_ngrams + 1, dim)
+        One vector per n-gram; the last row is the mean of all words.
+    length
+        Mean length of the vectors that the table was fitted to.
+    """
+
+    ngrams: NDArray[np.uint32]
+    table: Floats
+    length: float
+    min_n: int = MIN_N
+    max_n: int = MAX_N
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.table) != 2 or len(self.table) != len(self.ngrams) + 1:
+            raise ConfigError(f"{len(self.ngrams):,} n-grams and a mean need as many vectors, got {self.table.shape}")
+
+    def guess(self, words: Sequence[str]) -> Floats:
+        """Return one vector per word, of shape (n_words, dim); the mean for a word without n-grams."""
+        guesses = np.zeros((len(words), self.table.shape[1]), np.float32)
+        for first in range(0, len(words), _CHUNK_WORDS):
+            chunk = slice(first, first + _CHUNK_WORDS)
+            hashes, starts = hash_ngrams(words[chunk], self.min_n, self.max_n)
+            places = find_sorted(self.ngrams, hashes)
+            is_known = places >= 0
+            known_starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
+            has_ngrams = np.diff(known_starts) > 0
+            if has_ngrams.any():
+                # reduceat has no empty sums: words without n-grams are left out.
+                sums = np.add.reduceat(self.table[places[is_known]], known_starts[:-1][has_ngrams], axis=0)
+                guesses[chunk][has_ngrams] = sums / np.sqrt(np.diff(starts)[has_ngrams], dtype=np.float32)[:, None]
+        return np.asarray(guesses + self.table[-1])
+
+    def sureness(self, guesses: Floats) -> NDArray[np.float64]:
+        """Return the expected cosine of each guess with the vector that the word would have had."""
+        lengths = np.linalg.norm(guesses.astype(np.float64), axis=1) / (self.length or 1.0)
+        return np.asarray(np.clip(_SLOPE * lengths + _OFFSET, 0.0, 1.0))
+
+    def rotate(self, rotation: NDArray[np.float64]) -> Subwords:
+        """Return the n-grams of vectors that were multiplied by a rotation."""
+        return dataclasses.replace(self, table=np.asarray(self.table @ rotation, np.float32))
+
+    def blend(self, vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], strength: float) -> Floats:
+        """Return vectors of which rare words take a part from their spelling: strength / (count + strength).
+
+        Vectors of zeros stay zero.
+        """
+        parts = _spelling_parts(vectors, counts, strength)
+        return np.asarray(vectors + parts * (self.guess(words) - vectors), np.float32)
+
+    def unblend(self, vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], strength: float) -> Floats:
+        """Return the vectors from which `blend` made these ones."""
+        parts = _spelling_parts(vectors, counts, strength)
+        return np.asarray((vectors - parts * self.guess(words)) / (1 - parts), np.float32)
+
+
+def _spelling_parts(vectors: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
+    parts = strength / (np.maximum(counts, 1) + strength) * vectors.any(axis=1)
+    return np.asarray(parts[:, None], np.float32)
+
+
+def find_sorted(values: NDArray[np.uint32], asked: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the positions of some values in an ascending array; -1 for those that are not there.
+
+    >>> find_sorted(np.array([3, 5, 9], np.uint32), np.array([9, 4, 10], np.uint32)).tolist()
+    [2, -1, -1]
+    """
+    places = np.searchsorted(values, asked)
+    is_found = places < len(values)
+    is_found[is_found] = values[places[is_found]] == asked[is_found]
+    return np.where(is_found, places, -1)
+
+
+def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the hashes of the n-grams of all words, one word after the other, and where each word starts.
+
+    The hash is fastText's: FNV-1a of the bytes in UTF-8, each extended by its sign.
+
+    >>> hashes, starts = hash_ngrams(["cat", ""], 3, 4)
+    >>> (hashes % 100).tolist(), starts.tolist()
+    ([47, 31, 6, 73, 95], [0, 5, 5])
+    """
+    data = np.frombuffer("".join(f"<{word}>" for word in words).encode("utf-8", "surrogatepass") + b"\0", np.int8)
+    characters = np.flatnonzero((data & np.int8(-64)) != np.int8(-128))  # positions of first bytes, and of the end
+    lengths = np.array([len(word) + 2 for word in words], np.int64)
+    ends = np.repeat(np.cumsum(lengths), lengths)  # of the word of each character
+
+    found = []
+    owners = []
+    owner = np.repeat(np.arange(len(words)), lengths)
+    for n in range(min_n, max_n + 1):
+        first = np.flatnonzero(np.arange(len(ends)) + n <= ends)
+        found.append(_hash_bytes(data, characters[first], characters[first + n]))
+        owners.append(owner[first])
+
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    starts = np.searchsorted(np.concatenate(owners)[order], np.arange(len(words) + 1))
+    return np.concatenate(found)[order], starts.astype(np.int64)
+
+
+def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the FNV-1a hashes of slices of bytes."""
+    hashes = np.full(len(starts), 2_166_136_261, np.uint32)
+    longest = int((stops - starts).max(initial=0))
+    for offset in range(longest):
+        at = starts + offset
+        is_inside = at < stops
+        value = data[np.where(is_inside, at, 0)].astype(np.int32).view(np.uint32)
+        hashes = np.where(is_inside, (hashes ^ value) * np.uint32(16_777_619), hashes)
+    return hashes
+
+
+def add_subwords(vectors: Vectors, config: VectorsConfig, *, device: str = "cpu") -> Vectors:
+    """Return vectors with n-grams fitted to them, of which rare words take a part from their spelling, as configured.
+
+    The fit runs on `device` if it is a CUDA device that this process has, with enough memory left.
+    """
+    words = vectors.vocabulary.tokens
+    counts = vectors.vocabulary.counts
+    if config.subwords == "none" or len(words) < MIN_WORDS:
+        return vectors
+
+    subwords = None
+    if has_cuda(device):
+        with contextlib.suppress(RuntimeError):  # The device has too little memory left.
+            subwords = fit_subwords(vectors.vectors, words, counts, device=device)
+    subwords = subwords or fit_subwords(vectors.vectors, words, counts)
+    if subwords is None:
+        return vectors
+    blended = subwords.blend(vectors.vectors, words, counts, config.spelling) if config.spelling else vectors.vectors
+    return vectors.replace(vectors=blended, subwords=subwords)
+
+
+def fit_subwords(
+    vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], *, device: str = "cpu"
+) -> Subwords | None:
+    """Fit the vectors of n-grams to those of words; None if there are too few words."""
+    is_used = vectors.any(axis=1)
+    if is_used.sum() < MIN_WORDS:
+        return None
+
+    hashes, starts = hash_ngrams(words, MIN_N, MAX_N)
+    ngrams = _choose_ngrams(hashes)
+    weights = np.where(is_used, counts / (counts + _HALF_COUNT) if counts.any() else 1.0, 0.0).astype(np.float32)
+
+    unit = scale_to_unit(vectors)
+    mean = np.asarray(weights @ unit / weights.sum(), np.float32)
+    length = float(np.linalg.norm(vectors[is_used].astype(np.float64), axis=1).mean())
+
+    table = _solve(find_sorted(ngrams, hashes), starts, unit - mean, weights, len(ngrams), device)
+    return Subwords(ngrams, np.concatenate([table, mean[None]]) * np.float32(length), length)
+
+
+def _choose_ngrams(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the hashes of the most frequent n-grams, ascending, without those that occur once."""
+    ngrams, counts = np.unique(hashes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MAX_NGRAMS]
+    return np.sort(ngrams[order[counts[order] >= _MIN_NGRAM_WORDS]])
+
+
+def _solve(
+    places: NDArray[np.int64], starts: NDArray[np.int64], targets: Floats, weights: Floats, ngrams: int, device: str
+) -> Floats:
+    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, A being the words' n-grams.
+
+    `places` has the number of every n-gram, or -1, and `starts` says where those of each word start. Conjugate
+    gradients, for all dimensions at once, preconditioned by the diagonal.
+    """
+    import torch
+
+    sizes = np.diff(starts)
+    is_known = places >= 0
+    values = np.repeat((1 / np.sqrt(np.maximum(sizes, 1))).astype(np.float32), sizes)[is_known]
+    owners = np.repeat(np.arange(len(sizes)), sizes)[is_known]
+    starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
+    places = places[is_known]
+    order = np.argsort(places, kind="stable")
+    ngram_starts = np.searchsorted(places[order], np.arange(ngrams + 1))
+
+    def on_device(array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    words_of_ngrams = _Bags(on_device(owners[order]), on_device(ngram_starts), on_device(values[order]))
+    ngrams_of_words = _Bags(on_device(places), on_device(starts), on_device(values))
+    weight = on_device(weights)[:, None]
+    diagonal = np.bincount(places, values**2 * weights[owners], minlength=ngrams) + _PENALTY
+    inverse = on_device((1 / diagonal).astype(np.float32))[:, None]
+
+    table = torch.zeros((ngrams, targets.shape[1]), device=device)
+    residual = words_of_ngrams.sum(weight * on_device(targets))
+    scaled = inverse * residual
+    direction = scaled.clone()
+    energy = (residual * scaled).sum(0)
+
+    for _ in range(_STEPS):
+        product = words_of_ngrams.sum(weight * ngrams_of_words.sum(direction)) + _PENALTY * direction
+        step = energy / (direction * product).sum(0).clamp_min(1e-30)
+        table += step * direction
+        residual -= step * product
+
+        scaled = inverse * residual
+        before, energy = energy, (residual * scaled).sum(0)
+        direction = scaled + energy / before.clamp_min(1e-30) * direction
+
+    return np.asarray(table.cpu().numpy())
+
+
+class _Bags(NamedTuple):
+    """A sparse matrix in rows: bag n has the columns from starts[n] to starts[n + 1]."""
+
+    columns: torch.Tensor
+    starts: torch.Tensor
+    values: torch.Tensor
+
+    def sum(self, table: torch.Tensor) -> torch.Tensor:
+        """Return the product with a dense matrix."""
+        from torch.nn.functional import embedding_bag
+
+        return embedding_bag(
+            self.columns, table, self.starts, mode="sum", per_sample_weights=self.values, include_last_offset=True
+        )

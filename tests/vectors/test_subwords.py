@@ -1,0 +1,209 @@
+"""Vectors guessed from the spelling: n-grams as in fastText, the fit against a dense solution, planted words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import swivel
+from swivel.cli.main import cli
+from swivel.config import VectorsConfig
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, DamagedFolder
+from swivel.evaluation.config import EvaluationConfig
+from swivel.evaluation.datasets import SimilaritySet
+from swivel.evaluation.scores import score_similarity
+from swivel.vectors import Subwords, Vectors, VectorTable, subwords
+
+STEMS = ["".join(letters) for letters in itertools.product("bdgkt", "aeiou", "lmnr", "pst")]
+ENDINGS = ["", "s", "ing", "ness", "able"]
+
+
+@pytest.fixture(scope="module")
+def planted() -> Vectors:
+    """Vectors of 1,500 words, each a stem and an ending, whose vector is the sum of both; counts fall."""
+    rng = np.random.default_rng(1)
+    stems = {stem: rng.standard_normal(16) for stem in STEMS}
+    endings = {ending: rng.standard_normal(16) for ending in ENDINGS}
+    pairs = [(stem, ending) for stem in STEMS for ending in ENDINGS]
+    values = np.array([stems[stem] + endings[ending] for stem, ending in pairs], np.float32)
+    counts = np.sort(rng.integers(10, 5_000, len(pairs)))[::-1]
+    return Vectors(VectorTable(Vocabulary([stem + ending for stem, ending in pairs], counts), values))
+
+
+def without(vectors: Vectors, is_left_out: np.ndarray) -> Vectors:
+    words = [word for word, gone in zip(vectors.vocabulary, is_left_out, strict=True) if not gone]
+    return Vectors(
+        VectorTable(Vocabulary(words, vectors.vocabulary.counts[~is_left_out]), vectors.vectors[~is_left_out])
+    )
+
+
+def test_ngrams_have_the_hashes_of_fasttext() -> None:
+    from gensim.models.fasttext import ft_ngram_hashes
+
+    words = ["cat", "", "naïve", "中文", "हिन्दी", "a", "🙂x", "state-of-the-art", "<>"]
+    hashes, starts = subwords.hash_ngrams(words, 3, 6)
+    for number, word in enumerate(words):
+        own = hashes[starts[number] : starts[number + 1]] % 12_345
+        assert sorted(own.tolist()) == sorted(ft_ngram_hashes(word, 3, 6, 12_345))
+
+
+def test_the_fit_is_the_ridge_regression(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "_STEPS", 200)
+    monkeypatch.setattr(subwords, "MAX_NGRAMS", 256)
+    words, counts = planted.vocabulary.tokens, planted.vocabulary.counts
+    fitted = subwords.fit_subwords(planted.vectors, words, counts)
+    assert fitted is not None
+
+    hashes, starts = subwords.hash_ngrams(words, 3, 6)
+    column_of = {ngram: column for column, ngram in enumerate(fitted.ngrams.tolist())}
+    incidence = np.zeros((len(words), 256))
+    for row, (start, stop) in enumerate(itertools.pairwise(starts)):
+        for ngram in hashes[start:stop].tolist():
+            if ngram in column_of:
+                incidence[row, column_of[ngram]] += 1 / np.sqrt(stop - start)
+    assert np.unique(hashes, return_counts=True)[1].max() == (incidence > 0).sum(axis=0).max()
+    weights = counts / (counts + subwords._HALF_COUNT)
+    unit = planted.unit_vectors.astype(np.float64)
+    mean = weights @ unit / weights.sum()
+    gram = (incidence.T * weights) @ incidence + subwords._PENALTY * np.eye(256)
+    table = np.linalg.solve(gram, (incidence.T * weights) @ (unit - mean))
+
+    length = np.linalg.norm(planted.vectors, axis=1).mean()
+    assert np.allclose(fitted.table, np.concatenate([table, mean[None]]) * length, atol=2e-3)
+    expected = length * (incidence @ table + mean)
+    assert np.allclose(fitted.guess(words), expected, atol=5e-3)
+
+
+def test_words_that_were_left_out_are_guessed_and_the_guess_knows_how_sure_it_is(planted: Vectors) -> None:
+    is_left_out = np.random.default_rng(2).random(len(planted)) < 0.1
+    known = without(planted, is_left_out).with_subwords()
+    words = [word for word, gone in zip(planted.vocabulary, is_left_out, strict=True) if gone]
+
+    guesses = [known.guess(word) for word in words]
+    cosines = [planted.similarity(word, guess.vector) for word, guess in zip(words, guesses, strict=True)]
+    sureness = [guess.sureness for guess in guesses]
+    assert np.mean(cosines) > 0.8
+    assert abs(np.mean(cosines) - np.mean(sureness)) < 0.3
+    assert known.guess("qqqqxxxx").sureness < np.min(sureness)
+    assert np.array_equal(known.get(words[0], guess=True), guesses[0].vector)
+    assert known.get(words[0]) is None
+    found = known.nearest(words[0], 5, guess=True)
+    assert found == known.nearest(guesses[0].vector, 5)
+    assert known.nearest(known.vocabulary[3], guess=True) == known.nearest(known.vocabulary[3])
+
+
+def test_rare_words_take_a_part_of_their_vector_from_their_spelling(planted: Vectors) -> None:
+    result = subwords.add_subwords(planted, VectorsConfig(subwords="ngrams", spelling=30.0))
+    assert result.subwords is not None
+    words, counts = planted.vocabulary.tokens, planted.vocabulary.counts
+    for n in (0, 700, len(words) - 1):
+        part = 30 / (counts[n] + 30)
+        guess = result.subwords.guess([words[n]])[0]
+        assert np.allclose(result.vectors[n], (1 - part) * planted.vectors[n] + part * guess, atol=1e-5)
+
+    assert np.allclose(result.subwords.unblend(result.vectors, words, counts, 30.0), planted.vectors, atol=1e-4)
+    assert subwords.add_subwords(planted, VectorsConfig()) is planted
+
+
+def test_vectors_of_zeros_stay_zero_and_few_words_have_no_ngrams(planted: Vectors) -> None:
+    values = np.array(planted.vectors)
+    values[7] = 0
+    zeros = Vectors(VectorTable(planted.vocabulary, values))
+    config = VectorsConfig(subwords="ngrams", spelling=30.0)
+    assert not subwords.add_subwords(zeros, config).vectors[7].any()
+
+    few = without(planted, np.arange(len(planted)) >= subwords.MIN_WORDS - 1)
+    assert subwords.add_subwords(few, config) is few
+    assert few.with_subwords().subwords is None
+    with pytest.raises(ConfigError, match=r"these vectors have no n-grams .* train with subwords='ngrams'"):
+        few.guess("dog")
+
+
+def test_ngrams_are_saved_copied_and_rotated_with_the_vectors(planted: Vectors, tmp_path: Path) -> None:
+    fitted = planted.with_subwords()
+    fitted.save(tmp_path / "v")
+    expected = fitted.guess("balping").vector
+    for copy in (swivel.load(tmp_path / "v"), pickle.loads(pickle.dumps(fitted))):
+        assert np.array_equal(copy.guess("balping").vector, expected)
+
+    rotation = np.linalg.qr(np.random.default_rng(3).standard_normal((16, 16)))[0]
+    turned = Vectors(VectorTable(planted.vocabulary, (planted.vectors @ rotation).astype(np.float32)))
+    assert np.allclose(fitted.align(turned).guess("balping").vector, expected @ rotation, atol=1e-4)
+
+    other = Subwords(np.arange(2, dtype=np.uint32), np.ones((3, 4), np.float32), 1.0)
+    with pytest.raises(ConfigError, match=r"n-grams of shape \(3, 4\) need vectors of as many dimensions"):
+        Vectors(VectorTable(Vocabulary(["a"]), np.ones((1, 2), np.float32)), subwords=other)
+    with pytest.raises(ConfigError, match=r"3 n-grams and a mean need as many vectors, got \(3, 4\)"):
+        Subwords(np.arange(3, dtype=np.uint32), np.ones((3, 4), np.float32), 1.0)
+
+
+def test_a_folder_without_the_settings_of_its_ngrams_is_damaged(planted: Vectors, tmp_path: Path) -> None:
+    from swivel.storage import create_folder
+    from swivel.vectors.folder import write_contents
+
+    with create_folder(tmp_path / "v", "vectors") as folder:
+        facts = write_contents(folder, planted.with_subwords().contents)
+        del facts["subwords"]
+        folder.finish(config={}, inputs={}, facts=facts)
+    with pytest.raises(DamagedFolder, match="'subwords' is missing"):
+        swivel.load(tmp_path / "v")
+
+
+def test_the_command_marks_guesses(planted: Vectors, tmp_path: Path) -> None:
+    fitted = planted.with_subwords()
+    fitted.save(tmp_path / "v")
+    command = ["nearest", str(tmp_path / "v"), "balpings", "balps", "--guess", "-n", "2"]
+    text = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
+    sureness = fitted.guess("balpings").sureness
+    assert text.startswith(f"balpings  (a guess from the spelling; expected cosine {sureness:.2f})\n")
+    assert "\nbalps\n" in text
+
+    data = json.loads(CliRunner().invoke(cli, [*command, "--json"], catch_exceptions=False).stdout)
+    assert data["balpings"]["guessed"] is True
+    assert data["balpings"]["sureness"] == pytest.approx(sureness)
+    assert [each["token"] for each in data["balpings"]["nearest"]] == [
+        neighbor.token for neighbor in fitted.nearest("balpings", 2, guess=True)
+    ]
+    assert isinstance(data["balps"], list)
+
+
+def test_unknown_pairs_can_be_scored_with_guesses(planted: Vectors) -> None:
+    fitted = planted.with_subwords()
+    pairs = SimilaritySet("p", (("balps", "balping"), ("balpings", "balps"), ("balps", "turts")), (9, 8, 1))
+    result = score_similarity(fitted, pairs, EvaluationConfig(unknown_pairs="guess", draws=0))
+    expected = fitted.similarity(fitted.guess("balpings").vector, "balps")
+    assert result.cosines.tolist() == pytest.approx(
+        [fitted.similarity("balps", "balping"), expected, fitted.similarity("balps", "turts")], abs=1e-5
+    )
+    assert (result.known, result.total, result.known_only) == (2, 3, None)
+
+
+def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    words = [stem + ending for stem in STEMS for ending in ENDINGS[:4]]
+    lines = [" ".join(rng.choice(words[first : first + 40], 12)) for first in rng.integers(0, len(words) - 40, 1_500)]
+    settings: dict[str, Any] = {"dim": 4, "epochs": 2, "min_count": 1, "device": "cpu"}
+    trained = swivel.run(lines, tmp_path / "run", spelling=10.0, **settings)
+    plain = swivel.train(tmp_path / "run" / "matrix", subwords="none", spelling=0.0, dim=4, epochs=2, device="cpu")
+    assert plain.subwords is None
+    assert trained.subwords is not None
+    counts = trained.vocabulary.counts
+    restored = trained.subwords.unblend(trained.vectors, trained.vocabulary.tokens, counts, 10.0)
+    assert np.allclose(restored, plain.vectors, atol=1e-4)
+
+    new = ["zzzz " + line for line in lines[:30]]
+    extended = swivel.extend(trained, new)
+    without_spelling = swivel.extend(plain, new)
+    assert extended.subwords is not None
+    guess = trained.guess("zzzz").vector
+    count = extended.vocabulary.counts[extended.vocabulary.id("zzzz")]
+    part = 10 / (count + 10)
+    assert np.allclose(extended["zzzz"], (1 - part) * without_spelling["zzzz"] + part * guess, atol=1e-2)
