@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
     from swivel.estimator import SwivelEncoder as SwivelEncoder
     from swivel.evaluation import evaluate as evaluate
+    from swivel.explorer.word_map import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
     from swivel.pipeline.demo import open_sample as open_sample
@@ -57,6 +58,7 @@ _HOMES = {
     "extend": "swivel.pipeline.extend",
     "import_counts": "swivel.counts.importers",
     "load": "swivel.vectors.formats",
+    "make_map": "swivel.explorer.word_map",
     "open_matrix": "swivel.counts",
     "open_sample": "swivel.pipeline.demo",
     "run": "swivel.pipeline.run",

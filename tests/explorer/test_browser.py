@@ -6,6 +6,7 @@ axe-playwright-python contains axe-core, which checks accessibility.
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import threading
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from matplotlib.image import imread as read_image
 
-from explorer_data import HTML, build_matrix, make_exploration
+from explorer_data import HTML, build_matrix, make_exploration, make_vectors
 from swivel import explorer
 from swivel.explorer.server import make_server, warm
+from swivel.explorer.word_map import make_map
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -207,7 +210,7 @@ def test_analogies_show_their_arithmetic(desktop: Watched, one: str) -> None:
 
 def test_two_words_are_compared(desktop: Watched, one: str) -> None:
     page = desktop.open(one, tab="compare", a="word6", b="word12")
-    expect(page.locator(".verdict .equation")).to_contain_text("word6 · word12 =")
+    expect(page.locator(".verdict .equation")).to_contain_text("cos(word6, word12) =")
     expect(page.get_by_role("heading", name="Near both")).to_be_visible()
     expect(page.get_by_role("heading", name="Near word6 only")).to_be_visible()
     expect(page.get_by_role("table", name="Columns they go with").locator("thead th")).to_have_text(
@@ -304,6 +307,117 @@ def test_the_words_of_the_map_are_available_as_text(desktop: Watched, one: str) 
     page.get_by_text("Words in view", exact=True).click()
     expect(page.locator(".inview li").first).to_be_visible()
     expect(page.locator("#words-0")).to_contain_text("The most common words in view:")
+
+
+def count_colored(page: Page) -> int:
+    """Return the number of pixels of points on the right side of the map."""
+    size: Any = page.viewport_size
+    width, height = size["width"], size["height"]
+    clip: Any = {"x": 0.5 * width, "y": 120, "width": 0.5 * width, "height": height - 120}
+    pixels = read_image(io.BytesIO(page.screenshot(clip=clip)))[:, :, :3]
+    return int((pixels.max(axis=2) - pixels.min(axis=2) > 0.2).sum())
+
+
+@pytest.mark.parametrize("size", [(1400, 720), (1280, 640)])
+def test_opening_the_clusters_keeps_the_points(browser: Browser, one: str, size: tuple[int, int]) -> None:
+    watched = Watched(browser, viewport={"width": size[0], "height": size[1]})
+    page = watched.open(one, tab="map")
+    wait_for_map(page)
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(100)
+    before = count_colored(page)
+    page.get_by_text("Clusters", exact=True).click()
+    page.wait_for_timeout(100)
+    assert count_colored(page) == pytest.approx(before, rel=0.1)
+    assert before > 1_000
+    watched.context.close()
+    assert watched.wrong == []
+
+
+def find_place(page: Page) -> list[float]:
+    """Return x, y and zoom of the map: a step to the right and back writes them into the address."""
+    page.locator(".frame").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    expect(page).to_have_url(re.compile("at="))
+    return [float(value) / 1000 for value in parse_qs(urlsplit(page.url).query)["at"][0].split(",")]
+
+
+def test_the_map_moves_to_the_chosen_word(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word20")
+    wait_for_map(page)
+    x, y, zoom = find_place(page)
+    assert (x, y) != (0, 0)
+    assert zoom >= 1
+
+    page.locator("#results a.word").first.click()
+    expect(page).not_to_have_url(re.compile("at="))
+    page.wait_for_selector("#results:not([aria-busy])", state="attached")
+    assert find_place(page)[:2] != [x, y]
+
+
+def test_a_link_that_says_where_to_look_is_followed(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word20", at="250,-125,3000")
+    wait_for_map(page)
+    assert find_place(page) == pytest.approx([0.25, -0.125, 3], abs=0.01)
+
+
+def test_the_analogy_tab_starts_with_examples(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, tab="analogy")
+    page.get_by_role("link", name="man : king = woman : ?").click()
+    expect(page.locator(".equation")).to_have_text("king − man + woman ≈ queen")
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        ({"tab": "wrod", "n": "7", "q": "word20"}, "tab=wrod, n=7"),
+        ({"view": "u", "color": "red"}, "color=red, view=u"),
+        ({"at": "1,2", "colour": "frequency"}, "at=1,2, colour=frequency"),
+    ],
+)
+def test_a_link_with_unknown_values_says_so(desktop: Watched, one: str, state: dict[str, str], named: str) -> None:
+    page = desktop.open(one, **state)
+    expect(page.locator(".unknown")).to_contain_text(named)
+    page.locator("#results a").first.click()
+    expect(page.locator(".unknown")).to_have_count(0)
+
+
+def test_long_labels_are_cut(desktop: Watched, one: str) -> None:
+    page = desktop.open(one, q="word4", n="200")
+    cell = page.locator("#results tbody th", has_text=HTML)
+    box = cell.bounding_box()
+    assert box and box["height"] < 45
+    assert cell.locator("a").get_attribute("title") == HTML
+
+
+def test_a_phone_shows_no_keys(phone: Watched, one: str) -> None:
+    page = phone.open(one)
+    assert page.locator("kbd:visible").count() == 0
+    page.locator("#help-button").tap()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_contain_text("cosine")
+    assert page.locator("kbd:visible").count() == 0
+
+
+def test_a_shared_map_works_from_a_file(browser: Browser, tmp_path: Path) -> None:
+    make_map(make_vectors(columns=False), layout="pca", title="Shared").save(tmp_path / "map.html")
+    watched = Watched(browser)
+    page = watched.page
+    page.goto((tmp_path / "map.html").as_uri())
+    expect(page.get_by_role("heading", name="Shared")).to_be_visible()
+    assert count_colored(page) > 500
+
+    page.fill("#word", "quee")
+    page.keyboard.press("Enter")
+    expect(page.locator("#word")).to_have_value("queen")
+    page.fill("#word", "zzz")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer")).to_contain_text("zzz is not among the 300 words")
+    page.get_by_text("Clusters", exact=True).click()
+    expect(page.locator("#clusters li")).to_have_count(12)
+    watched.context.close()
+    assert [each for each in watched.wrong if not each.startswith("requested file:")] == []
 
 
 def test_two_sets_are_side_by_side(desktop: Watched, two: str) -> None:

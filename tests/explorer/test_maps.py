@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,12 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer_data import GROUPS, WORDS, make_vectors, spread
-from swivel.errors import SwivelError
-from swivel.explorer import maps, projection
+from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.errors import ConfigError, MissingExtra, SwivelError
+from swivel.explorer import projection
+from swivel.explorer import word_map as word_maps
 from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
 from swivel.explorer.models import View
-from swivel.explorer.projection import Reduced, find_clusters, reduce_vectors, run_umap
+from swivel.explorer.projection import Reduced, find_clusters, fit_to_frame, reduce_vectors, run_umap, weigh_labels
+from swivel.explorer.word_map import WordMap, make_map
+from swivel.reports.plots import plot_map
+from swivel.vectors import Vectors, VectorTable
 
 
 def make_view() -> View:
@@ -143,9 +151,8 @@ def test_without_umap_the_page_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     assert made.problem == "UMAP needs umap-learn: pip install 'swivel-embeddings[explore]'"
 
 
-def test_maps_have_a_maximum_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "MAX_POINTS", 50)
-    made = Map(make_view())
+def test_maps_have_a_maximum_number_of_points() -> None:
+    made = Map(make_view(), 50)
     assert (len(made), len(made.reduced.values), made.describe()["total"]) == (50, 50, WORDS)
 
 
@@ -264,3 +271,117 @@ def test_umap_in_a_process_keeps_groups_together() -> None:
     np.fill_diagonal(distances, np.inf)
     nearest = np.argsort(distances, axis=1)[8:, :5]
     assert (nearest % GROUPS == (np.arange(8, WORDS) % GROUPS)[:, None]).mean() > 0.8
+
+
+# What labels say
+
+
+def test_words_that_occur_with_everything_say_least() -> None:
+    tokens = ["of", "and", *(f"word{number}" for number in range(98))]
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((100, 8)).astype(np.float32)
+    rows[:2] *= 0.05  # w . c is about 0: as often as by chance
+    vectors = Vectors(VectorTable(Vocabulary(tokens, range(1000, 900, -1)), rows))
+
+    weights = weigh_labels(vectors, 100)
+    assert set(np.argsort(weights)[:2].tolist()) == {0, 1}
+
+    clusters = find_clusters(reduce_vectors(vectors.unit_vectors), weights, count=4)
+    assert sorted(clusters.order.tolist()) == list(range(100))
+    assert not {0, 1} & {number for typical in clusters.typical for number in typical}
+    assert {0, 1} <= set(clusters.order[-20:].tolist())
+
+
+def test_without_counts_the_rank_counts() -> None:
+    rows = np.ones((3, 2), np.float32)
+    weights = weigh_labels(Vectors(VectorTable(Vocabulary(["a", "b", "c"]), rows)), 3)
+    assert (np.diff(weights) < 0).all()
+
+
+def test_islands_far_out_are_drawn_nearer_and_nothing_is_lost() -> None:
+    rng = np.random.default_rng(2)
+    points = np.concatenate([rng.standard_normal((95, 2)), 1000 + rng.standard_normal((5, 2))]).astype(np.float32)
+    fitted = fit_to_frame(points)
+    assert np.abs(fitted).max() < 1.3
+    assert np.linalg.norm(fitted[:95], axis=1).max() > 0.1
+    angles = np.arctan2(*(fitted[95:] - fitted[:95].mean(axis=0)).T)
+    assert angles == pytest.approx(np.full(5, np.pi / 4), abs=0.1)
+
+
+def test_equal_points_have_a_frame() -> None:
+    assert (fit_to_frame(np.ones((3, 2), np.float32)) == 0).all()
+
+
+# Maps in files
+
+
+@pytest.fixture(scope="module")
+def word_map() -> WordMap:
+    return make_map(make_vectors(columns=False), words=200, layout="pca", title="<b>words", progress=False)
+
+
+def test_a_map_has_the_most_common_words(word_map: WordMap) -> None:
+    assert word_map.labels == make_vectors(columns=False).vocabulary.tokens[:200]
+    assert word_map.points.shape == (200, 2)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("html", b"<!doctype html>")]
+)
+def test_a_map_is_written_in_every_format(word_map: WordMap, tmp_path: Path, suffix: str, start: bytes) -> None:
+    for name in ("one", "two"):
+        word_map.save(tmp_path / f"{name}.{suffix}")
+    one, two = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "two"))
+    assert one.startswith(start)
+    assert one == two
+
+
+def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> None:
+    page = word_map.to_html()
+    assert not re.search(r"@[A-Z]+@|<[^>]+ (src|href)=|^(im|ex)port ", page, re.MULTILINE)
+    assert HTML not in page
+    assert "<title>&lt;b&gt;words</title>" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    assert tuple(data["labels"]) == word_map.labels
+    points = np.array(data["points"]).reshape(-1, 2) / data["precision"]
+    assert points == pytest.approx(word_map.points, abs=1e-4)
+
+
+def test_a_map_by_umap_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_maps, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(word_maps, "compute_umap", lambda reduced: spread(reduced, threading.Event()))
+    vectors = make_vectors(columns=False)
+    first = make_map(vectors)
+    assert len(list(tmp_path.glob("*.npy"))) == 1
+    monkeypatch.setattr(word_maps, "compute_umap", None)
+    assert np.array_equal(make_map(vectors).points, first.points)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"), [({"words": 0}, "words must be from 1"), ({"layout": "tsne"}, "layout must be one of")]
+)
+def test_wrong_settings_of_a_map_are_errors(settings: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        make_map(make_vectors(columns=False), **settings)
+
+
+def test_a_map_of_another_format_is_an_error(word_map: WordMap) -> None:
+    with pytest.raises(ConfigError, match=r"maps are written as \.png, \.svg, \.pdf, \.html"):
+        word_map.save("map.txt")
+
+
+def test_a_map_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"swivel-embeddings\[explore\]"):
+        make_map(make_vectors(columns=False))
+
+
+def test_labels_on_a_picture_do_not_overlap() -> None:
+    rng = np.random.default_rng(3)
+    labels = [f"a rather long label {number} $x$" for number in range(300)]
+    figure = plot_map(labels, rng.uniform(-1, 1, (300, 2)).astype(np.float32))
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert 10 < len(boxes) < 200
+    assert not [1 for one, two in itertools.combinations(boxes, 2) if one.overlaps(two)]
+    assert all(len(text.get_text()) <= 28 for text in figure.axes[0].texts)

@@ -183,8 +183,10 @@ def test_the_file_extension_chooses_the_format(tmp_path: Path) -> None:
 
     assert (tmp_path / "deep" / "loss.PNG").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "loss.svg").read_bytes()
-    with pytest.raises(ConfigError, match=r"loss\.pdf: figures are written as \.png or \.svg"):
-        save_figure(figure, tmp_path / "loss.pdf")
+    save_figure(figure, tmp_path / "loss.pdf")
+    assert (tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(ConfigError, match=r"loss\.jpg: figures are written as \.png, \.svg or \.pdf"):
+        save_figure(figure, tmp_path / "loss.jpg")
 
     (tmp_path / "file").touch()
 
@@ -259,7 +261,7 @@ def test_plot_block_draws_a_matrix(planted: Matrix, tmp_path: Path) -> None:
 def test_a_wrong_file_extension_is_rejected_before_any_work(arguments: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["plot", *arguments, "-o", str(tmp_path / "x.jpg")])
     assert isinstance(done.exception, ConfigError)
-    assert "figures are written as .png or .svg" in str(done.exception)
+    assert "figures are written as .png, .svg or .pdf" in str(done.exception)
 
 
 def test_plot_frequency_draws_a_curve_for_each_vectors(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`swivel plot`: figures of a run (epochs, norms, fit) and of the paper (loss, block, frequency)."""
+"""`swivel plot`: a map of words, figures of a run (epochs, norms, fit) and of the paper (loss, block, frequency)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import click
 
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.options import Command
+from swivel.cli.options import Command, Integer
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
+from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
 from swivel.reports import plots, run_summary
 from swivel.runtime.options import RunOptions
 from swivel.storage import Manifest, read_manifest
@@ -24,7 +25,7 @@ from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
 run_argument = click.argument("vectors", metavar="RUN")
-output_file = output_option("picture to write: .png or .svg", metavar="FILE")
+output_file = output_option("picture to write: .png, .svg or .pdf", metavar="FILE")
 data_option = click.option(
     "--data", metavar="DIR", help="folder of test sets  [default: the paper's eight, from the cache]"
 )
@@ -32,7 +33,7 @@ data_option = click.option(
 
 @cli.group()
 def plot() -> None:
-    """Draw a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
+    """Draw a map of words, or a figure of a run (epochs, norms, fit) or of the paper (loss, block, frequency)."""
 
 
 def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> None:
@@ -40,6 +41,23 @@ def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> 
     plots.style.check_format(Path(output))
     refuse_overlap([Path(output)], map(Path, inputs))
     plots.save_figure(make(), output)
+    show({"figure": output}, lambda: print_result(output))
+
+
+@plot.command("map", cls=Command, short_help="A map of words, also as one HTML file to share.")
+@click.argument("vectors")
+@output_option("file to write: .png, .svg, .pdf, or .html, which can be searched and zoomed", metavar="FILE")
+@click.option("--words", type=Integer(), default=10_000, show_default=True, help="how many of the most common words")
+@click.option(
+    "--layout", type=click.Choice(LAYOUTS), default="umap", show_default=True, help="UMAP, or principal components"
+)
+def map_command(vectors: str, output: str, words: int, layout: str, options: RunOptions) -> None:
+    """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
+    check_map_format(Path(output))
+    refuse_overlap([Path(output)], [find_vectors(vectors)])
+    title = f"Map of {split_name(vectors)[0]}"
+    found = make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress)
+    found.save(output)
     show({"figure": output}, lambda: print_result(output))
 
 

@@ -25,7 +25,17 @@ import numpy as np
 from swivel.errors import StorageError, SwivelError
 from swivel.explorer.limits import MAX_POINTS
 from swivel.explorer.models import View
-from swivel.explorer.projection import UMAP, Clusters, Floats, Reduced, find_clusters, reduce_vectors, run_umap
+from swivel.explorer.projection import (
+    UMAP,
+    Clusters,
+    Floats,
+    Reduced,
+    find_clusters,
+    fit_to_frame,
+    reduce_vectors,
+    run_umap,
+    weigh_labels,
+)
 from swivel.storage import fingerprint, open_array, write_file
 
 _POLL_SECONDS = 0.2
@@ -86,13 +96,14 @@ def _ask_process(reduced: Reduced, stop: threading.Event, spare_cache: Path) -> 
 
 
 class Map:
-    """The map of one view: its 100,000 most common labels.
+    """The map of one view: its most common labels, by default 100,000.
 
     A background thread sets `clusters`, then `umap` or `problem`. `began` is the time when UMAP started, or 0.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, max_points: int = MAX_POINTS) -> None:
         self.view = view
+        self.max_points = max_points
         self.umap: Floats | None = None
         self.clusters: Clusters | None = None
         self.problem = ""
@@ -101,7 +112,7 @@ class Map:
         self._reduced: Reduced | None = None
 
     def __len__(self) -> int:
-        return min(len(self.view.vectors), MAX_POINTS)
+        return min(len(self.view.vectors), self.max_points)
 
     @property
     def reduced(self) -> Reduced:
@@ -118,8 +129,14 @@ class Map:
         return fingerprint({"vectors": digest.hexdigest(), "umap": UMAP})
 
     def points(self, layout: str) -> Floats | None:
-        """Return the coordinates (n, 2) of a layout, None if they are not computed yet."""
-        return self.umap if layout == "umap" else self.reduced.points
+        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet."""
+        points = self.umap if layout == "umap" else self.reduced.points
+        return None if points is None else fit_to_frame(points)
+
+    def find_clusters(self) -> Clusters:
+        """Compute the clusters, and keep them."""
+        self.clusters = find_clusters(self.reduced, weigh_labels(self.view.vectors, len(self)))
+        return self.clusters
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the map, the state of UMAP, and the clusters, for JSON."""
@@ -185,16 +202,16 @@ class MapMaker:
             return
 
         try:
-            target.clusters = find_clusters(target.reduced)
+            target.find_clusters()
             with self._umap_lock:  # Two at once would take the cores from the queries.
                 target.began = time.monotonic()
-                target.umap = self._load_or_compute(target)
+                target.umap = self.load_or_compute(target)
         except SwivelError as error:
             target.problem = str(error)
         except Exception as error:  # An error in a thread would be lost; the page shows it.
             target.problem = f"{type(error).__name__}: {error}"
 
-    def _load_or_compute(self, target: Map) -> Floats:
+    def load_or_compute(self, target: Map) -> Floats:
         """Return the UMAP coordinates from the cache, or compute and save them."""
         file = None
         if self._cache is not None:

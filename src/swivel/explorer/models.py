@@ -5,6 +5,7 @@ A `VectorSet` has several views (the saved vectors, w, c, and w + c). Each view 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -17,13 +18,21 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
+from swivel.explorer.projection import weigh_labels
 from swivel.explorer.spelling import Speller
 from swivel.storage import MANIFEST, read_manifest
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
 
-_EXAMPLE_RANKS = (300, 480, 700, 950, 1_300, 1_900, 2_800)  # common words that are not function words
+_EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")
+_ANALOGIES = (
+    ("man", "king", "woman"),
+    ("france", "paris", "italy"),
+    ("big", "bigger", "small"),
+    ("go", "went", "see"),
+    ("he", "his", "she"),
+)
 _ROWS_COMPARED = 64  # enough to decide whether saved vectors are w + c
 
 
@@ -103,7 +112,9 @@ class VectorSet:
     def describe(self) -> dict[str, Any]:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
-        examples = [vectors.vocabulary[rank] for rank in _EXAMPLE_RANKS if rank < len(vectors)]
+        weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
+        bands = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
+        examples = [vectors.vocabulary[start + int(band.argmax())] for start, band in bands if len(band)]
         return {
             "name": self.name,
             "tokens": len(vectors),
@@ -113,6 +124,7 @@ class VectorSet:
             "has_matrix": self.matrix is not None,
             "examples": examples or list(vectors.vocabulary.tokens[:6]),
             "expressions": [text for text in _EXPRESSIONS if all(word in vectors for word in text.split()[::2])],
+            "analogies": [words for words in _ANALOGIES if all(word in vectors for word in words)],
             "views": [{"key": view.key, "label": view.label} for view in self.views.values()],
         }
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.runtime.signals import exit_with_parent
+from swivel.vectors import Vectors
+from swivel.vectors.search import scale_to_unit
 
 Floats = NDArray[np.float32]
 
@@ -25,6 +27,8 @@ CLUSTERS = 12  # as many as there are distinguishable colors
 NEIGHBORS = 15  # the default of UMAP
 UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "random_state": 1, "n_jobs": 1}
 _CHUNK = 16_384
+_CORE = 0.85  # share of the points that are in the middle
+_INSIDE = 0.985  # share of the points in -1 .. 1
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
 
 
@@ -36,7 +40,7 @@ class Reduced:
 
     @property
     def points(self) -> Floats:
-        """Coordinates (n, 2) on the map: the first two components."""
+        """Coordinates (n, 2): the first two components."""
         points = np.zeros((len(self.values), 2), np.float32)
         points[:, : self.values.shape[1]] = self.values[:, :2]
         return points
@@ -44,10 +48,11 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The cluster of each vector, and for each cluster the ids of common vectors near its center."""
+    """The cluster of each vector, the ids that say most about each cluster, and all ids, those that say most first."""
 
     numbers: NDArray[np.uint16]
     typical: tuple[tuple[int, ...], ...]
+    order: NDArray[np.uint32]
 
 
 def reduce_vectors(unit: Floats) -> Reduced:
@@ -75,8 +80,25 @@ def reduce_vectors(unit: Floats) -> Reduced:
     return Reduced(np.asarray(unit @ axes - mean @ axes))
 
 
-def find_clusters(reduced: Reduced, count: int = CLUSTERS, typical: int = 6) -> Clusters:
-    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest."""
+def weigh_labels(vectors: Vectors, count: int) -> Floats:
+    """Return how much each of the first labels says: the length of its row times the logarithm of its count.
+
+    w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance: "of" and
+    "and" say little. Without counts, the rank by count replaces them.
+    """
+    lengths = np.linalg.norm(vectors.rows[:count], axis=1)
+    counts = vectors.vocabulary.counts[:count]
+    frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
+    return np.asarray(lengths * np.log1p(frequencies), np.float32)
+
+
+def find_clusters(
+    reduced: Reduced, weights: Floats | None = None, *, count: int = CLUSTERS, typical: int = 6
+) -> Clusters:
+    """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
+
+    A label says most about its cluster if it is near the center, and if its weight (of `weigh_labels`) is large.
+    """
     from sklearn.cluster import MiniBatchKMeans
 
     values = reduced.values
@@ -93,32 +115,39 @@ def find_clusters(reduced: Reduced, count: int = CLUSTERS, typical: int = 6) -> 
     rank = np.empty(len(order), np.uint16)
     rank[order] = np.arange(len(order))
     numbers = rank[labels]
-    return Clusters(numbers, _find_typical(values, numbers, means.cluster_centers_[order], typical))
+
+    directions = scale_to_unit(means.cluster_centers_[order])[numbers]
+    cosines = np.einsum("ij,ij->i", scale_to_unit(values), directions)
+    importance = np.maximum(cosines, 0) if weights is None else np.maximum(cosines, 0) * weights
+    falling = np.argsort(-importance, kind="stable").astype(np.uint32)
+    members = (falling[numbers[falling] == number] for number in range(len(order)))
+    return Clusters(numbers, tuple(tuple(ids[:typical].tolist()) for ids in members), falling)
 
 
-def _find_typical(
-    values: Floats, numbers: NDArray[np.uint16], centers: Floats, count: int
-) -> tuple[tuple[int, ...], ...]:
-    """Return, for each cluster, the members nearest to its center among the more common half of its members."""
-    typical = []
-    for number, center in enumerate(centers):
-        members = np.flatnonzero(numbers == number)
-        members = members[: max(len(members) // 2, count)]
-        distances = np.linalg.norm(values[members] - center, axis=1)
-        typical.append(tuple(members[np.argsort(distances, kind="stable")[:count]].tolist()))
-    return tuple(typical)
+def fit_to_frame(points: Floats) -> Floats:
+    """Return points of which nearly all are in -1 .. 1.
+
+    Points outside the middle are drawn nearer, by a logarithm: islands far out keep their direction and shape, and do
+    not squeeze the rest. How far islands are apart means nothing in UMAP.
+    """
+    centered = points - np.median(points, axis=0)
+    radius = np.linalg.norm(centered, axis=1)
+    core = float(np.quantile(radius, _CORE)) or 1.0
+    pulled = np.where(radius > core, core * (1 + np.log(np.maximum(radius, core) / core) / 2), radius)
+    edge = float(np.quantile(pulled, _INSIDE)) or 1.0
+    return np.asarray(centered * (pulled / np.maximum(radius, 1e-12) / edge)[:, None], np.float32)
 
 
 def compute_umap(reduced: Reduced) -> Floats:
     """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic."""
-    import umap
-
     values = reduced.values
     start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
     settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, max(len(values) - 1, 2))}
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.
+        import umap
+
         return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
 
 

@@ -149,6 +149,12 @@ def clusters(made: ChosenMap) -> Response:
     return _bytes(None if made.clusters is None else made.clusters.numbers, "<u2")
 
 
+@get("/map/order")
+def order(made: ChosenMap) -> Response:
+    """Return the ids of the points as uint32, those whose labels say most about their region first."""
+    return _bytes(None if made.clusters is None else made.clusters.order, "<u4")
+
+
 @get("/map/counts")
 def counts(made: ChosenMap) -> Response:
     """Return the count of the label of each point as float32."""

@@ -3,7 +3,7 @@ import { getJson } from "./api.js";
 import { announce, bar, cosine, h, segments, whole } from "./dom.js";
 import { countPicker, keepRefusal, refusal, table, wordLink } from "./neighbors.js";
 import { suggestFor } from "./search.js";
-import { current, go } from "./state.js";
+import { current, go, link } from "./state.js";
 
 const METHODS = [
   { key: "3cosadd", label: "3CosAdd" },
@@ -16,7 +16,7 @@ export async function drawAnalogy(place, sets, signal) {
   const state = current();
   const form = drawForm(state, sets);
   if (!(state.a && state.b && state.c)) {
-    place.replaceChildren(form);
+    place.replaceChildren(form, examples(sets[0].analogies));
     return sets.map(() => []);
   }
   const found = await Promise.all(sets.map((set) => ask(set, state, signal).catch(keepRefusal)));
@@ -25,6 +25,13 @@ export async function drawAnalogy(place, sets, signal) {
   const best = found.find((answer) => !answer.refused)?.answers[0];
   announce(best ? `${state.a} is to ${state.b} as ${state.c} is to ${best.token}` : "no answer");
   return found.map((answer) => (answer.refused ? [] : [answer.answers[0]?.token, state.a, state.b, state.c].filter(Boolean)));
+}
+
+/** Analogies to begin with, of words that the vectors have. */
+function examples(analogies) {
+  if (!analogies.length) return h("p", { class: "faint" }, "Type three words: the answer is to the third what the second is to the first.");
+  const chips = analogies.map(([a, b, c]) => h("a", { class: "chip", href: link({ a, b, c, at: "" }) }, `${a} : ${b} = ${c} : ?`));
+  return h("div", { class: "welcome" }, h("p", {}, "Type three words, or start with one of these:"), h("p", { class: "chips" }, chips));
 }
 
 function ask(set, state, signal) {
@@ -37,7 +44,7 @@ function drawForm(state, sets) {
   const inputs = Object.fromEntries(
     Object.keys(names).map((name) => [name, h("input", { type: "text", id: `analogy-${name}`, value: state[name], spellcheck: "false", autocapitalize: "off", maxlength: "1000" })]),
   );
-  const submit = () => go(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value.trim()])));
+  const submit = () => go({ ...Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value.trim()])), at: "" });
   const fields = Object.entries(names).map(([name, text]) =>
     h("div", { class: "field" }, h("label", { for: `analogy-${name}` }, name === "a" ? "Word" : text), inputs[name]),
   );

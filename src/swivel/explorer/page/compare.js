@@ -27,7 +27,7 @@ function ask(set, state, signal) {
 
 function drawForm(state, sets) {
   const inputs = ["a", "b"].map((name) => h("input", { type: "text", id: `compare-${name}`, value: state[name], spellcheck: "false", autocapitalize: "off", maxlength: "1000" }));
-  const submit = () => go({ a: inputs[0].value.trim(), b: inputs[1].value.trim() });
+  const submit = () => go({ a: inputs[0].value.trim(), b: inputs[1].value.trim(), at: "" });
   inputs.forEach((input, number) =>
     suggestFor(input, {
       parameters: () => ({ set: 0, view: sets[0].views.some(({ key }) => key === current().view) ? current().view : "" }),
@@ -56,7 +56,7 @@ function verdict({ similarity, words: [a, b] }, set) {
   return h(
     "div",
     { class: "verdict" },
-    h("p", { class: "equation" }, wordLink(a.token), h("span", { class: "sign" }, " · "), wordLink(b.token), h("span", { class: "sign" }, " = "), h("strong", {}, cosine(similarity))),
+    h("p", { class: "equation" }, h("span", { class: "sign" }, "cos("), wordLink(a.token), h("span", { class: "sign" }, ", "), wordLink(b.token), h("span", { class: "sign" }, ") = "), h("strong", {}, cosine(similarity))),
     bar(similarity),
     h("p", { class: "faint" }, `${a.token}: ${wordFacts(a)}. ${b.token}: ${wordFacts(b)}.`),
   );

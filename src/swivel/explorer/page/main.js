@@ -6,7 +6,7 @@ import { h, segments } from "./dom.js";
 import { MapPanel } from "./map.js";
 import { drawCard, drawWord, refusal } from "./neighbors.js";
 import { suggestFor } from "./search.js";
-import { catchLinks, current, go, onChange } from "./state.js";
+import { catchLinks, current, go, onChange, reject, unknownParts } from "./state.js";
 
 const TABS = { word: drawWord, analogy: drawAnalogy, compare: drawCompare, map: drawWord };
 const DRAWN_BY = ["tab", "q", "list", "a", "b", "c", "method", "view", "n"]; // what a tab depends on; the map's place is not among it
@@ -29,6 +29,8 @@ async function begin() {
     results.replaceChildren(refusal(error));
     return;
   }
+  const { view } = current();
+  if (view && sets.every((set) => set.views.every(({ key }) => key !== view))) reject("view");
   suggestFor(query, { parameters: () => ({ set: 0, view: viewOf(sets[0]) }), choose: ask, expressions: true });
   find("search").addEventListener("submit", (event) => event.preventDefault());
   onChange((state, before) => show(state, before));
@@ -43,7 +45,7 @@ const viewOf = (set) => (set.views.some(({ key }) => key === current().view) ? c
 
 /** What was typed goes to the tab that takes it: arithmetic and words to the first. */
 function ask(text) {
-  go({ q: text, tab: current().tab === "map" ? "map" : "word" });
+  go({ q: text, tab: current().tab === "map" ? "map" : "word", at: "" });
   query.blur();
 }
 
@@ -64,7 +66,7 @@ async function show(state, before) {
     const marks = await (TABS[state.tab] ?? drawWord)(place, sets, signal);
     if (signal.aborted) return;
     const focused = document.activeElement?.id;
-    results.replaceChildren(place);
+    results.replaceChildren(...warnings(), place);
     if (focused && results.querySelector(`#${CSS.escape(focused)}`)) find(focused).focus(); // a form that was drawn anew
     drawCard(find("card"), state, marks[0]);
     maps.forEach((map, number) => map.mark(marks[number] ?? []));
@@ -74,6 +76,13 @@ async function show(state, before) {
     results.replaceChildren(refusal(error.close ? error : Object.assign(error, { close: [] })));
   }
   results.removeAttribute("aria-busy");
+}
+
+/** What the address has that this page does not know. */
+function warnings() {
+  const parts = unknownParts();
+  if (!parts.length) return [];
+  return [h("div", { class: "refused unknown", role: "alert" }, h("p", {}, `This link has values that this page does not know, and leaves them out: ${parts.join(", ").slice(0, 200)}`))];
 }
 
 function titleOf({ tab, q, a, b, c }) {

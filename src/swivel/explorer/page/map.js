@@ -37,14 +37,15 @@ export class MapPanel {
     const state = current();
     const view = this.set.views.some(({ key }) => key === state.view) ? state.view : "";
     if (this.view !== view) return this.#load(view);
-    this.#look(state);
+    if (state.at) this.#look(state);
     if (this.places) await this.#arrange(state);
   }
 
-  /** Mark words: the first strongly. */
+  /** Mark words, the first strongly, and go there unless the address says where to look. */
   mark(tokens) {
     this.wanted = tokens;
     this.screen?.mark(tokens.map((token) => this.ids.get(token)).filter((id) => id !== undefined));
+    if (this.complete) this.#look(current());
   }
 
   restyle() {
@@ -57,13 +58,13 @@ export class MapPanel {
     this.calledOff?.abort();
     this.calledOff = new AbortController();
     const [ask, { signal }] = [{ set: this.set.number, view }, this.calledOff];
-    Object.assign(this, { ask, places: null, clusters: null, counts: null, shown: "", kept: {} });
+    Object.assign(this, { ask, places: null, clusters: null, counts: null, shown: "", kept: {}, complete: false });
     this.ids.clear();
-    this.screen.labels = [];
+    Object.assign(this.screen, { labels: [], order: null });
     this.status.textContent = "Loading the map…";
     try {
       const [places, counts] = await Promise.all(["points", "counts"].map((name) => getArray(`map/${name}`, ask, Float32Array, signal)));
-      Object.assign(this, { places: normalize(places), counts }); // both at once: whoever sees places may paint them
+      Object.assign(this, { places, counts }); // both at once: whoever sees places may paint them
       this.kept.pca = this.places;
       this.#look(current());
       this.screen.setPlaces(this.places);
@@ -82,6 +83,8 @@ export class MapPanel {
       this.screen.addLabels(labels);
       this.mark(this.wanted);
     }, signal);
+    this.complete = true;
+    this.#look(current());
     this.#describe();
   }
 
@@ -91,6 +94,7 @@ export class MapPanel {
       this.state = await getJson("map", this.ask, signal);
       if (this.state.clusters && !this.clusters) {
         this.clusters = await getArray("map/clusters", this.ask, Uint16Array, signal);
+        this.screen.setOrder(await getArray("map/order", this.ask, Uint32Array, signal));
         this.#drawLegend();
         this.#paint(current());
       }
@@ -106,10 +110,11 @@ export class MapPanel {
     const ready = this.state?.umap === "ready";
     const layout = ready && state.layout !== "pca" ? "umap" : "pca";
     if (layout !== this.shown) {
-      this.kept[layout] ??= normalize(await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal));
+      this.kept[layout] ??= await getArray("map/points", { ...this.ask, layout }, Float32Array, this.calledOff.signal);
       this.shown = layout;
       this.places = this.kept[layout];
       this.screen.setPlaces(this.places);
+      this.#look(state);
       announce(`Map by ${layout === "umap" ? "UMAP" : "principal components"}`);
     }
     this.#paint(state);
@@ -161,7 +166,7 @@ export class MapPanel {
   }
 
   #word(token) {
-    return h("a", { class: "word", href: link({ tab: current().tab === "map" ? "map" : "word", q: token }) }, token);
+    return h("a", { class: "word", href: link({ tab: current().tab === "map" ? "map" : "word", q: token, at: "" }) }, token);
   }
 
   /** The same in words: the commonest that are on the screen. */
@@ -185,31 +190,12 @@ export class MapPanel {
     go({ at: everything ? "" : [x, y, zoom].map((value) => Math.round(value * 1000)).join(",") }, { replace: true });
   }
 
+  /** Look where the address says; if it does not, at the marked words, or at everything. */
   #look({ at }) {
-    if (this.set.number > 0) return;
-    const [x, y, zoom] = at ? at.split(",").map((value) => Number(value) / 1000) : [0, 0, 1];
-    if ([x, y, zoom].every(Number.isFinite)) this.screen.look(x, y, zoom);
+    if (at && this.set.number === 0) this.screen.look(...at.split(",").map((value) => Number(value) / 1000));
+    else if (this.screen.marks.length) this.screen.travel();
+    else this.screen.look(0, 0, 1);
   }
-}
-
-const MOST = 0.85; // of the points lie in the middle
-
-/**
- * Put places into -1 .. 1. What lies outside the middle is drawn nearer, by a logarithm: islands far out keep their
- * direction and shape, and do not squeeze the rest. (How far islands are apart means nothing in UMAP.)
- */
-function normalize(places) {
-  const count = places.length / 2;
-  const quantile = (values, share) => values.sort()[Math.min(count - 1, Math.floor(count * share))] ?? 0;
-  const middle = [0, 1].map((axis) => quantile(Float32Array.from({ length: count }, (_, i) => places[2 * i + axis]), 0.5));
-  const far = Float32Array.from({ length: count }, (_, i) => Math.hypot(places[2 * i] - middle[0], places[2 * i + 1] - middle[1]));
-  const core = quantile(far.slice(), MOST) || 1;
-  const pulled = far.map((radius) => (radius > core ? core * (1 + Math.log(radius / core) / 2) : radius));
-  const edge = quantile(pulled.slice(), 0.985) || 1;
-  return places.map((value, i) => {
-    const point = i >> 1;
-    return far[point] ? ((value - middle[i % 2]) * pulled[point]) / far[point] / edge : 0;
-  });
 }
 
 const parse = (hex) => [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16));

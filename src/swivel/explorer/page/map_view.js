@@ -6,12 +6,15 @@ const MORPH_MILLISECONDS = 900;
 const PICK_PIXELS = 14;
 const CELL = 8; // pixels: labels are kept apart on a grid of such cells
 const AREA_A_LABEL = 7500; // square pixels
+const TRAVEL_MILLISECONDS = 500;
+const TRAVEL_ZOOM = 40; // at most
+const FITTED_MARKS = 12; // the marks nearest to the first one are in view after a travel
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class MapView {
   /** `host` is a focusable element; `pick(id)` is called when a point is chosen, `moved()` after each move. */
   constructor(host, { pick, moved }) {
-    Object.assign(this, { host, pick, moved, labels: [], marks: [], hovered: -1, mixed: 1, zoom: 1, x: 0, y: 0 });
+    Object.assign(this, { host, pick, moved, labels: [], order: null, marks: [], hovered: -1, mixed: 1, zoom: 1, x: 0, y: 0 });
     this.painter = makePainter();
     this.dots = this.painter.canvas;
     this.overlay = document.createElement("canvas");
@@ -47,6 +50,12 @@ export class MapView {
     this.redraw();
   }
 
+  /** Draw the labels of these ids first; without an order, those of common words. */
+  setOrder(order) {
+    this.order = order;
+    this.redraw();
+  }
+
   /** Mark points: the first strongly, the others lightly. */
   mark(ids) {
     this.marks = ids;
@@ -55,10 +64,39 @@ export class MapView {
 
   /** Go to a place; zoom 1 shows everything. */
   look(x, y, zoom) {
+    this.journey = null;
     this.zoom = Math.max(0.5, Math.min(MOST_ZOOM, zoom));
     this.x = Math.max(-2, Math.min(2, x));
     this.y = Math.max(-2, Math.min(2, y));
     this.redraw();
+  }
+
+  /** Move to the first mark, so near that the marks around it fill the view. */
+  travel() {
+    if (!this.marks.length || !this.width) return;
+    const [x, y] = [this.places[2 * this.marks[0]], this.places[2 * this.marks[0] + 1]];
+    const around = this.marks.map((id) => [Math.abs(this.places[2 * id] - x), Math.abs(this.places[2 * id + 1] - y)]);
+    around.sort((one, other) => Math.hypot(...one) - Math.hypot(...other));
+    const [wide, high] = [0, 1].map((axis) => Math.max(1e-6, ...around.slice(0, FITTED_MARKS).map((each) => each[axis])));
+    const fitting = Math.min((0.36 * this.width) / wide, (0.36 * this.height) / high) / (this.scale / this.zoom);
+    this.#glide(x, y, Math.max(1, Math.min(TRAVEL_ZOOM, fitting)));
+  }
+
+  #glide(x, y, zoom) {
+    const [began, from] = [performance.now(), [this.x, this.y, Math.log(this.zoom)]];
+    const journey = (this.journey = {});
+    const step = (now) => {
+      if (this.journey !== journey) return; // The user moved the map, or it goes elsewhere.
+      const t = still.matches ? 1 : Math.min(1, Math.max(0, now - began) / TRAVEL_MILLISECONDS);
+      const share = t * t * (3 - 2 * t);
+      const [nextX, nextY, level] = [x, y, Math.log(zoom)].map((end, axis) => from[axis] + (end - from[axis]) * share);
+      this.look(nextX, nextY, Math.exp(level));
+      if (t < 1) {
+        this.journey = journey;
+        requestAnimationFrame(step);
+      }
+    };
+    step(began);
   }
 
   /** Take over colors of the page, after it became light or dark. */
@@ -84,10 +122,11 @@ export class MapView {
     return (Math.min(this.width, this.height) / 2.15) * this.zoom;
   }
 
-  /** Ids of the points on the screen, common ones first, at most so many. */
-  inView(most) {
+  /** Ids of the points on the screen, common ones first or in another order, at most so many. */
+  inView(most, order = null) {
     const [found, halfX, halfY] = [[], this.width / 2 / this.scale, this.height / 2 / this.scale];
-    for (let i = 0; i < this.places.length / 2 && found.length < most; i++) {
+    for (let rank = 0; rank < this.places.length / 2 && found.length < most; rank++) {
+      const i = order ? order[rank] : rank;
       if (Math.abs(this.places[2 * i] - this.x) < halfX && Math.abs(this.places[2 * i + 1] - this.y) < halfY) found.push(i);
     }
     return found;
@@ -150,9 +189,10 @@ export class MapView {
     if (first) this.#write(first);
     let left = (this.width * this.height) / AREA_A_LABEL / (this.marks.length ? 2.5 : 1);
     this.context.globalAlpha = this.marks.length ? 0.6 : 1;
-    for (const id of this.inView(left * 40)) {
+    const marked = new Set(marks);
+    for (const id of this.inView(left * 40, this.order)) {
       if (left <= 0) break;
-      if (this.labels[id] !== undefined && this.#drawLabel(id, 11.5, false, taken)) left--;
+      if (!marked.has(id) && this.labels[id] !== undefined && this.#drawLabel(id, 11.5, false, taken)) left--;
     }
     this.context.globalAlpha = 1;
   }
@@ -187,10 +227,11 @@ export class MapView {
     const key = `${size}${label}`;
     if (!this.widths.has(key)) this.widths.set(key, context.measureText(label).width);
     const [px, py] = this.toScreen(id);
-    const [gap, y, width] = [strong ? (size > 13 ? 12 : 9) : 5, py, this.widths.get(key)];
-    const sides = strong ? [px + gap, px - gap - width] : [px + gap]; // a marked word may stand to the left, too
-    const x = sides.find((each) => this.#take(taken, each, y - size * 0.6, width, size * 1.3));
-    return x === undefined ? null : { label, font, x, y };
+    const [gap, width] = [strong ? (size > 13 ? 12 : 9) : 5, this.widths.get(key)];
+    const sides = [[px + gap, py]];
+    if (strong) sides.push([px - gap - width, py], [px - width / 2, py - gap - size / 2], [px - width / 2, py + gap + size / 2]);
+    const found = sides.find(([x, y]) => this.#take(taken, x, y - size * 0.6, width, size * 1.3));
+    return found ? { label, font, x: found[0], y: found[1] } : null;
   }
 
   #write({ label, font, x, y }) {

@@ -69,7 +69,7 @@ export function expression(terms) {
 }
 
 export function wordLink(token) {
-  return h("a", { class: "word", href: link({ tab: "word", q: token }) }, token);
+  return h("a", { class: "word", title: token, href: link({ tab: "word", q: token, at: "" }) }, token);
 }
 
 function controls(state, sets, answer) {
@@ -105,7 +105,7 @@ export function refusal(error) {
   return h("div", { class: "refused", role: "alert" }, h("p", {}, error.message), close);
 }
 
-const chip = (token) => h("a", { class: "chip", href: link({ tab: "word", q: token }) }, token);
+const chip = (token) => h("a", { class: "chip", title: token, href: link({ tab: "word", q: token, at: "" }) }, token);
 
 function nearTable(answer, set, inAll) {
   if (!answer.answers.length) return h("p", { class: "faint" }, "No neighbors: this word never co-occurred with anything.");
@@ -123,7 +123,7 @@ function nearTable(answer, set, inAll) {
 
 /** A column's label: a link where it is a word, too; others say where a word stood, such as `right 2-10:milk`. */
 export function columnLabel({ token, is_word }) {
-  return is_word ? wordLink(token) : h("span", {}, token);
+  return is_word ? wordLink(token) : h("span", { class: "word", title: token }, token);
 }
 
 function columnTable(answer, set) {
@@ -157,7 +157,7 @@ export function table(caption, heads, body, measures = [1]) {
 /** On a map alone, what is marked: the word, its nearest, and the way to all of them. */
 export function drawCard(place, state, tokens) {
   place.hidden = state.tab !== "map" || !tokens?.length;
-  const onMap = (token) => h("a", { class: "chip", href: link({ q: token }) }, token);
+  const onMap = (token) => h("a", { class: "chip", title: token, href: link({ q: token, at: "" }) }, token);
   place.replaceChildren(
     h("h3", {}, state.q),
     h("a", { class: "primary", href: link({ tab: "word" }) }, "Show word"),
@@ -177,6 +177,6 @@ function welcome(sets) {
     h("p", {}, "Type a word, or start with one of these:"),
     h("p", { class: "chips" }, sets[0].examples.map(chip)),
     sets[0].expressions.length ? [h("p", {}, "Words can be added and subtracted:"), h("p", { class: "chips" }, sets[0].expressions.map(chip))] : null,
-    h("p", { class: "faint" }, h("kbd", {}, "/"), " search from anywhere, ", h("kbd", {}, "1"), " to ", h("kbd", {}, "4"), " tabs, ", h("kbd", {}, "?"), " all keys"),
+    h("p", { class: "faint keyboard" }, h("kbd", {}, "/"), " search from anywhere, ", h("kbd", {}, "1"), " to ", h("kbd", {}, "4"), " tabs, ", h("kbd", {}, "?"), " all keys"),
   );
 }

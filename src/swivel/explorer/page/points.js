@@ -30,7 +30,8 @@ void main() {
 /** Return a painter with a canvas of its own. */
 export function makePainter() {
   const canvas = document.createElement("canvas");
-  const gl = canvas.getContext("webgl", { antialias: false, alpha: true, premultipliedAlpha: true });
+  // A browser may show the canvas again without asking for a drawing, for example when something opens above it.
+  const gl = canvas.getContext("webgl", { antialias: false, alpha: true, premultipliedAlpha: true, preserveDrawingBuffer: true });
   if (gl) {
     const painter = new GlPainter(canvas, gl);
     if (painter.works) return painter;

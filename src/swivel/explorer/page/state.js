@@ -15,12 +15,35 @@ const DEFAULTS = {
   at: "", // x,y,zoom of the map, in thousandths; "": everything
 };
 
+const VALUES = {
+  tab: /^(word|analogy|compare|map)$/,
+  list: /^(similar|columns)$/,
+  method: /^3cos(add|mul)$/,
+  n: /^(10|20|50|100|200)$/,
+  layout: /^(pca|umap)?$/,
+  color: /^(cluster|frequency)$/,
+  at: /^(-?\d{1,7},-?\d{1,7},\d{1,7})?$/,
+};
+
+let unknown = [];
 let state = read();
 const listeners = [];
 
-function read() {
-  const query = new URLSearchParams(location.search);
-  return Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, query.get(name) ?? value]));
+function read(search = location.search) {
+  const query = new URLSearchParams(search);
+  const isKnown = ([name, value]) => name in DEFAULTS && (VALUES[name]?.test(value) ?? true);
+  unknown = [...query].filter((pair) => !isKnown(pair)).map(([name, value]) => `${name}=${value}`);
+  const known = Object.fromEntries([...query].filter(isKnown));
+  return Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, known[name] ?? value]));
+}
+
+/** Parts of the address that mean nothing here, such as `tab=wrod`; the page says so. */
+export const unknownParts = () => unknown;
+
+/** Leave out a value of the address that turned out to mean nothing. */
+export function reject(name) {
+  unknown.push(`${name}=${state[name]}`);
+  state = { ...state, [name]: DEFAULTS[name] };
 }
 
 /** The state as it is. */
@@ -38,6 +61,7 @@ export function link(changes) {
 export function go(changes, { replace = false } = {}) {
   const url = link(changes);
   const before = state;
+  unknown = [];
   state = { ...state, ...changes };
   if (url !== location.search && !(url === "?" && location.search === "")) {
     history[replace ? "replaceState" : "pushState"](null, "", url);
@@ -56,8 +80,7 @@ export function catchLinks() {
     const anchor = event.target.closest?.("a[href^='?']");
     if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
-    const query = new URLSearchParams(anchor.getAttribute("href"));
-    go(Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, query.get(name) ?? value])));
+    go(read(anchor.getAttribute("href")));
   });
   addEventListener("popstate", () => {
     const before = state;

@@ -57,7 +57,7 @@ def write_report(out: Path, results: Results, matrix: Path) -> None:
     """Draw the figures and write all files; `matrix` is the matrix that the block figure shows."""
     svgs = {}
     for name, figure in _draw(results, matrix):
-        for kind in plots.FORMATS:
+        for kind in ("png", "svg"):
             data = plots.draw_figure(figure, kind)
             write_file(out / FIGURES / f"{name}.{kind}", data)
             if kind == "svg":

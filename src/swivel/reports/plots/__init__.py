@@ -1,4 +1,4 @@
-"""The figures of the paper, the figures of a training run, and the table of very rare words.
+"""The figures of the paper, the figures of a training run, maps of words, and the table of very rare words.
 
 The `plot_...` functions return matplotlib Figures, which `save_figure` writes to files. matplotlib (the extra `plot`)
 is imported when a figure is drawn. pyplot and its global state are not used.
@@ -11,6 +11,7 @@ from swivel.reports.plots.loss_function import plot_losses
 from swivel.reports.plots.rare_words import RareWords, choose_rare_words, find_rare_neighbors
 from swivel.reports.plots.style import FORMATS, draw_figure, save_figure
 from swivel.reports.plots.training_run import EpochLoss, FitBucket, NormBucket, Norms, plot_epochs, plot_fit, plot_norms
+from swivel.reports.plots.word_map import plot_map
 
 __all__ = [
     "FORMATS",
@@ -30,6 +31,7 @@ __all__ = [
     "plot_fit",
     "plot_frequency",
     "plot_losses",
+    "plot_map",
     "plot_norms",
     "plot_epochs",
     "save_figure",

@@ -1,4 +1,4 @@
-"""Style and file output shared by all figures: colors, fonts, labels, PNG and SVG.
+"""Style and file output shared by all figures: colors, fonts, labels, PNG, SVG and PDF.
 
 Figures are made without pyplot, and saving the same figure twice gives the same bytes.
 """
@@ -27,7 +27,7 @@ Arguments = ParamSpec("Arguments")
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY)
 INK, FAINT, PAPER = "#1b1b1d", "#8a8a90", "#ffffff"
-FORMATS = ("png", "svg")
+FORMATS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 200
 _STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # included in matplotlib, so figures are the same on every machine
@@ -117,10 +117,11 @@ def short_number(value: float) -> str:
 
 
 def draw_figure(figure: Figure, kind: str) -> bytes:
-    """Return the bytes of a figure as `png` or `svg`, the same bytes for the same figure."""
+    """Return the bytes of a figure as `png`, `svg` or `pdf`, the same bytes for the same figure."""
     matplotlib = need_matplotlib()
     file = io.BytesIO()
-    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[kind]
+    no_date = {"Creator": None, "Producer": None, "CreationDate": None}
+    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": no_date}[kind]
 
     # matplotlib makes random ids for the elements of an SVG unless it is given a salt.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "swivel"}):
@@ -129,14 +130,14 @@ def draw_figure(figure: Figure, kind: str) -> bytes:
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure to a file as PNG or SVG, according to the file extension."""
+    """Write a figure to a file as PNG, SVG or PDF, according to the file extension."""
     path = Path(path)
     write_file(path, draw_figure(figure, check_format(path)))
 
 
 def check_format(path: Path) -> str:
-    """Return the format of a figure file from its extension, or raise ConfigError if it is not png or svg."""
+    """Return the format of a figure file from its extension, or raise ConfigError if it is another one."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise ConfigError(f"{path}: figures are written as .png or .svg")
+        raise ConfigError(f"{path}: figures are written as .png, .svg or .pdf")
     return kind

@@ -1,0 +1,148 @@
+"""The map of the explorer as a picture, or as one HTML file to share."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swivel.errors import ConfigError, missing_extra
+from swivel.explorer.assets import page_files
+from swivel.explorer.limits import MAX_POINTS, MAX_TEXT_LENGTH
+from swivel.explorer.maps import Map, MapMaker, cache_folder
+from swivel.explorer.models import View
+from swivel.explorer.projection import Clusters, Floats, compute_umap
+from swivel.reports.plots import FORMATS, draw_figure, plot_map
+from swivel.reports.plots.word_map import PALETTE
+from swivel.runtime.progress import Progress, track
+from swivel.runtime.progress_bars import choose_progress
+from swivel.storage import write_file
+from swivel.vectors import Vectors
+
+LAYOUTS = ("umap", "pca")
+MAP_FORMATS = (*FORMATS, "html")
+_SCRIPTS = ("points.js", "map_view.js")
+_PRECISION = 10_000  # of the coordinates in HTML
+
+
+@dataclass(frozen=True, slots=True)
+class WordMap:
+    """A map of words: labels, coordinates (n, 2) in about -1 .. 1, and clusters. Notebooks show it as a picture."""
+
+    title: str
+    labels: tuple[str, ...]
+    points: Floats
+    clusters: Clusters
+
+    def save(self, path: str | Path) -> None:
+        """Write the map as .png, .svg or .pdf, or as .html: one file that loads nothing else, to search and zoom."""
+        path = Path(path)
+        kind = check_map_format(path)
+        write_file(path, self.to_html().encode() if kind == "html" else draw_figure(self.plot(), kind))
+
+    def plot(self) -> Any:
+        """Return the map as a figure of matplotlib."""
+        return plot_map(self.labels, self.points, clusters=self.clusters.numbers, order=self.clusters.order)
+
+    def _repr_png_(self) -> bytes:
+        return draw_figure(self.plot(), "png")
+
+    def to_html(self) -> str:
+        """Return a page that draws the map, with the same script as the explorer."""
+        data = {
+            "labels": [label[:MAX_TEXT_LENGTH] for label in self.labels],
+            "points": np.rint(self.points * _PRECISION).astype(int).ravel().tolist(),
+            "precision": _PRECISION,
+            "clusters": self.clusters.numbers.tolist(),
+            "order": self.clusters.order.tolist(),
+            "names": [[self.labels[number] for number in ids[:4]] for ids in self.clusters.typical],
+            "palette": PALETTE,
+        }
+        page = files("swivel").joinpath("data", "map.html").read_text(encoding="utf-8")
+        scripts = "".join(_to_script(page_files()[name].data.decode()) for name in _SCRIPTS)
+
+        # In a script element, < could start a tag: JSON has an escape for it.
+        parts = {
+            "TITLE": html.escape(self.title),
+            "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+            "SCRIPTS": scripts,
+        }
+        for name in ("TITLE", "SCRIPTS", "DATA"):
+            page = page.replace(f"@{name}@", parts[name])
+        return page
+
+
+def check_map_format(path: Path) -> str:
+    """Return the format of a map from the suffix of its file, or raise ConfigError."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in MAP_FORMATS:
+        raise ConfigError(f"{path}: maps are written as {', '.join('.' + name for name in MAP_FORMATS)}")
+    return kind
+
+
+def _to_script(module: str) -> str:
+    """Return a module of the page as part of one script: without imports and exports."""
+    lines = [line for line in module.splitlines() if not line.startswith("import ")]
+    return "\n".join(line.removeprefix("export ") for line in lines) + "\n"
+
+
+def make_map(
+    vectors: Vectors,
+    *,
+    words: int = 10_000,
+    layout: str = "umap",
+    title: str = "Map of words",
+    progress: Progress | bool | None = None,
+) -> WordMap:
+    """Return a map of the most common words.
+
+    Parameters
+    ----------
+    vectors
+        The vectors to show.
+    words
+        Number of words, at most 100,000.
+    layout
+        "umap", or "pca" for principal components. UMAP takes from seconds to minutes; its result is cached.
+    title
+        The title of the page in HTML.
+    progress
+        A receiver of progress events; by default a bar for work that takes longer than a second, False for none.
+
+    Returns
+    -------
+    WordMap
+
+    Examples
+    --------
+    >>> import swivel
+    >>> matrix = swivel.count(["tea with milk", "milk and sugar", "tea and sugar"] * 9)
+    >>> vectors = swivel.train(matrix, dim=4)
+    >>> swivel.make_map(vectors, layout="pca").points.shape
+    (5, 2)
+    """
+    if not 1 <= words <= MAX_POINTS:
+        raise ConfigError(f"words must be from 1 to {MAX_POINTS:,}, got {words}")
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    for library in ("sklearn", *(["umap"] if layout == "umap" else [])):
+        if importlib.util.find_spec(library) is None:
+            raise missing_extra("maps", {"sklearn": "scikit-learn", "umap": "umap-learn"}[library], "explore")
+
+    target = Map(View("saved", "", lambda: vectors), words)
+    with track(choose_progress(progress), "computing the map", None, "words"):
+        clusters = target.find_clusters()
+        if layout == "umap":
+            # In this process: a script without `if __name__ == "__main__"` cannot start another one.
+            maker = MapMaker(cache_folder(), lambda reduced, stop: compute_umap(reduced))
+            target.umap = maker.load_or_compute(target)
+
+    points = target.points(layout)
+    assert points is not None
+    return WordMap(title, vectors.vocabulary.tokens[: len(target)], points, clusters)
