@@ -385,3 +385,28 @@ def test_labels_on_a_picture_do_not_overlap() -> None:
     assert 10 < len(boxes) < 200
     assert not [1 for one, two in itertools.combinations(boxes, 2) if one.overlaps(two)]
     assert all(len(text.get_text()) <= 28 for text in figure.axes[0].texts)
+
+
+def test_exact_neighbors_are_those_of_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "_QUERIES", 32)
+    values = np.random.default_rng(4).standard_normal((90, 6), dtype=np.float32)
+    distances = np.linalg.norm(values[:, None].astype(np.float64) - values, axis=2)
+
+    ids, found = projection.find_neighbors(values, 5)
+
+    assert (ids == np.argsort(distances, axis=1)[:, :5]).all()
+    np.testing.assert_allclose(found, np.sort(distances, axis=1)[:, :5], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that UMAP imports
+def test_umap_with_exact_neighbors_keeps_groups_together() -> None:
+    rng = np.random.default_rng(5)
+    centers = 8 * rng.standard_normal((3, 10))
+    groups = np.repeat(np.arange(3), 40)
+    values = (centers[groups] + rng.standard_normal((120, 10))).astype(np.float32)
+
+    points = projection.compute_umap(projection.reduce_vectors(values))
+
+    means = np.array([points[groups == group].mean(axis=0) for group in range(3)])
+    nearest = np.linalg.norm(points[:, None] - means, axis=2).argmin(axis=1)
+    assert (nearest == groups).all()

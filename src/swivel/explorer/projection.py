@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 
 from swivel.runtime.signals import exit_with_parent
 from swivel.vectors import Vectors
-from swivel.vectors.search import scale_to_unit
+from swivel.vectors.search import best_rows, scale_to_unit
 
 Floats = NDArray[np.float32]
 
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
 CLUSTERS = 12  # as many as there are distinguishable colors
 NEIGHBORS = 15  # the default of UMAP
-UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "random_state": 1, "n_jobs": 1}
+UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "n_epochs": 200, "random_state": 1, "n_jobs": 1}
+# Up to this many vectors, UMAP gets their exact neighbors. Its own search is approximate, and compiling it takes most
+# of a minute in every process; above, the exact search takes longer than that.
+MAX_EXACT = 30_000
 _CHUNK = 16_384
+_QUERIES = 4_096
 _CORE = 0.85  # share of the points that are in the middle
 _INSIDE = 0.985  # share of the points in -1 .. 1
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
@@ -140,15 +144,43 @@ def fit_to_frame(points: Floats) -> Floats:
 
 def compute_umap(reduced: Reduced) -> Floats:
     """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic."""
+    import umap
+
     values = reduced.values
     start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
     settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, max(len(values) - 1, 2))}
+    if settings["n_neighbors"] < len(values) <= MAX_EXACT:
+        settings["precomputed_knn"] = find_neighbors(values, settings["n_neighbors"])
+        settings["force_approximation_algorithm"] = True  # Otherwise UMAP ignores known neighbors of few vectors.
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.
-        import umap
-
         return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
+
+
+def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Floats]:
+    """Return the ids of the nearest vectors of every vector by Euclidean distance, itself included, and the distances.
+
+    >>> ids, distances = find_neighbors(np.array([[0, 0], [3, 4], [0, 1]], np.float32), 2)
+    >>> ids.tolist(), distances.tolist()
+    ([[0, 2], [1, 2], [2, 0]], [[0.0, 1.0], [0.0, 4.242640495300293], [0.0, 1.0]])
+    """
+    # |x - y|^2 = |x|^2 - 2 (x . y - |y|^2 / 2): the nearest y has the largest product [x, 1] . [y, -|y|^2 / 2].
+    halves = (values * values).sum(axis=1, dtype=np.float32) / 2
+    rows = np.column_stack([values, -halves])
+    queries = np.column_stack([values, np.ones_like(halves)])
+    no_zeros = np.zeros(len(values), np.bool_)
+
+    ids = np.empty((len(values), count), np.int32)
+    distances = np.empty((len(values), count), np.float32)
+    for start in range(0, len(values), _QUERIES):
+        piece = slice(start, start + _QUERIES)
+        asked = queries[piece]
+        best = best_rows(rows, asked, count, excluded=[()] * len(asked), is_zero=no_zeros)
+        ids[piece] = best.ids
+        distances[piece] = np.linalg.norm(values[piece, None] - values[best.ids], axis=2)  # exact also near 0
+
+    return ids, distances
 
 
 def run_umap(server: Connection, spare_cache: Path) -> None:
