@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts.layout import Ints, Layout, UnitCells, choose_layout
+from swivel.counts.layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.counts.shards import FILES, RunFiles, make_piece, merge_runs
 from swivel.errors import CountsError, MemoryBudgetError
@@ -133,7 +133,7 @@ class MatrixBuilder:
         self.memory_bytes = memory_bytes
 
         self._capacity = memory_bytes // _SORTED_BYTES
-        self._waiting: list[UnitCells] = []  # cells that are not yet in a run
+        self._waiting: list[tuple[NDArray[np.uint64], Ints]] = []  # keys and units of cells that are not yet in a run
         self._waiting_cells = 0
         self._units_seen = 0.0
         self._balance = 0  # see _mirror_balance
@@ -204,7 +204,8 @@ class MatrixBuilder:
         if self._waiting_cells + rows.size > self._capacity:
             self._spill()
 
-        self._waiting.append((rows.copy(), columns.copy(), units.copy()))
+        # Keys of one piece after the other: their temporary arrays are small and their memory is reused.
+        self._waiting.append((self.layout.keys(rows, columns), units.copy()))
         self._waiting_cells += rows.size
 
     def _spill(self) -> None:
@@ -212,12 +213,11 @@ class MatrixBuilder:
         if not self._waiting_cells:
             return
 
-        rows, columns, units = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
+        keys = np.concatenate([piece for piece, _ in self._waiting])
+        units = np.concatenate([piece for _, piece in self._waiting])
         self._waiting = []
         self._waiting_cells = 0
 
-        keys = self.layout.keys(rows, columns)
-        del rows, columns  # free them before sorting; _SORTED_BYTES counts on it
         order = np.argsort(keys)
         keys, units = sum_equal(keys[order], units[order])
         shards = (keys >> np.uint64(32)).astype(np.int64)

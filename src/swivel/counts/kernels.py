@@ -159,3 +159,34 @@ def move_cells(old, new, tables, arrays, shards, nexts, packed):  # type: ignore
             _put_cell(new, tables.as_row[i, row], tables.as_column[j, column], count, nexts, packed)
             if has_mirror:
                 _put_cell(new, tables.as_row[j, column], tables.as_column[i, row], count, nexts, packed)
+
+
+@_jit
+def count_pairs(baskets, places, starts, span, found):  # type: ignore[no-untyped-def]
+    """Write the cells of the items of a span to `found`: item, item behind it, units. Return the number of cells.
+
+    `baskets` are the items of all baskets, the number of items that each is paired with, and the units by distance.
+    The occurrences of item n are `places[starts[n] : starts[n + 1]]`.
+    """
+    items, after, weights = baskets
+    sums = np.zeros(starts.size - 1, np.int64)
+    used = 0
+
+    for item in range(span[0], span[1]):
+        before = used
+        for occurrence in range(starts[item], starts[item + 1]):
+            place = places[occurrence]
+            for distance in range(after[place]):
+                other = items[place + distance + 1]
+                if sums[other] == 0:
+                    found[1, used] = other
+                    used += 1
+                sums[other] += weights[distance]
+
+        for cell in range(before, used):
+            other = found[1, cell]
+            found[0, cell] = item
+            found[2, cell] = sums[other]
+            sums[other] = 0
+
+    return used

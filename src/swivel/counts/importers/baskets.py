@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from swivel.config import CountConfig
+from swivel.counts import kernels
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.importers.config import SEPARATORS, ImportConfig
 from swivel.counts.importers.context import ImportContext, Place, number_places
@@ -25,7 +26,7 @@ from swivel.counts.layout import Ints, UnitCells
 from swivel.errors import CountsError
 from swivel.storage import open_array
 
-_ITEMS = 1 << 16  # items paired at a time
+_ITEMS = 1 << 24  # items paired at a time: their arrays take 0.6 GiB
 _LISTS = 1 << 13  # baskets per batch
 
 
@@ -148,42 +149,37 @@ class BasketSpill(SpillFiles):
             done = end
 
     def pieces(self) -> Iterator[UnitCells]:
-        """Yield the cells of all pairs; repeated cells are not summed."""
-        gathered: list[UnitCells] = []
-        size = 0
-
-        for pairs in self._pairs():
-            gathered.append(pairs)
-            size += pairs[0].size
-            if size >= PIECE:
-                yield _join(gathered)
-                gathered = []
-                size = 0
-
-        if size:
-            yield _join(gathered)
-
-    def _pairs(self) -> Iterator[UnitCells]:
-        """Yield earlier items, later items and units, one distance of one block at a time."""
+        """Yield the cells of all pairs of a block of baskets, summed within the block, in pieces."""
         for items, after in self._blocks():
-            farthest = int(after.max(initial=0))
-            if self._weights is not None:
-                farthest = min(farthest, len(self._weights))
+            if self._weights is None and self._both_ways:
+                items = _sort_baskets(items, after)  # so that a pair is counted in one direction only
 
-            # `alive`: items that have another item at this distance in their basket.
-            alive = np.arange(items.size)
-
-            for distance in range(1, farthest + 1):
-                alive = alive[after[alive] >= distance]
-                earlier = items[alive]
-                later = items[alive + distance]
-                weight = 1 if self._weights is None else self._weights[distance - 1]
-                units = np.full(alive.size, weight, np.int64)
-                yield earlier, later, units
+            weights = np.ones(int(after.max(initial=0)), np.int64) if self._weights is None else self._weights
+            for rows, columns, units in _count_pairs(items, np.minimum(after, len(weights)), weights):
+                yield rows, columns, units
                 if self._both_ways:
-                    yield later, earlier, units
+                    yield columns, rows, units
 
 
-def _join(parts: list[UnitCells]) -> UnitCells:
-    rows, columns, units = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return rows, columns, units
+def _sort_baskets(items: Ints, after: Ints) -> Ints:
+    """Return the items in ascending order within each basket; the last item of a basket has none after it."""
+    baskets = np.cumsum(after == 0) - (after == 0)
+    return items[np.lexsort((items, baskets))]
+
+
+def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
+    """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
+    places = np.argsort(items, kind="stable")
+    size = int(items.max(initial=-1)) + 1
+    starts = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=size))])
+
+    # The cells of an item are at most its pairs, and at most one per item.
+    pairs = np.concatenate([[0], np.cumsum(after[places])])[starts]
+    cells = np.concatenate([[0], np.cumsum(np.minimum(np.diff(pairs), size))])
+    first = 0
+    while first < size:
+        last = max(int(np.searchsorted(cells, cells[first] + PIECE, "right")) - 1, first + 1)
+        found = np.empty((3, int(cells[last] - cells[first])), np.int64)
+        used = kernels.count_pairs((items, after, weights), places, starts, (first, last), found)
+        yield found[0, :used], found[1, :used], found[2, :used]
+        first = last
