@@ -207,7 +207,11 @@ class TrainConfig:
         "gradients and learns as much in fewer epochs",
         FRACTION,
     )
-    weight_decay: float = config_field(0.0, "weight decay; 1e-4 improves vectors, 1e-3 ruins them", NOT_NEGATIVE)
+    weight_decay: float = config_field(
+        0.0,
+        "weight decay; 1e-4 improves vectors of text, 1e-3 ruins them; tables need more (recipe table)",
+        NOT_NEGATIVE,
+    )
     objective: str = config_field(
         "swivel",
         "swivel: PMI targets and a soft hinge for unobserved cells; glove: observed cells only, targets log x and "
@@ -236,6 +240,11 @@ class TrainConfig:
     middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
     share: float = config_field(
         0.008, "with sampled zeros: share of zeros computed between the rarest features; larger for others", FRACTION
+    )
+    transform: str = config_field(
+        "none",
+        "log: train with log(1 + x) in place of every count x, for counts that differ by orders of magnitude",
+        one_of("none", "log"),
     )
     shift: float = config_field(0.0, "log of the shift, subtracted from every target", FINITE)
     confidence_base: float = config_field(0.1, "b0 in f(x) = b0 + b x^a, the weight of an observed cell", NOT_NEGATIVE)
@@ -344,6 +353,7 @@ class TrainSettings(TypedDict, total=False):
     common: float | None
     middle: float | None
     share: float | None
+    transform: str | None
     shift: float | None
     confidence_base: float | None
     confidence_scale: float | None
@@ -387,6 +397,8 @@ WARM_START = {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vecto
 # divides gradients by 1,024 and starts accumulators at 1e-6 where GloVe's start at 1 and gradients are not divided. The
 # learning rate decreases from .1 to 0, where GloVe's is constant at .05.
 # `default`: four columns per word; the best vectors known.
+# `table`: for rows and columns of different kinds; weight decay, unseen, blocks and epochs follow from the table
+# (training/table_settings.py).
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "paper": {
         "corpus": {"unit": "sentence"},
@@ -425,6 +437,21 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "zeros": "auto",
         },
         "vectors": {"combine": "sum"},
+    },
+    "table": {
+        "count": {"columns": "symmetric"},
+        "train": {
+            "dim": 128,
+            "learning_rate": 0.4,
+            "transform": "log",
+            "shift": -4.0,
+            "confidence_base": 1.2,
+            "confidence_scale": 0.0,
+            "zeros": "auto",
+            "common": 0.1,
+            "share": 0.03,
+        },
+        "vectors": {"combine": "rows"},
     },
 }
 

@@ -55,8 +55,9 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ----------
     dim
         Number of dimensions.
-    recipe : {"fast", "default", "paper"}
-        Named settings to start from.
+    recipe : {"table", "fast", "default", "paper"}, optional
+        Named settings to start from. By default `table`, whose weight decay follows from the table; `fast` if X is
+        square, because then it probably has the co-occurrences of things of one kind.
     epochs, block_size, learning_rate, weight_decay, zeros, shift, unseen
         Settings of training. If counts are weights, `unseen` is the weight that replaces 0.
     confidence_base, confidence_scale, confidence_power
@@ -75,11 +76,11 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     column_vectors_ : ndarray of shape (n_columns, dim), float32
         Trained column vectors.
     row_sums_, column_sums_, total_ : float64
-        Marginal counts of the fitted table.
+        Marginal counts of the fitted table; with the recipe `table`, those of log(1 + X).
     losses_ : list of dict
         Mean losses of each epoch: observed, unobserved, mean.
-    config_ : TrainConfig
-        All settings used.
+    config_, recipe_ : TrainConfig, str
+        All settings used, and the recipe that they are from.
     n_features_in_, feature_names_in_
         As in other scikit-learn estimators.
 
@@ -94,7 +95,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     dim: int = 300
     _: KW_ONLY
-    recipe: str = "fast"
+    recipe: str | None = None
     epochs: int | None = None
     block_size: int | None = None
     learning_rate: float | None = None
@@ -128,30 +129,31 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         given = {name: _plain(value) for name, value in self.get_params().items() if name not in NO_SETTINGS}
         settings: dict[str, Any] = {"seed": self._seed(), **given}
-        config = stage_config(TrainConfig, self.recipe, **settings)
-        if config.objective != "swivel":
-            raise ConfigError(
-                f"recipe must be one of fast, default, paper, got {self.recipe!r}: its objective cannot fold in rows"
-            )
+        if self.recipe is not None and stage_config(TrainConfig, self.recipe, **settings).objective != "swivel":
+            names = "table, fast, default, paper"
+            raise ConfigError(f"recipe must be one of {names}, got {self.recipe!r}: its objective cannot fold in rows")
 
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
         cells = self._validate(X, reset=True).tocoo()
+        recipe = self.recipe or ("fast" if cells.shape[0] == cells.shape[1] else "table")
         row_order = _descending_order(cells.sum(axis=1))
         column_order = _descending_order(cells.sum(axis=0))
 
         # Training needs rows and columns by descending sum; results are returned in the order of X.
         with scratch_folder(Path(tempfile.gettempdir())) as folder:
             matrix = _build_matrix(folder / "matrix", cells, (row_order, column_order), options)
-            vectors = train(matrix, folder / "vectors", recipe=self.recipe, options=options, combine="rows", **settings)
+            vectors = train(matrix, folder / "vectors", recipe=recipe, options=options, combine="rows", **settings)
 
-            self.losses_ = read_manifest(folder / "vectors").facts["losses"]
+            manifest = read_manifest(folder / "vectors")
+            self.config_ = TrainConfig(**manifest.config["train"])
+            self.losses_ = manifest.facts["losses"]
             self.row_vectors_ = _restore_order(vectors.rows, row_order)
             self.column_vectors_ = _restore_order(vectors.columns, column_order)
-            self.row_sums_ = _restore_order(matrix.row_sums, row_order)
-            self.column_sums_ = _restore_order(matrix.column_sums, column_order)
+            self.row_sums_ = _restore_order(vectors.row_sums, row_order)
+            self.column_sums_ = _restore_order(vectors.column_sums, column_order)
 
-        self.total_ = matrix.total
-        self.config_ = config
+        self.total_ = float(self.column_sums_.sum())
+        self.recipe_ = recipe
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:

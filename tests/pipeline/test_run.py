@@ -123,7 +123,7 @@ def test_wrong_settings_are_refused_before_anything_is_read() -> None:
 
 
 def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, glove, got 'best'"):
+    with pytest.raises(ConfigError, match="recipe must be one of paper, fast, default, glove, table, got 'best'"):
         count(LINES, recipe="best")
 
 
@@ -465,7 +465,7 @@ def test_matrix_of_two_vocabularies_is_not_trained_again(baskets: Matrix, tmp_pa
     heard = MessageRecorder()
     again = train(baskets, tmp_path / "vectors", combine="rows", options=RunOptions(progress=heard), **QUICK)
     assert bits(first) == bits(again)
-    assert heard.lines == [f"{tmp_path / 'vectors'}: finished already, nothing to do"]
+    assert heard.lines[-1] == f"{tmp_path / 'vectors'}: finished already, nothing to do"
 
 
 def test_device_that_cannot_be_used_is_told_before_the_text_is_read(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from swivel.cli.options import (
     Integer,
     cluster_options,
     config_options,
-    is_leading,
     ray_option,
     resource_options,
     translate,
@@ -32,6 +31,7 @@ from swivel.errors import IS_TEXT_HINT, MissingExtra, SwivelError, first_line
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.resources import is_leading
 from swivel.runtime.signals import leave_in_time
 
 if TYPE_CHECKING:
@@ -135,10 +135,16 @@ vocabulary_option = click.option(
 )
 recipe_option = click.option(
     "--recipe",
-    type=click.Choice(list(RECIPES)),
+    type=click.Choice([name for name in RECIPES if name != "table"]),
     default="default",
     show_default=True,
     help="named settings: paper (as published), fast (the quick one), default (the best vectors known)",
+)
+train_recipe_option = click.option(
+    "--recipe",
+    type=click.Choice(list(RECIPES)),
+    help="named settings: paper (as published), fast (the quick one), default (the best vectors known), table (rows "
+    "and columns of different kinds)  [default: table for such a matrix, otherwise default]",
 )
 
 
@@ -185,7 +191,7 @@ def count(texts: tuple[str, ...], output: str, options: RunOptions, **settings: 
 @cli.command(cls=Command)
 @click.argument("matrix", metavar="MATRIX")
 @output_option("folder for the vectors")
-@recipe_option
+@train_recipe_option
 @init_option
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options

@@ -13,7 +13,7 @@ from swivel.config import RECIPES, STAGES
 from swivel.runtime.numbers import is_plain
 from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.progress import SILENT, Progress, warnings_as_messages
-from swivel.runtime.resources import find_rank
+from swivel.runtime.resources import is_leading
 
 # Python arguments that are flags of some command.
 SETTINGS = {
@@ -123,12 +123,6 @@ def _choose_progress(*, quiet: bool, tensorboard: str | None) -> Progress:
     from swivel.runtime.tensorboard import TensorboardProgress
 
     return TensorboardProgress(tensorboard, progress)
-
-
-def is_leading() -> bool:
-    """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
-    rank = find_rank()
-    return rank is None or rank[0] == 0
 
 
 class StrictNumber(click.ParamType[Any]):

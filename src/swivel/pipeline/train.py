@@ -14,7 +14,7 @@ from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Stopwatch
-from swivel.runtime.resources import find_rank
+from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals, stop_on_signals
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
@@ -30,7 +30,7 @@ def train(
     matrix: Matrix | str | Path,
     out: str | Path | None = None,
     *,
-    recipe: str = "default",
+    recipe: str | None = None,
     init: Vectors | str | Path | None = None,
     dim: int | None = None,
     epochs: int | None = None,
@@ -53,7 +53,8 @@ def train(
     matrix
         A matrix, or the folder of one.
     recipe
-        Named settings: default, fast, paper or glove.
+        Named settings: default, fast, paper, glove or table. By default `table` if rows and columns are things of
+        different kinds, which a message says, and otherwise `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
@@ -75,20 +76,31 @@ def train(
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+    recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
     return train_counted(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
+
+
+def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
+    """Return `table` if rows and columns are of different kinds, and print a message; otherwise `default`."""
+    from swivel.training.table_settings import is_table
+
+    if not is_table(matrix):
+        return "default"
+    if is_leading():
+        progress.message("rows and columns are of different kinds: training with the recipe table")
+    return "table"
 
 
 def _compare_recipe(matrix: Matrix, recipe: str) -> None:
     """Warn if a text was counted with other columns than a recipe has."""
     columns = matrix.config.get("count", {}).get("columns")
     wanted = stage_config(CountConfig, recipe).columns
-    rank = find_rank()
-    if columns in (None, wanted) or (rank is not None and rank[0] > 0):
+    if columns in (None, wanted) or not is_leading():
         return
 
-    fitting = [name for name in RECIPES if stage_config(CountConfig, name).columns == columns]
+    fitting = [name for name in RECIPES if name != "table" and stage_config(CountConfig, name).columns == columns]
     other = f", or train with {' or '.join(fitting)}" if fitting else ""
     warnings.warn(
         f"the matrix was counted with {columns} columns, but the recipe {recipe} has {wanted} ones; "
@@ -126,7 +138,8 @@ def train_counted(
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
 
-    job = make_job(matrix, *_resolve_configs(matrix, recipe, settings), init)
+    matrix = transformed(matrix, recipe, settings, options)
+    job = make_job(matrix, *resolve_configs(matrix, recipe, settings), init)
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
@@ -159,8 +172,25 @@ def train_counted(
         return folder.keep(result)
 
 
-def _resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
+def transformed(matrix: Matrix, recipe: str, settings: Mapping[str, Any], options: RunOptions) -> Matrix:
+    """Return the matrix that is trained on: with the setting `transform`, one in a temporary folder."""
+    if stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform == "none":
+        return matrix
+
+    from swivel.counts.transform import write_log_counts
+
+    with folder_or_temporary(None, [matrix.path]) as folder:
+        return folder.keep(
+            write_log_counts(matrix, folder.path, memory_bytes=options.memory_bytes, threads=options.thread_count)
+        )
+
+
+def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
     """Return the configurations of training and of the vectors; rows are not added to columns of another kind."""
+    if recipe == "table":
+        from swivel.training.table_settings import choose_table_settings
+
+        settings = {**choose_table_settings(matrix), **given(**settings)}
     train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
     if not matrix.columns_per_row and vectors_config.combine != "rows":
         if settings.get("combine") is not None:

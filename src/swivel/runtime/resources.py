@@ -237,3 +237,9 @@ def find_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, in
     rank = int(environment["RANK"])
     ranks = int(environment["WORLD_SIZE"])
     return rank, ranks, int(environment.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def is_leading() -> bool:
+    """Return whether this process prints; of the ranks that torchrun starts, only the first one does."""
+    rank = find_rank()
+    return rank is None or rank[0] == 0

@@ -143,6 +143,7 @@ class FixedColumns:
         self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(self.vectors)
         self.sums = sums
         self.total = float(total)
+        self.transform = config.transform
         # n decay: the loss of a row is a sum over columns, not a mean.
         self.weight_decay = max(config.weight_decay, MIN_WEIGHT_DECAY) * len(vectors)
 
@@ -158,6 +159,8 @@ class FixedColumns:
     def fold_in(self, counts: Any) -> NDArray[np.float32]:
         """Return one vector per row of `counts`, as the function `fold_in`."""
         rows = _check_counts(counts, self.sums)
+        if self.transform == "log":
+            rows.data = np.log1p(rows.data)
         result = np.zeros((rows.shape[0], self.vectors.shape[1]), np.float32)
         for ids in _batches(rows, self):
             batch = _RowBatch(rows[ids], self)

@@ -81,7 +81,8 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
     else:
         epochs = default_epochs(row_blocks, column_blocks, config.updates_per_vector)
 
-    dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * epochs)
+    block_size = math.ceil(columns / column_blocks)
+    dtype = choose_dtype(config, backend, device, cells=float(rows) * columns * epochs, block_size=block_size)
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)
     groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
     return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)

@@ -342,7 +342,7 @@ def test_long_runs_on_a_cpu_use_bfloat16_if_it_is_clearly_faster(
     monkeypatch: pytest.MonkeyPatch, bfloat16: float | None, expected: str
 ) -> None:
     speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
-    monkeypatch.setattr(select, "measure_products", lambda *dtypes: speeds)
+    monkeypatch.setattr(select, "measure_products", lambda *dtypes, **sizes: speeds)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
 
 

@@ -14,18 +14,23 @@ from swivel.errors import ConfigError, TrainingError
 from swivel.runtime.resources import format_bytes, parse_bytes
 from swivel.training.backends.base import Backend, DeviceLoad, StepSettings
 
-# Prints the speed of a step's three products at k = 1,024 on one thread, after a warm-up: one line per dtype, in cells
-# per second. It runs in a separate process because a product can be killed by an illegal instruction: some virtual
-# machines report matrix units (AMX) that torch's library then cannot configure. Lines printed before that still count.
+# Prints the speed of a step's three products on one thread, with the conversion of float32 operands and results, after
+# a warm-up: one line per dtype, in cells per second. It runs in a separate process because a product can be killed by
+# an illegal instruction: some virtual machines report matrix units (AMX) that torch's library then cannot configure.
+# Lines printed before that still count.
 _PROBE = """
 import sys, time, torch
 torch.set_num_threads(1)
-k, d = 1024, 300
-for name in sys.argv[1:]:
-    w, c, g = (torch.randn(*shape).to(getattr(torch, name)) for shape in ((k, d), (k, d), (k, k)))
+k, d = map(int, sys.argv[1:3])
+w, c, g = (torch.randn(*shape) for shape in ((k, d), (k, d), (k, k)))
+for name in sys.argv[3:]:
+    kind = getattr(torch, name)
     def products():
         started = time.perf_counter()
-        w @ c.T, g @ c, g.T @ w
+        W, C = w.to(kind), c.to(kind)
+        (W @ C.T).float()
+        G = g.to(kind)
+        (G @ C).float(), (G.T @ W).float()
         return time.perf_counter() - started
     products()
     print(name, k * k / min(products() for _ in range(5)), flush=True)
@@ -34,12 +39,13 @@ _PROBE_SECONDS = 60
 MIN_MEASURED_CELLS = 3e9  # shorter runs on a CPU use float32 without measuring
 
 
-def measure_products(*dtypes: str) -> dict[str, float]:
+def measure_products(*dtypes: str, block_size: int = 1024, dim: int = 300) -> dict[str, float]:
     """Return the speed of a step's three matrix products on one thread, in cells per second, for each dtype.
 
-    Dtypes whose products do not run on this machine are left out.
+    With few dimensions, converting the gradient of a block takes longer than faster products save. Dtypes whose
+    products do not run on this machine are left out.
     """
-    command = [sys.executable, "-c", _PROBE, *dtypes]
+    command = [sys.executable, "-c", _PROBE, str(block_size), str(dim), *dtypes]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     except (subprocess.TimeoutExpired, OSError):
@@ -129,8 +135,8 @@ def _best_device() -> str:
     return "cpu"
 
 
-def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -> str:
-    """Return the dtype of the matrix products' operands for a run that computes `cells` cells.
+def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, block_size: int = 1024) -> str:
+    """Return the dtype of the matrix products' operands for a run that computes `cells` cells in blocks of a size.
 
     `auto` is bfloat16 on CUDA. On a CPU it measures both dtypes, if the run is long enough (about half a minute) to
     justify the measurement. Raises TrainingError if the products of the requested dtype do not run on this machine.
@@ -148,7 +154,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float) -
     if cells < MIN_MEASURED_CELLS:
         return "float32"
 
-    speeds = measure_products("float32", "bfloat16")
+    speeds = measure_products("float32", "bfloat16", block_size=block_size, dim=config.dim)
     is_faster = speeds.get("bfloat16", 0.0) > 1.15 * speeds.get("float32", math.inf)
     return "bfloat16" if is_faster else "float32"
 
