@@ -21,6 +21,7 @@ import numpy as np
 import swivel
 from answers import figures_by_half, write_answers
 from common import (
+    PrivateMemory,
     cpu_seconds,
     keep,
     make_parser,
@@ -72,11 +73,12 @@ def main() -> None:
 def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train one method and evaluate it."""
     started, cpu_before = time.perf_counter(), cpu_seconds()
-    if method == "glove":
-        vectors, described = run_glove(files, matrix, arguments)
-        extended = vectors
-    else:
-        vectors, extended, described = run_gensim(method, files, matrix, arguments)
+    with PrivateMemory() as memory:
+        if method == "glove":
+            vectors, described = run_glove(files, matrix, arguments)
+            extended = vectors
+        else:
+            vectors, extended, described = run_gensim(method, files, matrix, arguments)
     wall = time.perf_counter() - started
     cpu = cpu_seconds() - cpu_before
 
@@ -90,6 +92,7 @@ def run_method(method: str, files: list[Path], matrix: Matrix, arguments: argpar
         "threads": arguments.threads,
         "wall_seconds": round(wall, 1),
         "cpu_seconds": round(cpu, 1),
+        "private_bytes": memory.peak,
         "figures": figures_by_half(answers, method, find_sets(arguments.eval).sets),
         "known_items": {result.name: [result.known, result.total] for result in report.results},
     }

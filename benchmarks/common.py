@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -313,7 +314,10 @@ def products_rate(dtype: str, threads: int, seconds: float = 3.0) -> float:
 
 
 class PrivateMemory:
-    """Peak of the anonymous memory of this process (mapped files apart), sampled every 20 ms."""
+    """Peak of the anonymous memory of a process (mapped files apart), by default this one, sampled every 20 ms."""
+
+    def __init__(self, process: int | str = "self") -> None:
+        self._status = Path(f"/proc/{process}/status")
 
     def __enter__(self) -> PrivateMemory:
         self.peak = 0
@@ -328,6 +332,10 @@ class PrivateMemory:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("RssAnon:"):
-                    self.peak = max(self.peak, int(line.split()[1]) * 1024)
+            with suppress(OSError):  # The process may have ended.
+                self._read()
+
+    def _read(self) -> None:
+        for line in self._status.read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                self.peak = max(self.peak, int(line.split()[1]) * 1024)

@@ -22,6 +22,7 @@ import swivel
 from answers import figures_by_half, write_answers
 from common import (
     ROOT,
+    PrivateMemory,
     keep,
     make_parser,
     parse_arguments,
@@ -102,7 +103,10 @@ def time_command(files: list[Path], out: Path, seed: int, arguments: argparse.Na
         command += [f"--{name}", str(value)]
 
     before, started = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    with PrivateMemory(process.pid) as memory:
+        if process.wait():
+            raise SystemExit(f"the command failed with status {process.returncode}")
     wall, after = time.perf_counter() - started, os.times()
 
     used = after.children_user + after.children_system - before.children_user - before.children_system
@@ -111,6 +115,7 @@ def time_command(files: list[Path], out: Path, seed: int, arguments: argparse.Na
         "wall_seconds": round(wall, 2),
         "cpu_seconds": round(used, 1),
         "training_seconds": round(training, 2),
+        "private_bytes": memory.peak,
     }
 
 
@@ -154,6 +159,7 @@ def describe(
         "wall_seconds": statistics.median(each["wall_seconds"] for each in later),
         "cpu_seconds": statistics.median(each["cpu_seconds"] for each in later),
         "training_seconds": statistics.median(each["training_seconds"] for each in later),
+        "private_bytes": max(each["private_bytes"] for each in commands),
         "figures": {
             half: {name: round(statistics.mean(each[half][name] for each in by_seed), 4) for name in by_seed[0][half]}
             for half in by_seed[0]

@@ -134,6 +134,35 @@ def headline() -> str:
     return draw_table(header, make_bold(rows, range(6, len(header))))
 
 
+def performance() -> str:
+    """Return the whole wait of methods that were measured on the same two cores, one after the other."""
+    rows = []
+    cbow = read_result("baseline_cbow")
+    for name in ("end_to_end_default_cpu", "end_to_end_fast_cpu", "baseline_cbow"):
+        result = read_result(name)
+        if describe_cores(result) != describe_cores(cbow):
+            continue  # Times of different machines cannot be compared.
+        memory = result.get("private_bytes")
+        rows.append(
+            [
+                all_rows()[name],
+                draw_seconds(result["wall_seconds"]),
+                f"{result['wall_seconds'] / cbow['wall_seconds']:.2f}",
+                draw_seconds(result["training_seconds"]),
+                draw_seconds(result["cpu_seconds"]),
+                f"{memory / 2**30:.1f} GiB" if memory else "not measured",
+            ]
+        )
+    header = ["", "text to vectors", "CBOW = 1", "of it training", "CPU time", "private memory"]
+    return draw_table(header, rows)
+
+
+def describe_cores(result: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what must be the same for two times to be comparable."""
+    machine = result["machine"]
+    return machine["cpu"], machine["cores"], machine["date"], result["threads"]
+
+
 def headline_sources() -> str:
     """Return one line per row of the README's table: what was run, on which machine, from which commit."""
     rows = []
@@ -303,6 +332,7 @@ TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         headline,
+        performance,
         headline_sources,
         untuned_halves,
         significance,
