@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike
 from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards, to_units
+from swivel.counts import builder as builder_module
 from swivel.counts import layout as matrix_layout
+from swivel.counts.builder import sort_cells
 from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
 from swivel.storage import ArrayAppender
 
@@ -207,3 +209,17 @@ def test_appended_arrays_are_what_numpy_reads(tmp_path: Path, pieces: list[int])
     assert np.array_equal(np.load(tmp_path / "a.npy"), expected)
     assert np.load(tmp_path / "a.npy").dtype == np.uint32
     assert (tmp_path / "a.npy").stat().st_size == 128 + 4 * sum(pieces)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 5))
+def test_cells_are_sorted_on_any_number_of_threads(values: list[int], threads: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder_module, "_MIN_CELLS", 2)  # so that few cells are divided, too
+        keys = np.array(values, np.uint64)
+        units = np.arange(len(values)) + 1
+        sorted_keys, sorted_units = sort_cells(keys, units, threads=threads)
+
+    assert sorted_keys.tolist() == sorted(values)
+    assert sorted(zip(sorted_keys.tolist(), sorted_units.tolist(), strict=True)) == sorted(
+        zip(values, units.tolist(), strict=True)
+    )

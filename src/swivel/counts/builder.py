@@ -22,6 +22,7 @@ from swivel.counts.layout import Ints, Layout, choose_layout
 from swivel.counts.matrix import Matrix, open_matrix
 from swivel.counts.shards import FILES, RunFiles, make_piece, merge_runs
 from swivel.errors import CountsError, MemoryBudgetError
+from swivel.runtime.parallel import map_in_order
 from swivel.storage import FolderWriter, create_folder, scratch_folder
 
 STAGE = "matrix"
@@ -218,8 +219,7 @@ class MatrixBuilder:
         self._waiting = []
         self._waiting_cells = 0
 
-        order = np.argsort(keys)
-        keys, units = sum_equal(keys[order], units[order])
+        keys, units = sum_equal(*sort_cells(keys, units, threads=self.threads))
         shards = (keys >> np.uint64(32)).astype(np.int64)
         lengths = np.bincount(shards, minlength=self.layout.shards).astype(np.int64)
         with self.begin_run() as run:
@@ -301,6 +301,32 @@ def _mirror_balance(rows: Ints, columns: Ints, units: Ints) -> int:
     mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.sign(columns - rows).astype(np.uint64)
     return int((mixed * units.astype(np.uint64)).sum(dtype=np.uint64))
+
+
+def sort_cells(keys: NDArray[np.uint64], units: Ints, *, threads: int) -> tuple[NDArray[np.uint64], Ints]:
+    """Return keys in ascending order, with their units; each thread sorts a range of the keys.
+
+    >>> keys, units = sort_cells(np.array([5, 1, 3], np.uint64), np.array([50, 10, 30]), threads=2)
+    >>> keys.tolist(), units.tolist()
+    ([1, 3, 5], [10, 30, 50])
+    """
+    # The quantiles of a sample divide the keys into ranges of about the same size.
+    ranges = threads if keys.size > _MIN_CELLS * threads else 1
+    sample = np.sort(keys[:: max(keys.size // (_MIN_CELLS * ranges), 1)])
+    cuts = sample[np.arange(1, ranges) * len(sample) // ranges]
+
+    def sort_range(number: int) -> tuple[NDArray[np.uint64], Ints]:
+        is_inside = np.ones(keys.size, np.bool_)
+        if number > 0:
+            is_inside = keys >= cuts[number - 1]
+        if number < ranges - 1:
+            is_inside &= keys < cuts[number]
+        part = keys[is_inside]
+        order = np.argsort(part)
+        return part[order], units[is_inside][order]
+
+    parts = list(map_in_order(sort_range, range(ranges), threads=threads))
+    return np.concatenate([part for part, _ in parts]), np.concatenate([part for _, part in parts])
 
 
 def sum_equal(keys: NDArray[np.uint64], units: Ints) -> tuple[NDArray[np.uint64], Ints]:
