@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from swivel.pipeline.count import count as count
     from swivel.pipeline.demo import open_sample as open_sample
     from swivel.pipeline.extend import extend as extend
+    from swivel.pipeline.phrases import find_phrases as find_phrases
     from swivel.pipeline.run import run as run
     from swivel.pipeline.train import train as train
     from swivel.runtime.options import RunOptions as RunOptions
@@ -56,6 +57,7 @@ _HOMES = {
     "evaluate": "swivel.evaluation",
     "export": "swivel.vectors.formats",
     "extend": "swivel.pipeline.extend",
+    "find_phrases": "swivel.pipeline.phrases",
     "import_counts": "swivel.counts.importers",
     "load": "swivel.vectors.formats",
     "make_map": "swivel.explorer.word_map",

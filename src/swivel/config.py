@@ -103,6 +103,17 @@ class CorpusConfig:
     errors: str = config_field(
         "strict", "what to do with bytes that are invalid in the encoding", one_of("strict", "replace")
     )
+    phrases: str = config_field(
+        "none",
+        "join phrases such as new_york to one token: none; those that score high by word2vec (as in gensim) or npmi "
+        "(normalized PMI); or those of a file, one per line",
+        TEXT,
+    )
+    phrase_threshold: float | None = config_field(
+        None, "lowest score of a phrase; default: 10 by word2vec, 0.5 by npmi", FINITE
+    )
+    phrase_min_count: int = config_field(5, "ignore phrases with fewer occurrences", POSITIVE_INT)
+    phrase_passes: int = config_field(1, "passes that find phrases; two find phrases of up to 4 words", POSITIVE_INT)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -326,6 +337,10 @@ class CountSettings(TypedDict, total=False):
     lowercase: bool | None
     encoding: str | None
     errors: str | None
+    phrases: str | None
+    phrase_threshold: float | None
+    phrase_min_count: int | None
+    phrase_passes: int | None
     max_size: int | None
     left: int | None
     right: int | None

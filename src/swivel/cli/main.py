@@ -44,6 +44,7 @@ SECTIONS = {
     "Make vectors": {
         "demo": ("main", "Try this first: train the bundled English words."),
         "run": ("main", "Text to vectors: count and train."),
+        "phrases": ("phrases", "Phrases of a text, such as new_york."),
         "count": ("main", "Text to a matrix of counts."),
         "import": ("matrices", "Counts of other tools to a matrix."),
         "add": ("matrices", "Add matrices."),

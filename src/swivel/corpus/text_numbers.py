@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
 from swivel.corpus.character_classes import MAX_TOKEN_BYTES, build_rules
+from swivel.corpus.phrases import PhraseTrie, split_phrase
 from swivel.corpus.sources import check_items, is_missing
 from swivel.corpus.type_tables import TypeTable
 from swivel.corpus.vocabulary import BREAK
 
+_FIRST_NODE = 1 << 31  # of tries, above all token numbers
 _MAX_UNKNOWN = 1 << 20  # tokens that are not in the vocabulary; with more of them the table starts again
 
 
@@ -42,9 +44,14 @@ class TextNumbering:
 
     def __init__(self, tokens: Sequence[str], config: CorpusConfig) -> None:
         self._tokens = tokens
+        self._trie: PhraseTrie | None = None
+        self._listed = list(tokens)
+        if config.phrases != "none":
+            self._trie, members = _find_phrases(tokens)
+            self._listed += members
         # A text in memory has no bytes that are not UTF-8, except for lone surrogates, which separate tokens.
         self._rules = build_rules(dataclasses.replace(config, errors="replace"))
-        self._types = TypeTable.from_tokens(tokens)
+        self._types = TypeTable.from_tokens(self._listed)
         self._lock = Lock()  # A table cannot be filled by two threads.
 
     def number(self, texts: Sequence[str | None]) -> NumberedTexts:
@@ -56,6 +63,9 @@ class TextNumbering:
 
         with self._lock:
             out, ends = self._scan(data, stops)
+            if self._trie is not None:
+                out, places = self._trie.join_with_places(out)
+                ends = np.searchsorted(places, ends)
             is_token = out != BREAK
             unknown, numbers = self._name_unknown(out[is_token].astype(np.int64))
         return NumberedTexts(numbers, np.concatenate([[0], np.cumsum(is_token)])[ends], unknown)
@@ -89,5 +99,17 @@ class TextNumbering:
         numbers[is_unknown] = size + places
 
         if len(self._types) > size + _MAX_UNKNOWN:
-            self._types = TypeTable.from_tokens(self._tokens)
+            self._types = TypeTable.from_tokens(self._listed)
         return unknown, numbers
+
+
+def _find_phrases(tokens: Sequence[str]) -> tuple[PhraseTrie, list[str]]:
+    """Return the phrases among tokens, and their words that are no tokens; these are numbered after the tokens."""
+    numbers = {token: number for number, token in enumerate(tokens)}
+    phrases = [(words, numbers[token]) for token in tokens if len(words := split_phrase(token)) > 1]
+    members = list(dict.fromkeys(word for words, _ in phrases for word in words if word not in numbers))
+    numbers |= {word: len(tokens) + place for place, word in enumerate(members)}
+
+    # Any other token has a number that the trie does not know, and nodes must not have it.
+    sequences = [([numbers[word] for word in words], target) for words, target in phrases]
+    return PhraseTrie(_FIRST_NODE, sequences), members

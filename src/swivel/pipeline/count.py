@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from swivel.config import CountSettings
     from swivel.corpus import Texts
     from swivel.corpus.encode import EncodedCorpus
+    from swivel.corpus.phrases import JoinedCorpus
     from swivel.counts import Matrix
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
@@ -104,6 +105,7 @@ def count(
     counting = TextCounting(*split_settings(recipe, chosen, CorpusConfig, VocabularyConfig, CountConfig))
 
     listed = list_tokens(vocabulary)
+    phrases = list_phrases(counting.corpus, options)
     texts = find_texts(texts, out)
 
     with folder_or_temporary(out, [*local_files(texts), file_of(vocabulary)]) as folder:
@@ -112,6 +114,8 @@ def count(
         inputs = fingerprint_sources(texts, counting.corpus, digests)
         if listed is not None:
             inputs["vocabulary"] = fingerprint(list(listed))
+        if phrases is not None:
+            inputs["phrases"] = fingerprint(list(phrases))
         if is_done(folder.path, "matrix", {"config": counting.to_dict(), "inputs": inputs}, options):
             return open_matrix(folder.path)
 
@@ -135,6 +139,17 @@ def list_tokens(vocabulary: Iterable[str] | Path | None) -> tuple[str, ...] | No
     if isinstance(vocabulary, str):
         raise ConfigError(f"vocabulary must be a list of tokens or the Path of a file, got the text {vocabulary!r}")
     return None if vocabulary is None else tuple(vocabulary)
+
+
+def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] | None:
+    """Return the phrases of one's own list; None if there is no list."""
+    if config.phrases == "none":
+        return None
+    if options.ray is not None:
+        raise ConfigError("phrases cannot be joined on a cluster: count in one process, without ray")
+    from swivel.corpus.phrases import read_phrases  # imports numba
+
+    return read_phrases(config)
 
 
 def _count(
@@ -190,12 +205,21 @@ def check_device(config: CountConfig) -> Callable[[], None]:
 
 
 def encode_texts(
-    texts: Texts, counting: TextCounting, scratch: Path, options: RunOptions, check: Callable[[], None]
-) -> EncodedCorpus:
-    """Read texts that will be counted, and return them as type numbers, in files of the folder `scratch`."""
+    texts: Texts,
+    counting: TextCounting,
+    scratch: Path,
+    options: RunOptions,
+    check: Callable[[], None],
+    *,
+    phrases: Iterable[str] | None = None,
+) -> EncodedCorpus | JoinedCorpus:
+    """Read texts that will be counted, and return them as token numbers, in files of the folder `scratch`.
+
+    Phrases are joined as configured; only those of the list `phrases`, if it is given.
+    """
     from swivel.corpus import encode_corpus
 
-    return encode_corpus(
+    encoded = encode_corpus(
         texts,
         counting.corpus,
         scratch=scratch,
@@ -204,10 +228,17 @@ def encode_texts(
         progress=options.progress,
         check=check,
     )
+    if counting.corpus.phrases == "none":
+        return encoded
+    from swivel.corpus.phrases import join_corpus
+
+    joined = join_corpus(encoded, counting.corpus, scratch=scratch, threads=options.thread_count, phrases=phrases)
+    options.progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
+    return joined
 
 
 def count_encoded(
-    encoded: EncodedCorpus,
+    encoded: EncodedCorpus | JoinedCorpus,
     vocabulary: Vocabulary,
     counting: TextCounting,
     path: Path,

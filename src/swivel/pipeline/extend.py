@@ -253,7 +253,8 @@ def _count_words(
     known = trained.vectors.vocabulary
 
     options = options.fix_memory()
-    encoded = encode_texts(texts, counting, scratch, options, check_device(counting.count))
+    phrases = [token for token in known.tokens if "_" in token]  # The new text may be too short to find them again.
+    encoded = encode_texts(texts, counting, scratch, options, check_device(counting.count), phrases=phrases)
     if listed is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:

@@ -1,0 +1,322 @@
+"""Phrases: adjacent tokens that occur together more often than by chance become one token, such as `new_york`.
+
+The scores are those of word2vec's word2phrase and of gensim's `Phrases`, and so is the result: every pair of adjacent
+tokens is counted, those that score above a threshold are joined from left to right, and a second pass over the result
+finds longer phrases. All of this works on token numbers; the text is read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.config import CorpusConfig
+from swivel.corpus import phrase_kernels as kernels
+from swivel.corpus.tokenizer_kernels import map_ids
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
+from swivel.errors import ConfigError
+from swivel.runtime.parallel import map_in_order
+from swivel.storage import ArrayAppender, open_array
+
+if TYPE_CHECKING:
+    from swivel.corpus.encode import EncodedCorpus
+
+Ids = NDArray[np.uint32]
+
+SCORERS = ("word2vec", "npmi")
+THRESHOLDS = {"word2vec": 10.0, "npmi": 0.5}
+JOINT = "_"
+_PARTS = 16  # of all pairs; the pairs of one part are counted at a time, in a table that fits in the cache
+_FIRST_SLOTS = 1 << 16
+_CHUNK_IDS = 1 << 20
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # of the hashes of sequences of words
+
+
+class Phrase(NamedTuple):
+    """A phrase with its number of occurrences and its score."""
+
+    token: str
+    occurrences: int
+    score: float
+
+
+class JoinedCorpus:
+    """A corpus as token numbers, in which phrases are tokens; it has the methods of `EncodedCorpus`."""
+
+    def __init__(self, encoded: EncodedCorpus, scratch: Path, threads: int) -> None:
+        counts = encoded.counts()
+        self.tokens = list(counts)
+        self.ids = encoded.write_ids(
+            Vocabulary(self.tokens), keep_gaps=False, path=scratch / "tokens-0.npy", threads=threads
+        )
+        self.unit_count = encoded.unit_count
+        self.phrases: list[Phrase] = []
+        self._counts = np.fromiter(counts.values(), np.int64, len(counts))
+        self._scratch = scratch
+        self._threads = threads
+        self._passes = 0
+
+        # Two tokens are the same phrase if they consist of the same words: a_b + c and a + b_c.
+        self._hashes = _mix(np.arange(1, len(self.tokens) + 1, dtype=np.uint64))
+        self._powers = np.full(len(self.tokens), _BASE)
+
+    @property
+    def token_count(self) -> int:
+        """Number of tokens of the text; a phrase is one."""
+        return int(self._counts.sum())
+
+    @property
+    def types(self) -> JoinedCorpus:
+        """The counts of the tokens."""
+        return self
+
+    def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
+        """Return all tokens that occur at least `min_count` times, with their counts."""
+        chosen = np.flatnonzero(self._counts >= max(min_count, 1)).tolist()
+        return {self.tokens[number]: int(self._counts[number]) for number in chosen}
+
+    def of_tokens(self, tokens: Iterable[str]) -> Mapping[str, int]:
+        """Return the counts of those of the given tokens that occur."""
+        known = self.most_frequent()
+        return {token: known[token] for token in tokens if token in known}
+
+    def write_ids(self, vocabulary: Vocabulary, *, keep_gaps: bool, path: Path, threads: int) -> Ids:
+        """Write the corpus as ids of a vocabulary, as `EncodedCorpus.write_ids` does."""
+        absent = GAP if keep_gaps else BREAK
+        numbers = np.array([vocabulary.ids.get(token, absent) for token in self.tokens], np.uint32)
+
+        def convert(ids: Ids) -> Ids:
+            out = np.empty(len(ids) + 1, np.uint32)
+            size, _, closes = map_ids(ids, numbers, out)
+            out[size] = BREAK
+            return out[: size + bool(closes and size)]
+
+        return self._write(map_in_order(convert, self._chunks(), threads=threads), path)
+
+    def find(self, config: CorpusConfig) -> None:
+        """Find phrases and join them, in as many passes as configured."""
+        for _ in range(config.phrase_passes):
+            pairs = self._count_pairs(config.phrase_min_count)
+            scores = score_pairs(pairs, self._counts, config)
+            threshold = THRESHOLDS[config.phrases] if config.phrase_threshold is None else config.phrase_threshold
+            chosen = np.flatnonzero(scores > threshold)
+            if not len(chosen):
+                return
+
+            firsts = pairs.firsts[chosen].tolist()
+            seconds = pairs.seconds[chosen].tolist()
+            names = [f"{self.tokens[a]}{JOINT}{self.tokens[b]}" for a, b in zip(firsts, seconds, strict=True)]
+            self.join(list(zip(names, zip(firsts, seconds, strict=True), strict=True)))
+
+            found = self.of_tokens(names)
+            best = dict(zip(names, scores[chosen].tolist(), strict=True))
+            self.phrases += [Phrase(name, found[name], best[name]) for name in best if name in found]
+
+    def join_list(self, phrases: Iterable[str]) -> None:
+        """Join the phrases of a list, each with `_` or spaces between its words; of several, the longest."""
+        ids = {token: number for number, token in enumerate(self.tokens)}
+        sequences = [(JOINT.join(words), words) for words in map(split_phrase, phrases) if len(words) > 1]
+        known = [(name, tuple(ids[word] for word in words)) for name, words in sequences if set(words) <= ids.keys()]
+        self.join(known)
+
+    def join(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        """Replace sequences of tokens by tokens with the given names, from left to right."""
+        numbers = self._add_tokens(sequences)
+        trie = PhraseTrie(len(self.tokens), [(members, numbers[name]) for name, members in sequences])
+        self._passes += 1
+        joined = map_in_order(trie.join, self._chunks(), threads=self._threads)
+        self.ids = self._write(joined, self._scratch / f"tokens-{self._passes}.npy")
+        counts = np.zeros(len(self.tokens), np.int64)
+        for ids in self._chunks():
+            counts += np.bincount(ids[ids != BREAK], minlength=len(counts))
+        self._counts = counts
+
+    def _add_tokens(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> Mapping[str, int]:
+        """Add the names of sequences to the tokens, with the hashes of their words, and return all token numbers."""
+        numbers = {token: number for number, token in enumerate(self.tokens)}
+        for name, _ in sequences:
+            if name not in numbers:
+                numbers[name] = len(self.tokens)
+                self.tokens.append(name)
+
+        added = len(self.tokens) - len(self._hashes)
+        self._hashes = np.concatenate([self._hashes, np.zeros(added, np.uint64)])
+        self._powers = np.concatenate([self._powers, np.ones(added, np.uint64)])
+        with np.errstate(over="ignore"):
+            for name, members in sequences:
+                hashed, power = np.uint64(0), np.uint64(1)
+                for member in members:
+                    hashed = hashed * self._powers[member] + self._hashes[member]
+                    power = power * self._powers[member]
+                self._hashes[numbers[name]] = hashed
+                self._powers[numbers[name]] = power
+        return numbers
+
+    def _chunks(self) -> Iterable[Ids]:
+        """Yield the ids in parts that end with a break, so that no phrase crosses the end of one."""
+        start = 0
+        while start < len(self.ids):
+            stop = min(start + _CHUNK_IDS, len(self.ids))
+            while stop < len(self.ids):
+                breaks = np.flatnonzero(self.ids[stop : stop + _CHUNK_IDS] == BREAK)
+                stop = stop + int(breaks[0]) + 1 if len(breaks) else min(stop + _CHUNK_IDS, len(self.ids))
+                if len(breaks):
+                    break
+            yield self.ids[start:stop]
+            start = stop
+
+    def _write(self, parts: Iterable[Ids], path: Path) -> Ids:
+        file = ArrayAppender(path, np.uint32)
+        with contextlib.closing(file):
+            for part in parts:
+                file.append(part)
+        ids = open_array(path)
+        # Parts end with a break; the corpus does not.
+        return ids[:-1] if len(ids) and ids[-1] == BREAK else ids
+
+    def _count_pairs(self, min_count: int) -> Pairs:
+        """Count all pairs of adjacent tokens, and return those that are frequent enough."""
+        is_joined = self._powers != _BASE
+
+        def count(part: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+            slots = _FIRST_SLOTS
+            while True:
+                keys = np.zeros(slots, np.uint64)
+                counts = np.zeros(slots, np.int64)
+                distinct = kernels.count_pairs(self.ids, part, _PARTS, keys, counts)
+                if distinct >= 0:
+                    break
+                slots *= 4
+            used = keys != 0
+            keys, counts = keys[used], counts[used]
+            first, second = _split_keys(keys)
+            kept = (counts >= min_count) | is_joined[first] | is_joined[second]
+            return keys[kept], counts[kept], distinct
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            parts = list(pool.map(count, range(_PARTS)))
+        keys = np.concatenate([part[0] for part in parts])
+        counts = np.concatenate([part[1] for part in parts])
+        firsts, seconds = _split_keys(keys)
+        distinct = sum(part[2] for part in parts)
+
+        # Pairs that are the same phrase have one count.
+        both = np.flatnonzero(is_joined[firsts] | is_joined[seconds])
+        with np.errstate(over="ignore"):
+            hashes = self._hashes[firsts[both]] * self._powers[seconds[both]] + self._hashes[seconds[both]]
+        unique, inverse = np.unique(hashes, return_inverse=True)
+        counts[both] = np.bincount(inverse, counts[both], len(unique)).astype(np.int64)[inverse]
+        distinct -= len(both) - len(unique)
+
+        kept = counts >= min_count
+        types = int(np.count_nonzero(self._counts)) + distinct
+        return Pairs(firsts[kept], seconds[kept], counts[kept], types)
+
+
+class Pairs(NamedTuple):
+    """Frequent pairs of tokens with their counts, and the number of distinct tokens and pairs."""
+
+    firsts: NDArray[np.int64]
+    seconds: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    types: int
+
+
+def _split_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    first = (keys >> np.uint64(32)).astype(np.int64) - 1
+    return first, (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return well-mixed bits (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        values = (values + _BASE) * np.uint64(0xBF58476D1CE4E5B9)
+        return values ^ (values >> np.uint64(31))
+
+
+def score_pairs(pairs: Pairs, counts: NDArray[np.int64], config: CorpusConfig) -> NDArray[np.float64]:
+    """Return the score of every pair: gensim's default one, (n_ab - min_count) types / (n_a n_b), or NPMI."""
+    a = counts[pairs.firsts].astype(np.float64)
+    b = counts[pairs.seconds].astype(np.float64)
+    both = pairs.counts.astype(np.float64)
+    if config.phrases == "word2vec":
+        return (both - config.phrase_min_count) / a / b * pairs.types
+
+    total = counts.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):  # A text of one pair only.
+        return np.asarray(np.log(both / total / (a / total * (b / total))) / -np.log(both / total))
+
+
+class PhraseTrie:
+    """Sequences of token numbers and the number that replaces each; `join` finds the longest at every position.
+
+    >>> PhraseTrie(6, [((0, 1), 4), ((0, 1, 2), 5)]).join(np.array([0, 1, 2, 0, 1, 3], np.uint32)).tolist()
+    [5, 4, 3]
+    """
+
+    def __init__(self, tokens: int, sequences: Iterable[tuple[Sequence[int], int]]) -> None:
+        nodes: dict[tuple[int, int], int] = {}
+        targets: list[int] = []
+        for members, target in sequences:
+            state = members[0]
+            for member in members[1:]:
+                if (state, member) not in nodes:
+                    nodes[state, member] = tokens + len(targets)
+                    targets.append(-1)
+                state = nodes[state, member]
+            targets[state - tokens] = target
+
+        self._tokens = tokens
+        self._targets = np.array(targets, np.int64)
+        slots = 1 << max(2 * len(nodes), 2).bit_length()
+        self._keys = np.zeros(slots, np.uint64)
+        self._nodes = np.zeros(slots, np.int64)
+        keys = np.array([(state + 1) << 32 | member for state, member in nodes], np.uint64)
+        kernels.fill_trie(keys, np.array(list(nodes.values()), np.int64), self._keys, self._nodes)
+
+    def join(self, ids: Ids) -> Ids:
+        """Return the ids with phrases joined; no phrase crosses a break."""
+        return self.join_with_places(ids)[0]
+
+    def join_with_places(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
+        """Return the ids with phrases joined, and the position where each of them began."""
+        out = np.empty(len(ids), np.uint32)
+        places = np.empty(len(ids), np.int64)
+        size = kernels.join_phrases(ids, self._tokens, self._keys, self._nodes, self._targets, out, places)
+        return out[:size], places[:size]
+
+
+def split_phrase(phrase: str) -> tuple[str, ...]:
+    """Return the words of a phrase, which are separated by `_` or white space."""
+    return tuple(phrase.replace(JOINT, " ").split())
+
+
+def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
+    """Return the list of phrases in the file that the configuration names; None if phrases are found, or not joined."""
+    if config.phrases == "none" or config.phrases in SCORERS:
+        return None
+    path = Path(config.phrases)
+    if not path.is_file():
+        raise ConfigError(f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}")
+    return read_tokens(path)
+
+
+def join_corpus(
+    encoded: EncodedCorpus, config: CorpusConfig, *, scratch: Path, threads: int, phrases: Iterable[str] | None = None
+) -> EncodedCorpus | JoinedCorpus:
+    """Return a corpus with its phrases joined: those of a list, or those that are found; or as it is."""
+    if config.phrases == "none":
+        return encoded
+    joined = JoinedCorpus(encoded, scratch, threads)
+    listed = read_phrases(config) if phrases is None else phrases
+    if listed is None:
+        joined.find(config)
+    else:
+        joined.join_list(listed)
+    return joined
