@@ -1,4 +1,4 @@
-"""The examples run on small tables of the same shape as those they are made for."""
+"""The examples run on small tables of the same shape as those they are made for, and the notebooks as they are."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -53,3 +55,45 @@ def test_tags_without_a_package_are_folded_in(table: Path, capsys: pytest.Captur
     tags = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert sum(tag.startswith("x") for tag in tags[:4]) >= 3
     assert not {"x0", "x2"} & set(tags)
+
+
+# Notebooks
+
+
+def run_notebook(notebook: Any, folder: Path) -> list[list[Any]]:
+    """Run a notebook in a folder and return the outputs of its code cells."""
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_words_goes_from_text_to_a_map_and_an_evaluation(tmp_path: Path) -> None:
+    outputs = run_notebook(nbformat.read(EXAMPLES / "words.ipynb", as_version=4), tmp_path)
+    assert "raised" in outputs[3][-1].data["text/plain"]
+    assert "image/png" in outputs[5][-1].data
+    assert (tmp_path / "map.html").stat().st_size > 10_000
+    assert "python" in outputs[6][-1].data["text/html"]
+    assert not [each for output in outputs for each in output if each.output_type in ("stream", "error")]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_ratings_recommends_what_users_prefer(tmp_path: Path) -> None:
+    outputs = run_notebook(nbformat.read(EXAMPLES / "ratings.ipynb", as_version=4), tmp_path)
+    assert float(outputs[-1][-1].data["text/plain"]) > 0.6  # by chance .25
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_a_bar_for_long_work_only(tmp_path: Path) -> None:
+    code = """
+import time
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import track
+with track(RunOptions({}).progress, "counting", 10, "tokens") as task:
+    task.advance(5)
+    time.sleep({})
+"""
+    cells = [code.format("", 1.5), code.format("", 0), code.format("progress=False", 1.5)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    long, short, silent = run_notebook(notebook, tmp_path)
+    assert [each.data["text/html"] for each in long] == [""]  # It was shown, and removed at the end.
+    assert short == silent == []

@@ -52,9 +52,9 @@ class Report:
         """Return one row of text per set, with the columns of `TABLE_HEADER`; with `sections` also one per section."""
         rows = []
         for result in self.results:
-            rows.append(_draw_row(result.name, result))
+            rows.append(draw_row(result.name, result))
             if sections and isinstance(result, AnalogyResult):
-                rows += [_draw_row("  " + section.name, section) for section in result.sections]
+                rows += [draw_row("  " + section.name, section) for section in result.sections]
         return rows
 
     def markdown(self, *, sections: bool = False) -> str:
@@ -82,7 +82,8 @@ def draw_interval(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval[0]:.3f} .. {interval[1]:.3f}"
 
 
-def _draw_row(name: str, result: SetResult) -> Row:
+def draw_row(name: str, result: SetResult) -> Row:
+    """Return the cells of a result in a table with the columns of `TABLE_HEADER`."""
     interval = draw_interval(result.interval)
     if result.known < MIN_KNOWN:
         interval = "too few known" if result.known else "none known"

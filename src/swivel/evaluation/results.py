@@ -41,6 +41,11 @@ class SetResult:
         """Figure over all items: an unknown one is wrong, or has a cosine of 0; None if no item is known."""
         return self.figure
 
+    def _repr_html_(self) -> str:
+        from swivel.evaluation.report import TABLE_HEADER, draw_row
+
+        return draw_html("Evaluation", TABLE_HEADER, [draw_row(self.name, self)])
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, without the items."""
         return {

@@ -31,7 +31,7 @@ _SCRIPTS = ("points.js", "map_view.js")
 _PRECISION = 10_000  # of the coordinates in HTML
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WordMap:
     """A map of words: labels, coordinates (n, 2) in about -1 .. 1, and clusters. Notebooks show it as a picture."""
 
@@ -39,6 +39,9 @@ class WordMap:
     labels: tuple[str, ...]
     points: Floats
     clusters: Clusters
+
+    def __repr__(self) -> str:
+        return f"<WordMap of {len(self.labels):,} words>"
 
     def save(self, path: str | Path) -> None:
         """Write the map as .png, .svg or .pdf, or as .html: one file that loads nothing else, to search and zoom."""
