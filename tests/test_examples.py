@@ -62,7 +62,9 @@ def test_tags_without_a_package_are_folded_in(table: Path, capsys: pytest.Captur
 
 def run_notebook(notebook: Any, folder: Path) -> list[list[Any]]:
     """Run a notebook in a folder and return the outputs of its code cells."""
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 

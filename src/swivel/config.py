@@ -89,8 +89,8 @@ class CorpusConfig:
 
     tokenizer: str = config_field(
         "words",
-        "words: Unicode words, hyphenated words and contractions whole, punctuation dropped, new_york is two words; "
-        "whitespace: split at white space only, new_york is one",
+        "words: Unicode words, hyphenated words and contractions whole, punctuation dropped, new_york is two words "
+        "unless keep_underscores is set; whitespace: split at white space only, new_york is one",
         one_of("words", "whitespace"),
     )
     unit: str = config_field(
@@ -99,6 +99,9 @@ class CorpusConfig:
         one_of("sentence", "line", "document"),
     )
     lowercase: bool = config_field(True, "convert the text to lower case", FLAG)
+    keep_underscores: bool = config_field(
+        False, "keep _ between two letters or numbers: new_york is one word; whitespace always keeps it", FLAG
+    )
     encoding: str = config_field("utf-8", "encoding of the text", TEXT)
     errors: str = config_field(
         "strict", "what to do with bytes that are invalid in the encoding", one_of("strict", "replace")
@@ -335,6 +338,7 @@ class CountSettings(TypedDict, total=False):
     tokenizer: str | None
     unit: str | None
     lowercase: bool | None
+    keep_underscores: bool | None
     encoding: str | None
     errors: str | None
     phrases: str | None

@@ -36,6 +36,7 @@ HARD = [
     "He left.' then. \u00ad A. \u00adB. -C. 'D. \u0301E. 5. 。F",
     "one\n two\r three\r\n\r\nfour\r \nfive\r\0\r\nsix\r\x0b\nseven\u2028\u00ad\neight\r\u00ad\nnine",
     "J. B. mr. X Mr. Y MRS.. Z no.) Q vols. W 7. E İ. R n\u212a. T st-. P etc\u00ad. A",
+    "a_b _c_ d__e New_York-City _ \u0301_f g_. H_1 _-_ i_'j",
     "a.b c.! d!. E .. f ?! G . H\t! i…\u3000J",
 ]
 free_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -45,6 +46,7 @@ CONFIGS = [
         ("words", "whitespace"), ("line", "sentence", "document"), (True, False)
     )
 ]
+CONFIGS += [CorpusConfig(keep_underscores=True), CorpusConfig(keep_underscores=True, unit="sentence")]
 many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -254,8 +256,8 @@ def test_counts_are_limited_by_min_count(folder: Path) -> None:
 
 
 def test_the_tables_classify_every_character_like_the_reference() -> None:
-    kinds = build_rules(CorpusConfig(unit="sentence")).kinds
-    assert kinds.tolist() == [kind_of(chr(point)) for point in range(0x110000)]
+    config = CorpusConfig(unit="sentence")
+    assert build_rules(config).kinds.tolist() == [kind_of(chr(point), config) for point in range(0x110000)]
 
 
 def test_abbreviations_fit_the_compiled_tokenizer() -> None:

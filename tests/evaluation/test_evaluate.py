@@ -426,3 +426,10 @@ def test_invalid_rules_raise_errors_before_anything_is_read(tmp_path: Path) -> N
         evaluate(vectors, tmp_path, rules=EvaluationConfig(half="tune"), top=0)
     with pytest.raises(ConfigError, match="'metod' is not an evaluation rule; the rules are method, unknown"):
         evaluate(vectors, tmp_path, metod="3cosmul")
+
+
+def test_a_single_result_is_a_table_in_a_notebook(tmp_path: Path) -> None:
+    write(tmp_path / "pairs.tsv", "man\tking\t9\nman\twoman\t1\nking\tqueen\t5\n")
+    table = evaluate(make_vectors(PLANTED, WORDS), tmp_path, draws=0)["pairs"]._repr_html_()
+    assert table.startswith("<table>")
+    assert "<td>pairs</td>" in table

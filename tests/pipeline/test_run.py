@@ -308,6 +308,18 @@ def test_a_list_of_names_of_files_reads_the_files(text: Path) -> None:
     assert from_names.fingerprint == count([text], min_count=1).fingerprint
 
 
+def test_an_iterator_of_glob_reads_the_files(text: Path) -> None:
+    names = glob.iglob(f"{text.parent}/{text.name}")  # noqa: PTH207 (it returns strings)
+    assert count(names, min_count=1).fingerprint == count([text], min_count=1).fingerprint
+    assert "txt" in count(iter([str(text)]), min_count=1).rows  # any other iterator is texts
+
+
+def test_underscores_are_kept_if_asked() -> None:
+    assert "new_york" in count(["new_york is big"] * 5, keep_underscores=True).rows
+    assert "new_york" not in count(["new_york is big"] * 5).rows
+    assert "new_york" in count(["new_york is big"] * 5, tokenizer="whitespace").rows
+
+
 def test_training_says_if_the_recipe_counts_other_columns() -> None:
     def messages(counted: dict[str, Any], recipe: str) -> list[str]:
         with warnings.catch_warnings(record=True) as heard:

@@ -17,6 +17,7 @@ from swivel.cli.options import (
     Command,
     Decorator,
     Integer,
+    StageOption,
     cluster_options,
     config_options,
     ray_option,
@@ -126,10 +127,18 @@ def output_option(help: str, metavar: str = "DIR") -> Decorator:
 
 texts_argument = click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 init_option = click.option(
-    "--init", metavar="VECTORS", help="start from these vectors; words that they do not have are added"
+    "--init",
+    cls=StageOption,
+    group="train",
+    is_common=False,
+    metavar="VECTORS",
+    help="start from these vectors; words that they do not have are added",
 )
 vocabulary_option = click.option(
     "--vocabulary",
+    cls=StageOption,
+    group="vocabulary",
+    is_common=False,
     metavar="FILE",
     help="vocabulary file, one token per line",
     type=click.Path(path_type=Path),

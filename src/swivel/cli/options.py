@@ -26,7 +26,7 @@ Decorator = Callable[[Any], Any]
 GROUPS = ["options", *STAGES, "machine", "output"]
 GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "machine"}
 # Settings of the stages that --help shows; --help-all shows the others, too.
-COMMON = {"tokenizer", "unit", "min_count", "max_size", "window", "dim", "epochs", "seed", "device"}
+COMMON = {"tokenizer", "min_count", "window", "dim", "epochs", "seed", "device"}
 _SHOWS_ALL = "swivel.cli.shows_all"
 
 
@@ -227,7 +227,12 @@ overwrite_option = _option("machine", "--overwrite", "replace finished results",
 threads_option = _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
 resource_options = combine(
     threads_option,
-    _option("machine", "--memory", "memory limit for counting, such as 1GiB  [default: half of the free memory]"),
+    _option(
+        "machine",
+        "--memory",
+        "memory limit for counting, such as 1GiB  [default: half of the free memory]",
+        is_common=False,
+    ),
     overwrite_option,
 )
 watching_options = combine(
@@ -238,7 +243,7 @@ watching_options = combine(
         metavar="DIR",
         is_common=False,
     ),
-    _option("output", "--no-report", "do not write report.html", is_flag=True),
+    _option("output", "--no-report", "do not write report.html", is_flag=True, is_common=False),
 )
 ray_option = _option(
     "machine",

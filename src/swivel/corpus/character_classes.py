@@ -62,8 +62,10 @@ UNITS = {"line": 0, "sentence": 1, "document": 2}
 TWO_POINTS = -1  # in the lower-case table: U+0130, the only letter whose lower case is two code points
 
 
-def kind_of(char: str) -> int:
+def kind_of(char: str, config: CorpusConfig) -> int:
     """Return the kind of a character in the `words` tokenizer."""
+    if char == "_" and config.keep_underscores:
+        return JOINER
     return _SPECIAL.get(char, _CATEGORIES.get(category(char), OTHER))
 
 
@@ -100,6 +102,7 @@ def _choose_kinds(config: CorpusConfig, is_tokenized: bool) -> NDArray[np.uint8]
     """Return the kind of every code point for a tokenizer and unit."""
     if config.tokenizer == "words" and not is_tokenized:
         kinds = _word_kinds().copy()
+        kinds[ord("_")] = kind_of("_", config)
         if config.unit != "sentence":
             kinds[np.isin(kinds, (STOP, WIDE_STOP, CLOSER))] = OTHER
         return kinds

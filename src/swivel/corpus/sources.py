@@ -91,12 +91,18 @@ Texts: TypeAlias = "str | TextFile | Iterable[str] | Iterable[TextFile] | Iterab
 def find_texts(texts: Texts, out: str | Path | None = None) -> Texts:
     """Return paths, folders, globs and URLs as a list of their files, and texts in memory unchanged.
 
-    Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet.
+    Nothing in the output folder `out` is listed. Nothing is taken from an iterator yet, unless it is `glob.iglob`.
     """
     if isinstance(texts, Iterator):
-        return _skip_output(texts, out)
+        return list_files(texts, outside=out) if _is_glob(texts) else _skip_output(texts, out)
     files = files_of(texts, out)
     return texts if files is None else files
+
+
+def _is_glob(texts: object) -> bool:
+    """Return whether an iterator comes from `glob.iglob`, which yields names of files."""
+    code = getattr(texts, "gi_code", None)
+    return code is not None and code.co_filename == glob.iglob.__code__.co_filename
 
 
 def _skip_output(items: Iterator[Any], out: str | Path | None) -> Iterator[Any]:
@@ -305,7 +311,8 @@ def local_files(texts: Texts) -> list[Path]:
 def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
     """Return the files of paths that are not in the folder `out`; None for texts in memory.
 
-    Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are always texts.
+    Strings in a list are paths if each of them exists or looks like a path. Strings of an iterator are texts, unless
+    it is `glob.iglob`.
     """
     if isinstance(texts, (str, *FILE_TYPES)):
         return list_files(texts, outside=out)

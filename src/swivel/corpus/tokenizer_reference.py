@@ -5,7 +5,8 @@ speed.
 
 ``words``: a word starts with a letter or number, followed by letters, numbers and marks. A single apostrophe, hyphen or
 zero-width joiner between two of these is part of the word. Curly apostrophes become straight, U+2010 and U+2011 become
-``-``, and soft hyphens are removed. All other characters separate words.
+``-``, and soft hyphens are removed. All other characters separate words, also ``_`` unless `keep_underscores` is set;
+then it is a joiner.
 
 ``whitespace``: tokens are separated by white space (as in `str.split`) and NUL.
 
@@ -76,19 +77,19 @@ def _documents(lines: list[str]) -> Iterator[list[str]]:
 def _split_tokens(line: str, config: CorpusConfig) -> list[str]:
     if config.tokenizer == "whitespace":
         return line.split()
-    return [line[word.start() : word.end()].translate(_NORMAL) for word in _WORD.finditer(_codes(line))]
+    return [line[word.start() : word.end()].translate(_NORMAL) for word in _WORD.finditer(_codes(line, config))]
 
 
-def _codes(line: str) -> str:
+def _codes(line: str, config: CorpusConfig) -> str:
     """Return one letter per character, the code of its kind."""
-    return "".join(_CODES[c.kind_of(char)] for char in line)
+    return "".join(_CODES[c.kind_of(char, config)] for char in line)
 
 
 def _split_sentences(line: str, config: CorpusConfig) -> list[list[str]]:
     if config.tokenizer == "whitespace":
         return _group_sentences(line.split())
 
-    codes = _codes(line)
+    codes = _codes(line, config)
     word_before = {word.end(): line[word.start() : word.end()] for word in _WORD.finditer(codes)}  # by end position
 
     sentences = []

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from swivel.evaluation.bootstrap import Doubles, Interval, rank_correlation
 from swivel.evaluation.datasets import FourWords
+from swivel.runtime.notebook import draw_html
 
 Flags = NDArray[np.bool_]
 

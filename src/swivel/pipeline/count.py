@@ -67,7 +67,8 @@ def count(
     texts
         A path (of a file, a folder, a glob, or ``-``), a list of paths, or texts: a list, a generator, or a column of
         pandas, polars, pyarrow or datasets. Lists of tokens are texts that are tokenized already. Missing texts (None,
-        NaN) are skipped. Strings in a list that all look like paths are paths; `iter(texts)` is always texts.
+        NaN) are skipped. Strings in a list that all look like paths are paths, and so are those of
+        `glob.iglob`; any other iterator, such as `iter(texts)`, is texts.
     recipe
         Named settings: default, fast, paper or glove.
     vocabulary
