@@ -27,10 +27,11 @@ from swivel.explorer import projection
 from swivel.explorer import word_map as word_maps
 from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
 from swivel.explorer.models import View
-from swivel.explorer.projection import Reduced, find_clusters, fit_to_frame, reduce_vectors, run_umap, weigh_labels
+from swivel.explorer.projection import Reduced, find_clusters, fit_to_frame, reduce_vectors, run_umap
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable
+from swivel.vectors.layout import weigh_labels
 
 
 def make_view() -> View:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,15 +18,14 @@ from message_recorder import MessageRecorder
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import DamagedFolder, FolderExists
+from swivel.evaluation import read_bundled
 from swivel.pipeline import demo as sample
 from swivel.pipeline.demo import (
     CELLS,
-    PAIRS,
     UNIT,
     WORDS,
     Demo,
     open_sample,
-    read_pairs,
     run_demo,
     unpack_cells,
 )
@@ -74,7 +74,7 @@ def test_cells_that_do_not_fit_the_words_are_refused() -> None:
 
 
 def test_bundled_files_are_small() -> None:
-    assert sum(len((DATA / name).read_bytes()) for name in (WORDS, CELLS, PAIRS)) <= 8_000_000
+    assert sum(len((DATA / name).read_bytes()) for name in (WORDS, CELLS, "pairs.txt")) <= 8_000_000
 
 
 def test_bundled_words_are_common_english() -> None:
@@ -87,12 +87,11 @@ def test_bundled_words_are_common_english() -> None:
 
 def test_words_of_all_pairs_are_known() -> None:
     words = Vocabulary.from_lines((DATA / WORDS).read_text(encoding="utf-8").splitlines())
-    pairs = read_pairs()
-    assert {"capitals", "plurals", "comparatives", "genders"} <= set(pairs)
-    assert [word for section in pairs.values() for pair in section for word in pair if word not in words] == []
-    for section in pairs.values():
-        assert len(section) >= 10
-        assert len(set(section)) == len(section)
+    asked = read_bundled()
+    assert {"capitals", "plurals", "comparatives", "genders"} <= set(asked.sections)
+    assert [word for question in asked.questions for word in question if word not in words] == []
+    assert len(set(asked.questions)) == asked.size
+    assert min(Counter(asked.sections).values()) >= 10 * 9
 
 
 def test_words_of_the_demonstration_are_known() -> None:
@@ -145,11 +144,11 @@ def check_answers(demo: Demo, share: float, least: float) -> None:
     assert "red" in [neighbor.token for neighbor in demo.neighbors["blue"]]
     assert {"five", "six", "eight"} <= {neighbor.token for neighbor in demo.neighbors["seven"]}
     name, right, asked = demo.total
-    assert (name, asked) == ("all", sum(len(pairs) * (len(pairs) - 1) for pairs in read_pairs().values()))
+    assert (name, asked) == ("all", read_bundled().size)
     assert right / asked > share, demo.sections
     assert all(correct / total > least for _, correct, total in demo.sections), demo.sections
     data = json.loads(json.dumps(demo.to_dict()))
-    assert (data["words"], len(data["sections"])) == (5632, len(read_pairs()))
+    assert (data["words"], len(data["sections"])) == (5632, len(set(read_bundled().sections)))
 
 
 def check_nothing_is_done_again(demo: Demo, folder: Path) -> None:

@@ -21,6 +21,7 @@ from swivel.cli.progress_bars import SECONDS_PER_LINE, LogLines
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
+from swivel.evaluation import AnalogyResult, SectionResult
 from swivel.reports.html import write_html
 from swivel.reports.plots import EpochLoss, FitBucket, plot_epochs, plot_fit, plot_norms
 from swivel.reports.run_report import compose_run, write_report, write_run_report
@@ -31,6 +32,7 @@ from swivel.reports.run_summary import (
     choose_words,
     find_epochs,
     find_fit,
+    find_map,
     find_norms,
     spread_over_ranks,
     summarize_run,
@@ -194,18 +196,39 @@ def test_page_has_all_sections_and_is_self_contained(planted: Matrix, trained: P
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     titles = re.findall("<h2>(.*?)</h2>", page)
 
-    assert titles == ["Losses", "Neighbors", "Loss by frequency", "Lengths and frequency", "Time", "Settings"]
+    first = ["Neighbors", "Map", "Evaluation"]
+    assert titles == [*first, "Losses", "Loss by frequency", "Lengths and frequency", "Time", "Settings"]
 
     addresses = Addresses()
     addresses.feed(page)
 
     assert all(address.startswith("#") for address in addresses.found)
     assert not re.search(r"url\((?!#)|@import", page)
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     assert "prefers-color-scheme: dark" in page
     assert "1 min 15 s" in section(page, "Time")
     assert all(band in section(page, "Neighbors") for band in BANDS)
     assert "confidence_power" in section(page, "Settings")
+
+
+def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
+    found = find_map(swivel.load(trained))
+    assert len(found.labels) == len(found.points) > 10
+    assert np.abs(found.points).max() <= 1
+    assert len(np.unique(found.points, axis=0)) == len(found.points)
+
+
+def test_the_evaluation_has_the_known_sections(planted: Matrix, trained: Path) -> None:
+    run = summarize_run(swivel.load(trained), planted)
+    assert "None of the bundled questions" in section(write_html(compose_run(run, {})), "Evaluation")
+
+    sections = (SectionResult("capitals", 0.5, None, 4, 6, 2), SectionResult("plurals", None, None, 0, 5, 0))
+    flags = np.zeros(11, np.bool_)
+    asked = AnalogyResult("bundled", 0.5, None, 4, 11, 2, sections, flags, flags, ())
+    page = section(write_html(compose_run(replace(run, analogies=asked), {})), "Evaluation")
+    assert "<td>capitals</td><td>50%</td><td>4</td><td>6</td>" in page
+    assert "<td>all</td><td>50%</td><td>4</td><td>11</td>" in page
+    assert "plurals" not in page
 
 
 def test_page_of_the_same_run_is_the_same(planted: Matrix, trained: Path, tmp_path: Path) -> None:
@@ -248,7 +271,7 @@ def test_glove_has_a_page(planted: Matrix, tmp_path: Path) -> None:
     swivel.train(planted, tmp_path / "vectors", recipe="glove", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     page = (tmp_path / "vectors" / "report.html").read_text(encoding="utf-8")
     assert "have no columns" in section(page, "Loss by frequency")
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
 
 
 # Writing the report

@@ -4,6 +4,7 @@ The default data sets and rules are those of the paper.
 """
 
 from swivel.evaluation.bootstrap import rank_correlation
+from swivel.evaluation.bundled import read_bundled
 from swivel.evaluation.by_frequency import Point, bucket_by_frequency, compare_buckets
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
@@ -43,6 +44,7 @@ __all__ = [
     "fetch_sets",
     "find_sets",
     "rank_correlation",
+    "read_bundled",
     "read_set",
     "read_sets",
     "score_analogies",

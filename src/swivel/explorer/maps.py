@@ -34,9 +34,9 @@ from swivel.explorer.projection import (
     fit_to_frame,
     reduce_vectors,
     run_umap,
-    weigh_labels,
 )
 from swivel.storage import fingerprint, open_array, write_file
+from swivel.vectors.layout import weigh_labels
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 1.0

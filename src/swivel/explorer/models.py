@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
-from swivel.explorer.projection import weigh_labels
 from swivel.explorer.spelling import Speller
 from swivel.storage import MANIFEST, read_manifest
 from swivel.vectors import Vectors, VectorTable, combine_vectors
 from swivel.vectors.formats import find_vectors, open_vectors
+from swivel.vectors.layout import weigh_labels
 
 _EXAMPLE_RANKS = (100, 200, 300, 500, 800, 1_200, 1_800, 2_700)  # The most telling word between two of them is shown.
 _EXPRESSIONS = ("king - man + woman", "paris - france + italy", "larger - large + small", "music + film")

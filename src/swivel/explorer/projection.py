@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.runtime.signals import exit_with_parent
-from swivel.vectors import Vectors
 from swivel.vectors.search import best_rows, scale_to_unit
 
 Floats = NDArray[np.float32]
@@ -84,24 +83,12 @@ def reduce_vectors(unit: Floats) -> Reduced:
     return Reduced(np.asarray(unit @ axes - mean @ axes))
 
 
-def weigh_labels(vectors: Vectors, count: int) -> Floats:
-    """Return how much each of the first labels says: the length of its row times the logarithm of its count.
-
-    w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance: "of" and
-    "and" say little. Without counts, the rank by count replaces them.
-    """
-    lengths = np.linalg.norm(vectors.rows[:count], axis=1)
-    counts = vectors.vocabulary.counts[:count]
-    frequencies = counts if counts.any() else len(vectors) / (np.arange(count) + 1)
-    return np.asarray(lengths * np.log1p(frequencies), np.float32)
-
-
 def find_clusters(
     reduced: Reduced, weights: Floats | None = None, *, count: int = CLUSTERS, typical: int = 6
 ) -> Clusters:
     """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
 
-    A label says most about its cluster if it is near the center, and if its weight (of `weigh_labels`) is large.
+    A label says most about its cluster if it is near the center and its weight, of `weigh_labels`, is large.
     """
     from sklearn.cluster import MiniBatchKMeans
 

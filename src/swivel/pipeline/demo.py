@@ -12,7 +12,6 @@ import hashlib
 import lzma
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, to_units
 from swivel.errors import DamagedFolder
+from swivel.evaluation import read_bundled, score_analogies
 from swivel.pipeline.train import train
 from swivel.reports.run_report import write_run_report
 from swivel.runtime.estimates import check_libraries
@@ -30,9 +30,9 @@ from swivel.runtime.progress import Stopwatch
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
-    from swivel.vectors import Neighbor, Vectors
+    from swivel.vectors import Neighbor
 
-WORDS, CELLS, PAIRS = "sample-words.txt", "sample-cells.xz", "pairs.txt"
+WORDS, CELLS = "sample-words.txt", "sample-cells.xz"
 STEPS_PER_OCTAVE = 4
 SMALLEST = -14  # code 0 is 2^(-14/4) = 0.088, below the 0.1 that a window of 10 can give
 UNIT = 2520
@@ -110,18 +110,6 @@ def open_sample(out: str | Path | None = None, *, options: RunOptions | None = N
             return home.keep(builder.finish(**provenance))
 
 
-def read_pairs() -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of words of each section of the bundled analogy set."""
-    sections: dict[str, list[tuple[str, str]]] = {}
-    for line in (files("swivel") / "data" / PAIRS).read_text(encoding="utf-8").splitlines():
-        if line.startswith(": "):
-            section = sections.setdefault(line[2:], [])
-        else:
-            a, b = line.split("\t")
-            section.append((a, b))
-    return sections
-
-
 @dataclass(frozen=True, slots=True)
 class Demo:
     """The results of the demonstration."""
@@ -155,26 +143,12 @@ def run_demo(out: str | Path | None, options: RunOptions) -> Demo:
     vectors = train(matrix, vectors_path, recipe="fast", options=timed, **SETTINGS)
     write_run_report(vectors, matrix, None if out is None else Path(out), watch, options)
 
+    found = score_analogies(vectors, read_bundled())
     return Demo(
         len(vectors),
         matrix.cell_count,
         watch.total,
         {word: vectors.nearest(word, count=6) for word in SHOWN if word in vectors},
         {f"{a} is to {b} as {c}": vectors.analogy(a, b, c, count=1)[0].token for a, b, c in QUESTIONS},
-        _score_pairs(vectors),
+        [(section.name, section.correct, section.total) for section in found.sections],
     )
-
-
-def _score_pairs(vectors: Vectors) -> list[tuple[str, int, int]]:
-    """Return the score of each section, every pair of which is asked about every other pair."""
-    from swivel.evaluation import AnalogySet, score_analogies
-
-    questions: list[tuple[str, str, str, str]] = []
-    sections: list[str] = []
-    for name, pairs in read_pairs().items():
-        for first, second in permutations(pairs, 2):
-            questions.append((*first, *second))
-            sections.append(name)
-
-    result = score_analogies(vectors, AnalogySet("pairs", tuple(questions), tuple(sections)))
-    return [(section.name, section.correct, section.total) for section in result.sections]

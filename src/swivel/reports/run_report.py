@@ -15,7 +15,7 @@ from swivel.counts import Matrix
 from swivel.errors import MissingExtra, first_line
 from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
 from swivel.reports.html import write_html
-from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_norms
+from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
 from swivel.reports.plots.style import short_number
 from swivel.reports.run_summary import BANDS, RunSummary, summarize_run
 from swivel.runtime.options import RunOptions
@@ -39,6 +39,10 @@ LOSSES = (
 NORMS = (
     "Lengths of the vectors against the frequency of their words. Points are words, the line is the median of each "
     "bucket, and the band goes from the 10 % to the 90 % quantile."
+)
+MAP = (
+    "Words that say most among the common ones; similar words are near each other (t-SNE). `swivel plot map` and "
+    "`swivel explore` show all words."
 )
 FIT = (
     "Observed cells by the frequency of their row. Left: the loss, in which frequent pairs have more weight. Right: "
@@ -87,6 +91,8 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
     """Return the figures of a run as SVG, by name; an empty dictionary if matplotlib is not installed."""
     svgs = {}
     try:
+        if run.map.labels:
+            svgs["map"] = draw_figure(plot_map(run.map.labels, run.map.points, size=(7.0, 4.6)), "svg")
         if run.epochs:
             svgs["epochs"] = draw_figure(plot_epochs(run.epochs), "svg")
         if run.norms:
@@ -124,8 +130,10 @@ def write_run_report(vectors: Vectors, matrix: Matrix, out: Path | None, watch: 
 def compose_run(run: RunSummary, svgs: Svgs) -> Document:
     """Return the report of a run; without figures, it shows their numbers in tables."""
     blocks: list[Block] = [] if svgs else [Paragraph(NO_FIGURES)]
-    blocks += _write_losses(run, svgs)
     blocks += _write_neighbors(run)
+    blocks += _write_map(svgs)
+    blocks += _write_evaluation(run)
+    blocks += _write_losses(run, svgs)
     blocks += _write_fit(run, svgs)
     blocks += _write_norms(run, svgs)
     blocks += _write_times(run)
@@ -191,6 +199,28 @@ def _write_neighbors(run: RunSummary) -> Iterator[Block]:
             rows.append((Cell(band if index == 0 else ""), *map(Cell, (asked.word, seen, nearest, cosines))))
 
     yield Table(("", "word", "seen", "nearest", "cosines"), tuple(rows), is_text=True)
+
+
+def _write_map(svgs: Svgs) -> Iterator[Block]:
+    if "map" in svgs:
+        yield Heading("Map")
+        yield Picture("map", MAP, svgs["map"])
+
+
+def _write_evaluation(run: RunSummary) -> Iterator[Block]:
+    yield Heading("Evaluation")
+    command = "`swivel evaluate` uses the eight test sets of the paper, or your own."
+    if not run.analogies.known:
+        yield Paragraph(f"None of the bundled questions about common English words can be asked. {command}")
+        return
+
+    yield Paragraph(f"Share of the bundled analogies, of which all words are known, with the right answer. {command}")
+    rows = []
+    for section in (*(each for each in run.analogies.sections if each.known), run.analogies):
+        name = "all" if section is run.analogies else section.name
+        texts = (name, f"{section.correct / section.known:.0%}", f"{section.known:,}", f"{section.total:,}")
+        rows.append(tuple(map(Cell, texts)))
+    yield Table(("analogies", "right", "known", "of"), tuple(rows))
 
 
 def _write_fit(run: RunSummary, svgs: Svgs) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The numbers in the report of a run: losses, lengths of vectors, fit, and neighbors.
+"""The numbers in the report of a run: neighbors, a small map, analogies, losses, lengths of vectors and fit.
 
 Lengths, cells and candidates are sampled, so that the time is about a second for a run of any size. The samples are
 deterministic.
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
+from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
 from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.reports.plots.rare_words import is_plain_word
 from swivel.storage import Manifest, read_manifest
 from swivel.training.objective import Objective, column_offsets, observed_losses, observed_targets, row_offsets
 from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.layout import place_points, weigh_labels
+from swivel.vectors.search import scale_to_unit
 
 Doubles = NDArray[np.float64]
 BANDS = ("common", "middling", "rare")
@@ -29,6 +32,10 @@ NEIGHBORS = 8
 SKIPPED = 50  # the most common words are function words, whose neighbors say little
 MIN_LETTERS = 3  # shorter words are chosen only if there are too few longer ones
 MAX_CANDIDATES = 200_000  # neighbors are searched among this many most common words, and the chosen words
+
+MAX_ANSWERS = 30_000  # analogies are answered with this many most common words
+MAP_WORDS = 120
+MAP_CANDIDATES = 3_000
 
 # Samples: lengths that are computed and points that are drawn; blocks and cells for the loss by frequency.
 MAX_LENGTHS = 50_000
@@ -49,6 +56,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallMap:
+    """The words that say most among the common ones, and their coordinates (n, 2)."""
+
+    labels: tuple[str, ...]
+    points: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """The numbers in the report of a run; `seconds` are those of the stages that ran in this call, by name."""
 
@@ -62,6 +77,8 @@ class RunSummary:
     norms: tuple[Norms, ...]
     fit: tuple[FitBucket, ...]
     asked: tuple[Asked, ...]
+    map: SmallMap
+    analogies: AnalogyResult
     seconds: Mapping[str, float]
 
     @property
@@ -87,8 +104,20 @@ def summarize_run(vectors: Vectors, matrix: Matrix, seconds: Mapping[str, float]
         norms=find_norms(vectors),
         fit=find_fit(vectors, matrix, read_objective(manifest)),
         asked=ask_words(vectors),
+        map=find_map(vectors),
+        analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
         seconds=dict(seconds or {}),
     )
+
+
+def find_map(vectors: Vectors) -> SmallMap:
+    """Return the map of the words that say most among the common ones."""
+    common = min(len(vectors), MAP_CANDIDATES)
+    weights = weigh_labels(vectors, common)
+    ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
+    ids = ids[weights[ids] > 0]
+    points = place_points(scale_to_unit(vectors.vectors[ids])) if len(ids) else np.empty((0, 2), np.float32)
+    return SmallMap(tuple(vectors.vocabulary[number] for number in ids.tolist()), points)
 
 
 def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
