@@ -18,12 +18,16 @@ SLOW = {
     "asynchronous": "starts Ray twice",
     "cluster_counting": "starts Ray",
     "cluster_quality": "starts three processes that train",
+    "crash_points": "kills many commands",
+    "crashes": "kills commands, as tests/test_crashes.py does with the same code",
     "kills": "starts a Ray cluster of two nodes",
+    "limits": "starts commands in control groups",
     "long_run": "trains with a checkpoint after every step",
     "reproduce": "starts a process for every stage of the experiment",
     "rotation": "starts three processes that train",
     "scale": "starts Ray twice",
     "wheels": "builds the package",
+    "write_failures": "starts many commands",
 }
 
 

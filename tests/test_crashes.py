@@ -54,7 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     ("name", "kills"),
     [
         ("count", 1),
-        ("train cpu", 2),
+        ("train cpu", 1),
         pytest.param("import", 2, marks=pytest.mark.slow),
         pytest.param("run", 4, marks=pytest.mark.slow),
         pytest.param("reproduce", 4, marks=pytest.mark.slow),

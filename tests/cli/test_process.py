@@ -18,7 +18,8 @@ import pytest
 from swivel._version import __version__
 
 COMMAND = [sys.executable, "-m", "swivel"]
-LONG = ["--min-count", "1", "--dim", "8", "--block-size", "100", "--backend", "cpu", "--dtype", "float32"]
+LONG = ["--recipe", "fast", "--min-count", "1", "--dim", "8", "--block-size", "100", "--backend", "cpu"]
+LONG += ["--dtype", "float32", "--no-report"]
 
 
 def swivel(*arguments: object, **keywords: Any) -> subprocess.CompletedProcess[str]:

@@ -109,13 +109,13 @@ def test_folder_of_another_matrix_is_refused(planted: Matrix) -> None:
 
 def test_short_demo_answers_half_of_the_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test, because it takes ten seconds: processes that share the tests would each train."""
-    for name, value in {"dim": 100, "epochs": 6}.items():
+    for name, value in {"dim": 64, "epochs": 4}.items():
         monkeypatch.setitem(sample.SETTINGS, name, value)
     heard = MessageRecorder()
     demo = run_demo(tmp_path, RunOptions(progress=heard))
     assert heard.lines[0] == "unpacking the bundled matrix of 5,632 English words"
     check_matrix(open_matrix(tmp_path / "matrix"))
-    check_answers(demo, share=0.55, least=0.2)  # measured with two seeds: .66 and .67; .34 and .37
+    check_answers(demo, share=0.5, least=0.15)  # measured: .62; .33
     check_nothing_is_done_again(demo, tmp_path)
 
 
