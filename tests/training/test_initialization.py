@@ -265,7 +265,7 @@ def test_warm_start_takes_fewer_epochs_by_default(trained: Path, tmp_path: Path)
     settings = {"recipe": (trained / "recipe").read_text(), **QUICK, "block_size": 5}
     train(trained / "both", tmp_path / "warm", init=trained / "vectors", **settings)
     plan = read_manifest(tmp_path / "warm").facts["plan"]
-    usual = default_epochs(plan["row_blocks"], plan["column_blocks"], WARM_START["updates_per_vector"])
+    usual = default_epochs(plan["row_blocks"], plan["column_blocks"], int(WARM_START["updates_per_vector"]))
     assert usual // 3 == plan["epochs"] == len(losses_of(tmp_path / "warm"))
 
 
@@ -296,8 +296,9 @@ def test_init_is_part_of_the_provenance(trained: Path, tmp_path: Path) -> None:
     assert (again.vectors == first.vectors).all()
     assert read_manifest(tmp_path / "warm").inputs["init"] == fingerprint_vectors(old)
 
+    cold: dict[str, Any] = {**settings, **WARM_START}
     with pytest.raises(FolderExists, match="finished already from other inputs"):
-        train(both, tmp_path / "warm", dim=DIM, **WARM_START, **settings)
+        train(both, tmp_path / "warm", dim=DIM, **cold)
     other = train(both, init=first, **settings)
 
     assert not (other.vectors == first.vectors).all()
