@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import swivel
+from swivel.evaluation import AnalogySet
 from swivel.pipeline import demo as sample
 
 GROUPS = [
@@ -113,4 +114,5 @@ def shorten_demo(patch: pytest.MonkeyPatch, text: Path) -> None:
     patch.setattr(sample, "SETTINGS", {"dim": 8, "epochs": 3, "combine": "sum"})
     patch.setattr(sample, "SHOWN", ("king", "music"))
     patch.setattr(sample, "QUESTIONS", (("man", "king", "woman"),))
-    patch.setattr(sample, "read_pairs", lambda: {"all": [("man", "woman"), ("king", "queen")]})
+    questions = (("man", "woman", "king", "queen"), ("king", "queen", "man", "woman"))
+    patch.setattr(sample, "read_bundled", lambda: AnalogySet("bundled", questions, ("all", "all")))

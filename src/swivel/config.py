@@ -407,7 +407,7 @@ STAGES = {
 # Accumulators that forget learn as much in 288 updates as Adagrad in 480 (docs/experiments.md).
 _QUICK = {"learning_rate": 0.09, "accumulator_decay": 0.9, "updates_per_vector": 288}
 # A warm start needs accumulators that remember: they keep known vectors near their old values.
-WARM_START = {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
+WARM_START: Mapping[str, Any] = {"learning_rate": 0.1, "accumulator_decay": 1.0, "updates_per_vector": 480}
 
 # `paper`: every setting that the paper states. It does not state, and we chose, Adagrad's learning rate and initial
 # accumulator, the tolerance that ends training, and the exact tokenizer.
