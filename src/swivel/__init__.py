@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from swivel.estimator import SwivelEmbedding as SwivelEmbedding
     from swivel.estimator import SwivelEncoder as SwivelEncoder
     from swivel.evaluation import evaluate as evaluate
+    from swivel.evaluation import evaluate_ranking as evaluate_ranking
     from swivel.explorer.word_map import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
     from swivel.pipeline.demo import open_sample as open_sample
     from swivel.pipeline.extend import extend as extend
     from swivel.pipeline.phrases import find_phrases as find_phrases
+    from swivel.pipeline.recommend import Recommender as Recommender
     from swivel.pipeline.run import run as run
     from swivel.pipeline.train import train as train
     from swivel.runtime.options import RunOptions as RunOptions
@@ -45,6 +47,7 @@ _HOMES = {
     "Matrix": "swivel.counts",
     "MatrixBuilder": "swivel.counts",
     "MatrixSpec": "swivel.counts",
+    "Recommender": "swivel.pipeline.recommend",
     "RunOptions": "swivel.runtime.options",
     "SwivelEmbedding": "swivel.estimator",
     "SwivelEncoder": "swivel.estimator",
@@ -55,6 +58,7 @@ _HOMES = {
     "compare": "swivel.vectors.compare",
     "count": "swivel.pipeline.count",
     "evaluate": "swivel.evaluation",
+    "evaluate_ranking": "swivel.evaluation",
     "export": "swivel.vectors.formats",
     "extend": "swivel.pipeline.extend",
     "find_phrases": "swivel.pipeline.phrases",

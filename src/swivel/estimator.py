@@ -25,6 +25,7 @@ from swivel.runtime.progress import SILENT
 from swivel.storage import read_manifest, scratch_folder
 from swivel.vectors import Vectors
 from swivel.vectors.formats import open_vectors
+from swivel.vectors.ranking import ColumnRanking
 from swivel.vectors.texts import SMOOTHING
 
 try:
@@ -178,6 +179,42 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return fold_in(
             counts, self.column_vectors_, self.column_sums_, self.total_, self.config_, device=self.config_.device
         )
+
+    def score_columns(self, X: Any, *, popularity: float | None = None) -> NDArray[np.float32]:
+        """Return scores that rank the columns of each row, of shape (n_rows, n_columns).
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_rows, n_columns)
+            Counts, with the columns of the fitted table.
+        popularity
+            Factor of the logarithm of a column's sum; by default it follows from the shape of the fitted table.
+        """
+        return self._ranking(popularity).scores(self.transform(X))
+
+    def recommend(
+        self, X: Any, count: int = 10, *, exclude_seen: bool = True, popularity: float | None = None
+    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Return the best columns of each row and their scores, both of shape (n_rows, count), best first.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_rows, n_columns)
+            Counts, with the columns of the fitted table.
+        count
+            Number of columns; where fewer are left, the column is -1.
+        exclude_seen
+            Leave out the columns that a row of X has.
+        popularity
+            As in `score_columns`.
+        """
+        counts = self._validate(X, reset=False)
+        counts.eliminate_zeros()
+        return self._ranking(popularity).best(self.transform(X), count, seen=counts if exclude_seen else None)
+
+    def _ranking(self, popularity: float | None) -> ColumnRanking:
+        check_is_fitted(self)
+        return ColumnRanking(self.column_vectors_, self.column_sums_, len(self.row_vectors_), popularity)
 
     def _validate(self, X: Any, *, reset: bool) -> scipy.sparse.csr_array:
         import scipy.sparse

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, config_options
+from swivel.cli.options import Command, Integer, config_options
+from swivel.cli.recommend import matrix_option
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
@@ -21,6 +23,11 @@ from swivel.runtime.options import RunOptions
 @click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
 @click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
 @config_options(evaluation.EvaluationConfig)
+@click.option(
+    "--held-out", metavar="FILE", help="rank cells of a table that were not trained with, of any format of import"
+)
+@matrix_option
+@click.option("-k", type=Integer(), default=20, show_default=True, help="with --held-out: columns that count")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
 @click.option("--markdown", is_flag=True, help="print tables in Markdown")
 def evaluate(
@@ -28,6 +35,9 @@ def evaluate(
     sets: tuple[str, ...],
     data: str | None,
     against: tuple[str, ...],
+    held_out: str | None,
+    matrix: str | None,
+    k: int,
     sections: bool,
     markdown: bool,
     options: RunOptions,
@@ -35,8 +45,14 @@ def evaluate(
 ) -> None:
     """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
+    With --held-out and --matrix instead: how well cells of a table are ranked that were not trained with.
+
     A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
     """
+    if held_out is not None:
+        _evaluate_table(vectors, held_out, matrix, k, options)
+        return
+
     places = [data, *sets] if data else list(sets)
     reports = {}
     for path in (vectors, *against):
@@ -62,3 +78,18 @@ def evaluate(
             draw(evaluation.COMPARISON_HEADER, evaluation.tabulate_comparisons(comparisons))
 
     show(result, draw_all)
+
+
+def _evaluate_table(vectors: str, held_out: str, matrix: str | None, k: int, options: RunOptions) -> None:
+    """Show how well held-out cells of a table are ranked."""
+    from swivel.counts.importers import import_counts
+    from swivel.pipeline.recommend import Recommender
+
+    recommender = Recommender(open_vectors(vectors), matrix)
+    report = recommender.evaluate(import_counts(held_out, options=options), k=k)
+    names = [f"recall@{k}", f"NDCG@{k}", f"MAP@{k}"]
+    values = [report.recall, report.ndcg, report.map]
+    names += [f"recall@{k}, {name} columns" for name in report.by_popularity]
+    values += report.by_popularity.values()
+    rows = [[name, f"{value:.3f}"] for name, value in zip(names, values, strict=True)]
+    show(asdict(report), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))

@@ -55,12 +55,13 @@ SECTIONS = {
     "Use them": {
         "nearest": ("main", "The nearest neighbors of words."),
         "analogy": ("main", "A is to B as C is to what?"),
+        "recommend": ("recommend", "The best columns for rows of a table."),
         "encode": ("encode", "Vectors of texts, one per line."),
         "explore": ("explore", "Vectors in the browser: neighbors, map."),
         "export": ("export", "Vectors as any tool's file."),
     },
     "Check them": {
-        "evaluate": ("evaluate", "Word similarity and analogies."),
+        "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
         "compare": ("compare", "Which words differ most between two models."),
         "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
         "reproduce": ("reproduce", "The paper's experiment on your text; resumes."),

@@ -10,6 +10,7 @@ from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, find_sets, read_set, split_set
 from swivel.evaluation.download import PAPER_ORDER, fetch_sets
 from swivel.evaluation.paired_comparison import COMPARISON_HEADER, Comparison, compare_reports, tabulate_comparisons
+from swivel.evaluation.ranking import RankingReport, evaluate_ranking, split_table
 from swivel.evaluation.report import MIN_KNOWN, TABLE_HEADER, Report, draw_markdown, evaluate, read_sets, score_sets
 from swivel.evaluation.results import AnalogyResult, CategoryResult, SectionResult, SimilarityResult
 from swivel.evaluation.scores import (
@@ -31,6 +32,7 @@ __all__ = [
     "CategorySet",
     "Comparison",
     "Point",
+    "RankingReport",
     "Report",
     "EvaluationConfig",
     "SectionResult",
@@ -41,6 +43,7 @@ __all__ = [
     "compare_reports",
     "draw_markdown",
     "evaluate",
+    "evaluate_ranking",
     "fetch_sets",
     "find_sets",
     "rank_correlation",
@@ -52,6 +55,7 @@ __all__ = [
     "score_sets",
     "score_similarity",
     "split_set",
+    "split_table",
     "summarize_answers",
     "summarize_pairs",
     "tabulate_comparisons",

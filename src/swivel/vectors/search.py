@@ -129,8 +129,11 @@ def best_rows(
     buffers = np.empty((2, len(queries) * min(width, len(unit))), np.float32)
 
     # Pairs (row, query), sorted by row, so that the excluded pairs of a block are a slice.
-    pairs = sorted((row, query) for query, rows in enumerate(excluded) for row in rows)
-    excluded_rows, excluded_queries = np.array(pairs, np.intp).reshape(-1, 2).T
+    excluded_rows = np.concatenate([np.asarray(rows, np.intp) for rows in excluded] or [np.empty(0, np.intp)])
+    excluded_queries = np.repeat(np.arange(len(excluded)), [len(rows) for rows in excluded])
+    order = np.argsort(excluded_rows, kind="stable")
+    excluded_rows = excluded_rows[order]
+    excluded_queries = excluded_queries[order]
 
     def score(number: int) -> Floats:
         first = number * width

@@ -1,0 +1,65 @@
+"""`swivel recommend`: the best columns for rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from swivel.cli.main import cli, open_vectors
+from swivel.cli.options import Command, Decimal, Integer
+from swivel.cli.render import draw_table, show
+from swivel.cli.terminal import print_result
+from swivel.errors import ConfigError
+from swivel.runtime.options import RunOptions
+
+matrix_option = click.option("--matrix", metavar="DIR", help="the matrix that the vectors were trained on")
+
+
+@cli.command(cls=Command)
+@click.argument("vectors")
+@click.argument("rows", nargs=-1, metavar="[ROW]...")
+@matrix_option
+@click.option("--for", "source", metavar="FILE", help="counts of new rows, in any format of swivel import")
+@click.option("-n", "--count", type=Integer(), default=10, show_default=True, help="how many")
+@click.option("--with-seen", is_flag=True, help="also columns that a row has already")
+@click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by shape]")
+def recommend(
+    vectors: str,
+    rows: tuple[str, ...],
+    matrix: str | None,
+    source: str | None,
+    count: int,
+    with_seen: bool,
+    popularity: float | None,
+    options: RunOptions,
+) -> None:
+    """The best columns for rows of a table: products for users, tags for packages.
+
+    Known rows need --matrix, which tells what they have; new rows come from a file.
+
+    \b
+    swivel recommend vectors alice --matrix matrix
+    swivel recommend vectors --for new.tsv
+    """
+    from swivel.counts.importers import import_counts
+    from swivel.pipeline.recommend import Recommender
+
+    recommender = Recommender(open_vectors(vectors), matrix, popularity=popularity)
+    asked: dict[str, Any] = {row: row for row in rows}
+    if source is not None:
+        asked |= recommender.read_rows(import_counts(source, options=options))
+    if not asked:
+        raise ConfigError("rows are missing: name some, or pass source=FILE with the counts of new ones")
+
+    answers = {name: recommender.recommend(row, count, exclude_seen=not with_seen) for name, row in asked.items()}
+
+    def draw() -> None:
+        for number, (name, found) in enumerate(answers.items()):
+            print_result(*([""] if number else []), f"{name}:")
+            draw_table(
+                ["column", "score", "because of"],
+                [[each.column, f"{each.score:.2f}", ", ".join(each.because_of)] for each in found],
+            )
+
+    show({name: [each._asdict() for each in found] for name, found in answers.items()}, draw)

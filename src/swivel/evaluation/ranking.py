@@ -1,0 +1,167 @@
+"""Ranking of held-out cells of a table: Recall, NDCG and MAP at k, by popularity of the column, and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from swivel.errors import ConfigError
+
+Scores = Callable[[NDArray[np.int64]], NDArray[Any]]
+POPULARITY = ("rare", "middle", "common")  # columns, each with about a third of the held-out cells
+_SCORES_PER_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RankingReport:
+    """Means over the rows that have held-out cells.
+
+    Attributes
+    ----------
+    recall
+        Share of a row's held-out columns among the first k.
+    ndcg
+        Normalized discounted cumulative gain of the first k.
+    map
+        Mean average precision of the first k: precision at each hit, divided by min(k, held-out columns).
+    by_popularity
+        Recall of the held-out cells (not of rows) of rare, middle and common columns.
+    """
+
+    k: int
+    rows: int
+    cells: int
+    recall: float
+    ndcg: float
+    map: float
+    by_popularity: dict[str, float]
+
+
+def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -> RankingReport:
+    """Rank the columns of each row by score and compare the first k with its held-out columns.
+
+    Parameters
+    ----------
+    scores
+        Function that returns the scores of some rows with all columns, of shape (len(rows), n_columns).
+        `recommender.score_rows` of `swivel.Recommender`.
+    held_out : sparse matrix of shape (n_rows, n_columns)
+        The cells to find.
+    seen : sparse matrix of shape (n_rows, n_columns)
+        The cells that are not ranked: those that were trained with. They also give the popularity of a column.
+    k
+        Number of columns that count.
+
+    Examples
+    --------
+    >>> seen = scipy.sparse.csr_array([[1, 0, 0, 0], [0, 1, 0, 0]])
+    >>> held_out = scipy.sparse.csr_array([[0, 1, 0, 0], [0, 0, 0, 1]])
+    >>> report = evaluate_ranking(lambda rows: np.array([[9, 3, 2, 1], [1, 9, 3, 2]])[rows], held_out, seen, k=1)
+    >>> report.recall, report.ndcg
+    (0.5, 0.5)
+    """
+    if k < 1:
+        raise ConfigError(f"k must be a positive integer, got {k}")
+    held_out = scipy.sparse.csr_array(held_out, copy=True)
+    held_out.eliminate_zeros()
+    seen = scipy.sparse.csr_array(seen)
+    if held_out.shape != seen.shape:
+        raise ConfigError(f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}")
+
+    rows = np.flatnonzero(np.diff(held_out.indptr))
+    if not rows.size:
+        raise ConfigError("held_out has no cells")
+    k = min(k, held_out.shape[1])
+    tiers = _popularity_tiers(held_out, seen)
+    found = np.zeros(len(POPULARITY))
+    sums = np.zeros(3)
+
+    size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
+    for start in range(0, len(rows), size):
+        chunk = rows[start : start + size]
+        top = _rank(np.array(scores(chunk), np.float32), seen[chunk], k)
+        relevant = held_out[chunk].toarray() > 0
+        hits = np.take_along_axis(relevant, top, axis=1)
+        sums += _sum_metrics(hits, relevant.sum(axis=1))
+        found += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
+
+    totals = np.bincount(tiers[held_out.indices], minlength=len(POPULARITY))
+    shares = (found / np.maximum(totals, 1)).tolist()
+    recall, ndcg, precision = (sums / len(rows)).tolist()
+    return RankingReport(
+        k, len(rows), held_out.nnz, recall, ndcg, precision, dict(zip(POPULARITY, shares, strict=True))
+    )
+
+
+def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
+    """Return the k columns with the highest scores of each row, highest first, without those that were seen."""
+    cells = seen.tocoo()
+    scores[cells.coords] = -np.inf
+    top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(top, order, axis=1)
+
+
+def _sum_metrics(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sums over rows of recall, NDCG and average precision."""
+    k = hits.shape[1]
+    ranks = np.arange(1, k + 1)
+    gains = 1 / np.log2(ranks + 1)
+    best = np.cumsum(gains)[np.minimum(relevant, k) - 1]
+    precisions = np.where(hits, np.cumsum(hits, axis=1) / ranks, 0).sum(axis=1)
+    per_row = hits.sum(axis=1) / relevant, hits @ gains / best, precisions / np.minimum(relevant, k)
+    return np.array([values.sum() for values in per_row])
+
+
+def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:
+    """Return 0, 1 or 2 for each column, from rare to common, so that each has about a third of the held-out cells."""
+    counts = np.bincount(seen.indices, minlength=seen.shape[1])
+    order = np.argsort(counts, kind="stable")
+    before = np.cumsum(np.bincount(held_out.indices, minlength=seen.shape[1])[order]) - 1
+    tiers = np.empty(seen.shape[1], np.intp)
+    tiers[order] = np.clip(before * len(POPULARITY) // held_out.nnz, 0, len(POPULARITY) - 1)
+    return tiers
+
+
+def split_table(
+    counts: Any, share: float = 0.2, *, by: str = "cell", times: Any = None, seed: int = 0
+) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+    """Return a table without some of its cells, and those cells.
+
+    Parameters
+    ----------
+    counts : sparse matrix of shape (n_rows, n_columns)
+    share
+        Share of the cells (or of the rows) to hold out.
+    by : {"cell", "row", "time"}
+        Hold out random cells, all cells of random rows, or the latest cells.
+    times : sparse matrix of the same shape
+        Time of each cell, for `by="time"`.
+    seed
+        Of the random numbers.
+    """
+    cells = scipy.sparse.coo_array(counts)
+    if not 0 < share < 1:
+        raise ConfigError(f"share must be between 0 and 1, got {share}")
+    rng = np.random.default_rng(seed)
+
+    if by == "cell":
+        is_held = rng.random(cells.nnz) < share
+    elif by == "row":
+        is_held = (rng.random(cells.shape[0]) < share)[cells.coords[0]]
+    elif by == "time":
+        when = np.asarray(scipy.sparse.csr_array(times)[cells.coords]).ravel()
+        is_held = when > np.quantile(when, 1 - share)
+    else:
+        raise ConfigError(f"by must be cell, row or time, got {by!r}")
+
+    def take(mask: NDArray[np.bool_]) -> scipy.sparse.csr_array:
+        row, column = cells.coords
+        return scipy.sparse.csr_array((cells.data[mask], (row[mask], column[mask])), shape=cells.shape)
+
+    return take(~is_held), take(is_held)

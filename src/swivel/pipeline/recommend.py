@@ -1,0 +1,239 @@
+"""`swivel recommend`: columns for the rows of a table, known or new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from swivel.config import TrainConfig
+from swivel.counts import Matrix, open_matrix
+from swivel.errors import ConfigError
+from swivel.evaluation.ranking import RankingReport, evaluate_ranking
+from swivel.storage import read_manifest
+from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors.ranking import ColumnRanking
+from swivel.vectors.search import Floats, scale_to_unit
+
+if TYPE_CHECKING:
+    from swivel.training.fold_in import FixedColumns
+
+KINDS = ("pmi", "log_count", "ranking")
+REASONS = 3  # columns in `because_of`
+
+
+class Recommendation(NamedTuple):
+    """A column, its score, and the columns of the row that are most similar to it."""
+
+    column: str
+    score: float
+    because_of: tuple[str, ...]
+
+
+class Recommender:
+    """Recommends columns for rows: products for a user, tags for a package.
+
+    Parameters
+    ----------
+    vectors
+        Vectors trained on a table, or their folder.
+    matrix
+        The table, or its folder: which columns the known rows have. New rows do not need it.
+    popularity
+        Factor of the logarithm of a column's sum in the ranking. By default it follows from the numbers of rows and
+        columns; 0 ranks by w . c alone.
+
+    Examples
+    --------
+    >>> import swivel
+    >>> likes = {"ann": "tea cake", "bob": "tea cake jam", "cid": "beer chips", "dan": "beer chips nuts"}
+    >>> table = swivel.import_counts([(who, what, 1) for who in likes for what in likes[who].split()])
+    >>> recommender = Recommender(swivel.train(table, dim=4), table)
+    >>> [each.column for each in recommender.recommend("ann", 1)]
+    ['jam']
+    >>> [each.column for each in recommender.recommend({"chips": 1}, 1)]
+    ['beer']
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors | str | Path,
+        matrix: Matrix | str | Path | None = None,
+        *,
+        popularity: float | None = None,
+    ) -> None:
+        self.vectors = vectors if isinstance(vectors, Vectors) else load(vectors)
+        self.matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+        self._columns, self._sums = self._need_table()
+        self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
+
+    def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:
+        columns = self.vectors.contents.columns
+        if columns is None or columns.sums is None or self.vectors.row_sums is None:
+            raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
+        if self.matrix is not None and (
+            self.matrix.rows.tokens != self.vectors.vocabulary.tokens
+            or self.matrix.columns.tokens != columns.vocabulary.tokens
+        ):
+            raise ConfigError("matrix has other rows or columns than the vectors: pass the matrix they were trained on")
+        return columns, columns.sums
+
+    def recommend(
+        self,
+        row: str | Mapping[str, float],
+        count: int = 10,
+        *,
+        exclude_seen: bool = True,
+        filter: Callable[[str], bool] | None = None,
+    ) -> list[Recommendation]:
+        """Return the best columns for a row, best first.
+
+        Parameters
+        ----------
+        row
+            The label of a row, or the counts of a new one by column; unknown columns are an error.
+        count
+            Number of columns.
+        exclude_seen
+            Leave out the columns that the row has; for a known row this needs `matrix`.
+        filter
+            Function that returns whether a column may be recommended.
+        """
+        counts = self._counts_of(row, is_needed=exclude_seen)
+        vector = self.vectors.rows[[self.vectors.vocabulary.id(row)]] if isinstance(row, str) else self.fold_in(counts)
+        names = self._columns.vocabulary.tokens
+        is_hidden = None if filter is None else np.array([not filter(name) for name in names])
+        ids, scores = self.ranking.best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
+
+        kept = ids[0][ids[0] >= 0]
+        reasons = self._explain(kept, counts)
+        pairs = zip(kept.tolist(), scores[0].tolist(), reasons, strict=False)
+        return [Recommendation(names[column], score, because_of) for column, score, because_of in pairs]
+
+    def recommend_each(
+        self, counts: Any, count: int = 10, *, exclude_seen: bool = True
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns for each of many new rows, of shape (n_rows, count).
+
+        `counts` is a sparse matrix with the columns of the vectors; ids are positions in `column_vocabulary`, -1 where
+        no column is left.
+        """
+        counts = scipy.sparse.csr_array(counts)
+        return self.ranking.best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
+
+    def similar(self, column: str, count: int = 10) -> list[Neighbor]:
+        """Return the columns with the most similar vectors, by cosine."""
+        return Vectors(self._columns).nearest(column, count)
+
+    def score(self, row: str, columns: Sequence[str] | None = None, *, kind: str = "pmi") -> Floats:
+        """Return the scores of a row with some columns, or with all of them.
+
+        Parameters
+        ----------
+        row
+            The label of a row.
+        columns
+            Labels; by default all columns, in the order of `column_vocabulary`.
+        kind : {"pmi", "log_count", "ranking"}
+            The estimated PMI, the logarithm of the estimated count (of log(1 + x) if the vectors were trained with
+            `transform="log"`), or what `recommend` ranks by.
+        """
+        if kind not in KINDS:
+            raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        vocabulary = self._columns.vocabulary
+        row_id = self.vectors.vocabulary.id(row)
+        ids = np.arange(len(vocabulary)) if columns is None else np.array([vocabulary.id(name) for name in columns])
+        if kind == "ranking":
+            return np.asarray(self.ranking.scores(self.vectors.rows[[row_id]])[0, ids])
+
+        # PMI = log(x D / (x_i* x_*j)), so log x = PMI + log x_i* + log x_*j - log D.
+        scores = self._columns.values[ids] @ self.vectors.rows[row_id] + np.float32(self.vectors.shift)
+        if kind == "log_count":
+            row_sums = self.vectors.row_sums
+            assert row_sums is not None
+            with np.errstate(divide="ignore"):  # a column without counts: -inf
+                scores = scores + np.log(row_sums[row_id]) + np.log(self._sums[ids]) - np.log(self._sums.sum())
+        return np.asarray(scores, np.float32)
+
+    def score_rows(self, rows: NDArray[np.int64]) -> Floats:
+        """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
+        return self.ranking.scores(self.vectors.rows[rows])
+
+    def read_rows(self, matrix: Matrix) -> dict[str, dict[str, float]]:
+        """Return the counts of a matrix of new rows as `recommend` takes them; columns without vectors are left out."""
+        counts = scipy.sparse.csr_array(matrix.to_scipy())
+        names = matrix.columns.tokens
+        known = [name in self._columns.vocabulary for name in names]
+        rows: dict[str, dict[str, float]] = {}
+        for number, label in enumerate(matrix.rows):
+            cells = slice(*counts.indptr[number : number + 2])
+            pairs = zip(counts.indices[cells].tolist(), counts.data[cells].tolist(), strict=True)
+            rows[label] = {names[column]: count for column, count in pairs if known[column]}
+        return rows
+
+    def evaluate(self, held_out: Matrix, *, k: int = 20) -> RankingReport:
+        """Rank the columns that known rows lack and compare the first k with held-out cells of the same rows.
+
+        Held-out cells whose row or column has no vector are ignored. Needs `matrix`.
+        """
+        if self.matrix is None:
+            raise ConfigError("matrix is needed to leave out the cells that were trained with: pass it")
+        cells = scipy.sparse.coo_array(held_out.to_scipy())
+        row_ids = np.array([self.vectors.vocabulary.ids.get(label, -1) for label in held_out.rows])[cells.coords[0]]
+        ids = self._columns.vocabulary.ids
+        column_ids = np.array([ids.get(label, -1) for label in held_out.columns])[cells.coords[1]]
+
+        known = (row_ids >= 0) & (column_ids >= 0)
+        places = row_ids[known], column_ids[known]
+        table = scipy.sparse.csr_array((cells.data[known], places), shape=self._seen.shape)
+        return evaluate_ranking(self.score_rows, table, self._seen, k=k)
+
+    def fold_in(self, counts: Any) -> Floats:
+        """Return vectors of new rows from their counts, a sparse matrix with the columns of the vectors."""
+        return self._fixed.fold_in(counts)
+
+    @cached_property
+    def _fixed(self) -> FixedColumns:
+        from swivel.training.fold_in import FixedColumns
+
+        if self.vectors.path is None:
+            raise ConfigError("these vectors have no settings to fold rows in with: load the folder of a training")
+        config = TrainConfig(**read_manifest(self.vectors.path).config["train"])
+        return FixedColumns(self._columns.values, self._sums, float(self._sums.sum()), config)
+
+    @cached_property
+    def _seen(self) -> Any:
+        assert self.matrix is not None
+        return scipy.sparse.csr_array(self.matrix.to_scipy())
+
+    @cached_property
+    def _unit_columns(self) -> Floats:
+        return scale_to_unit(self._columns.values)
+
+    def _counts_of(self, row: str | Mapping[str, float], *, is_needed: bool) -> Any:
+        """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
+        size = len(self._columns.vocabulary)
+        if isinstance(row, str):
+            row_id = self.vectors.vocabulary.id(row)
+            if self.matrix is not None:
+                return self._seen[[row_id]]
+            if is_needed:
+                raise ConfigError("matrix is needed to leave out what a known row has: pass it, or exclude_seen=False")
+            return scipy.sparse.csr_array((1, size))
+
+        ids = [self._columns.vocabulary.id(name) for name in row]
+        values = np.array(list(row.values()), np.float64)
+        return scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size))
+
+    def _explain(self, columns: NDArray[np.intp], counts: Any) -> list[tuple[str, ...]]:
+        """Return for each column the columns of the row that are most similar to it, by cosine."""
+        seen = counts.indices
+        cosines = self._unit_columns[columns] @ self._unit_columns[seen].T
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, :REASONS]
+        names = self._columns.vocabulary.tokens
+        return [tuple(names[column] for column in seen[best]) for best in order]
