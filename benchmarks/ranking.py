@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def read_table(path: Path) -> Counts:
     return scipy.sparse.csr_array(swivel.import_counts(path).to_scipy())
 
 
+def multiply(rows: Any, columns: Any, ids: NDArray[np.int64]) -> Any:
+    """Return the products of some rows with all columns."""
+    return rows[ids] @ columns
+
+
 def score_popularity(train: Counts) -> Scores:
     popularity = np.asarray(train.astype(bool).sum(axis=0)).ravel()
     return lambda rows: np.tile(popularity, (len(rows), 1))
@@ -50,7 +56,7 @@ def score_svd(train: Counts, dim: int) -> Iterable[tuple[str, Scores]]:
     ppmi = scipy.sparse.csr_array((np.maximum(pmi, 0), cells.coords), shape=cells.shape)
     u, s, v = svds(ppmi, k=dim, rng=np.random.default_rng(0))
     for power in POWERS:
-        yield f"power {power:g}", lambda rows, power=power: (u[rows] * (s / s.max()) ** power) @ v
+        yield f"power {power:g}", partial(multiply, u * (s / s.max()) ** power, v)
 
 
 def score_ease(train: Counts) -> Iterable[tuple[str, Scores]]:
@@ -61,7 +67,7 @@ def score_ease(train: Counts) -> Iterable[tuple[str, Scores]]:
         inverse = np.linalg.inv(gram + ridge * np.eye(len(gram), dtype=np.float32))
         weights = inverse / -np.diag(inverse)
         np.fill_diagonal(weights, 0)
-        yield f"ridge {ridge:g}", lambda rows, weights=weights: seen[rows] @ weights
+        yield f"ridge {ridge:g}", partial(multiply, seen, weights)
 
 
 def score_als(train: Counts, dim: int) -> Iterable[tuple[str, Scores]]:
@@ -73,7 +79,7 @@ def score_als(train: Counts, dim: int) -> Iterable[tuple[str, Scores]]:
     for decay in DECAYS:
         for alpha in ALPHAS:
             rows, columns = factorize(counts, dim, decay, alpha)
-            yield f"decay {decay:g} alpha {alpha:g}", lambda ids, w=rows, c=columns: w[ids] @ c.T
+            yield f"decay {decay:g} alpha {alpha:g}", partial(multiply, rows, columns.T)
 
 
 def factorize(counts: Any, dim: int, decay: float, alpha: float) -> tuple[NDArray[Any], NDArray[Any]]:
