@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from swivel.config import CountConfig
-from swivel.counts import kernels
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.importers.config import SEPARATORS, ImportConfig
 from swivel.counts.importers.context import ImportContext, Place, number_places
@@ -169,6 +168,8 @@ def _sort_baskets(items: Ints, after: Ints) -> Ints:
 
 def _count_pairs(items: Ints, after: Ints, weights: Ints) -> Iterator[UnitCells]:
     """Yield the cells of all pairs of an item and one of the `after` items behind it, each cell once."""
+    from swivel.counts import kernels  # imports numba, after `check_libraries`
+
     places = np.argsort(items, kind="stable")
     size = int(items.max(initial=-1)) + 1
     starts = np.concatenate([[0], np.cumsum(np.bincount(items, minlength=size))])

@@ -20,7 +20,7 @@ from swivel.counts.importers import scipy_sparse as sparse
 from swivel.counts.importers import tf_swivel as tensorflow
 from swivel.counts.importers.config import ImportConfig
 from swivel.counts.importers.context import ImportContext
-from swivel.errors import ConfigError, CorpusError, CountsError
+from swivel.errors import IS_TEXT_HINT, ConfigError, CorpusError, CountsError
 
 SUFFIXES = {
     "triples": (".tsv", ".csv", ".txt"),
@@ -135,7 +135,7 @@ def _expand(path: str | Path, format: str | None, out: str | Path | None) -> lis
     try:
         return list_paths(path, outside=out)
     except CorpusError as error:
-        raise CountsError(str(error).removesuffix(" (pass texts as a list of strings)")) from None
+        raise CountsError(str(error).removesuffix(IS_TEXT_HINT)) from None
 
 
 def _guess_format(file: Path) -> str:
