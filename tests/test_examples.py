@@ -81,7 +81,7 @@ def test_the_notebook_of_words_goes_from_text_to_a_map_and_an_evaluation(tmp_pat
 @pytest.mark.slow
 def test_the_notebook_of_ratings_recommends_what_users_prefer(tmp_path: Path) -> None:
     outputs = run_notebook(nbformat.read(EXAMPLES / "ratings.ipynb", as_version=4), tmp_path)
-    assert float(outputs[-1][-1].data["text/plain"]) > 0.6  # by chance .25
+    assert float(outputs[-1][-1].data["text/plain"]) > 0.9  # by chance .25
 
 
 @pytest.mark.slow
