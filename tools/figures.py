@@ -350,6 +350,37 @@ def table_ranking() -> str:
     return draw_table(["table", *names.values(), "NDCG@20 of a tenth of the rows, trained and folded in"], lines)
 
 
+def guessing_spelling() -> str:
+    """Figures without and with a part of the vectors of rare words from their spelling."""
+    recipe = read_result("guessing")["recipe"]
+    names = {"rare_words_all_pairs": "Rare, all pairs", **SETS}
+    rows = [
+        [label, draw_figure(recipe["plain"][name]), draw_figure(recipe["blended"][name])]
+        for name, label in names.items()
+    ]
+    return draw_table(["", "without", f"with `spelling` {read_result('guessing')['spelling']:g}"], rows)
+
+
+def guessing_fasttext() -> str:
+    """Guesses for words that were left out, and Rare Words on all pairs, beside FastText."""
+    result = read_result("guessing")
+    rows = [
+        [label, draw_figure(found["rare_words_all_pairs"]), draw_figure(found["left_out"]["overlap"])]
+        for label, found in (("Swivel `default`", result["swivel"]), ("FastText, gensim", result["fasttext"]))
+    ]
+    return draw_table(["", "Rare Words, all pairs", "overlap of the ten nearest"], rows)
+
+
+def texts_sts() -> str:
+    """Mean Spearman's rho on STS of three ways to make a vector of a text, for several vectors."""
+    names = {"swivel": "Swivel `default`", "sgns": "SGNS, gensim", "fasttext": "FastText, gensim"}
+    rows = []
+    for name, found in read_result("texts")["sts"].items():
+        guesses = draw_figure(found["encode"]) if name == "swivel" else ""
+        rows.append([names[name], *(draw_figure(found[way]) for way in ("mean", "without_guesses")), guesses])
+    return draw_table(["", "plain mean", "weighted, common component removed", "and unknown words guessed"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
@@ -366,6 +397,9 @@ TABLES: dict[str, Callable[[], str]] = {
         explorer_speed,
         table_ranking,
         fault_tests,
+        guessing_spelling,
+        guessing_fasttext,
+        texts_sts,
     )
 }
 

@@ -36,6 +36,7 @@ from swivel.storage import Manifest, create_folder, fingerprint, read_manifest, 
 from swivel.storage.result_folder import folder_or_temporary, is_done, refuse_locked
 from swivel.vectors import Vectors, VectorTable, combine_vectors, load, recover_axes, write_vectors
 from swivel.vectors.formats.registry import find_vectors, recognize
+from swivel.vectors.subwords import blend, unblend
 
 if TYPE_CHECKING:
     from swivel.corpus import Texts
@@ -439,12 +440,14 @@ def _combine(
     if config.combine == "parts":
         vectors = old.vectors[:words]
         if subwords is not None:
-            known = old.vocabulary
-            vectors = subwords.unblend(vectors, known.tokens[:words], known.counts[:words], config.spelling)
+            guesses = subwords.guess(old.vocabulary.tokens[:words])
+            vectors = unblend(vectors, guesses, old.vocabulary.counts[:words], config.spelling)
         axes = recover_axes(old.rows[:words], trained.columns.values[: words * parts], vectors, config)
 
     combined = combine_vectors(rows, columns, parts, config, axes=axes)
-    return combined if subwords is None else subwords.blend(combined, new.tokens, new.counts, config.spelling)
+    if subwords is None:
+        return combined
+    return blend(combined, subwords.guess(new.tokens), new.counts, config.spelling)
 
 
 def _join(old: Vocabulary, new: Vocabulary) -> Vocabulary:

@@ -36,7 +36,6 @@ MAX_NGRAMS = 1 << 17
 _MIN_NGRAM_WORDS = 2  # An n-gram of a single word says nothing about other words.
 _PENALTY = 0.3
 _HALF_COUNT = 50  # words with this count have half the weight of very frequent ones
-_CHUNK_WORDS = 1_024
 # Expected cosine of a guess with relative length r: slope * r + offset, from words that were left out of a training on
 # 65 M words of Wikipedia. (With a regression on infinitely many words it would be r.)
 _SLOPE = 1.12
@@ -78,19 +77,18 @@ class Subwords:
 
     def guess(self, words: Sequence[str]) -> Floats:
         """Return one vector per word, of shape (n_words, dim); the mean for a word without n-grams."""
-        guesses = np.zeros((len(words), self.table.shape[1]), np.float32)
-        for first in range(0, len(words), _CHUNK_WORDS):
-            chunk = slice(first, first + _CHUNK_WORDS)
-            hashes, starts = hash_ngrams(words[chunk], self.min_n, self.max_n)
-            places = find_sorted(self.ngrams, hashes)
-            is_known = places >= 0
-            known_starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
-            has_ngrams = np.diff(known_starts) > 0
-            if has_ngrams.any():
-                # reduceat has no empty sums: words without n-grams are left out.
-                sums = np.add.reduceat(self.table[places[is_known]], known_starts[:-1][has_ngrams], axis=0)
-                guesses[chunk][has_ngrams] = sums / np.sqrt(np.diff(starts)[has_ngrams], dtype=np.float32)[:, None]
-        return np.asarray(guesses + self.table[-1])
+        import scipy.sparse
+
+        hashes, starts = hash_ngrams(words, self.min_n, self.max_n)
+        places = find_sorted(self.ngrams, hashes)
+        is_known = places >= 0
+        known_starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
+        ones = np.ones(known_starts[-1], np.float32)
+        shape = len(words), len(self.ngrams)
+
+        sums = scipy.sparse.csr_array((ones, places[is_known], known_starts), shape) @ self.table[:-1]
+        lengths = np.sqrt(np.maximum(np.diff(starts), 1), dtype=np.float32)
+        return np.asarray(sums / lengths[:, None] + self.table[-1])
 
     def sureness(self, guesses: Floats) -> NDArray[np.float64]:
         """Return the expected cosine of each guess with the vector that the word would have had."""
@@ -101,18 +99,20 @@ class Subwords:
         """Return the n-grams of vectors that were multiplied by a rotation."""
         return dataclasses.replace(self, table=np.asarray(self.table @ rotation, np.float32))
 
-    def blend(self, vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], strength: float) -> Floats:
-        """Return vectors of which rare words take a part from their spelling: strength / (count + strength).
 
-        Vectors of zeros stay zero.
-        """
-        parts = _spelling_parts(vectors, counts, strength)
-        return np.asarray(vectors + parts * (self.guess(words) - vectors), np.float32)
+def blend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
+    """Return vectors of which rare words take a part from their guesses: strength / (count + strength).
 
-    def unblend(self, vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], strength: float) -> Floats:
-        """Return the vectors from which `blend` made these ones."""
-        parts = _spelling_parts(vectors, counts, strength)
-        return np.asarray((vectors - parts * self.guess(words)) / (1 - parts), np.float32)
+    Vectors of zeros stay zero.
+    """
+    parts = _spelling_parts(vectors, counts, strength)
+    return np.asarray(vectors + parts * (guesses - vectors), np.float32)
+
+
+def unblend(vectors: Floats, guesses: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
+    """Return the vectors from which `blend` made these ones."""
+    parts = _spelling_parts(vectors, counts, strength)
+    return np.asarray((vectors - parts * guesses) / (1 - parts), np.float32)
 
 
 def _spelling_parts(vectors: Floats, counts: NDArray[np.int64], strength: float) -> Floats:
@@ -181,21 +181,29 @@ def add_subwords(vectors: Vectors, config: VectorsConfig, *, device: str = "cpu"
     if config.subwords == "none" or len(words) < MIN_WORDS:
         return vectors
 
-    subwords = None
+    fitted = None
     if has_cuda(device):
         with contextlib.suppress(RuntimeError):  # The device has too little memory left.
-            subwords = fit_subwords(vectors.vectors, words, counts, device=device)
-    subwords = subwords or fit_subwords(vectors.vectors, words, counts)
-    if subwords is None:
+            fitted = _fit(vectors.vectors, words, counts, device)
+    fitted = fitted or _fit(vectors.vectors, words, counts, "cpu")
+    if fitted is None:
         return vectors
-    blended = subwords.blend(vectors.vectors, words, counts, config.spelling) if config.spelling else vectors.vectors
+
+    subwords, guesses = fitted
+    blended = blend(vectors.vectors, guesses, counts, config.spelling) if config.spelling else vectors.vectors
     return vectors.replace(vectors=blended, subwords=subwords)
 
 
-def fit_subwords(
-    vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], *, device: str = "cpu"
-) -> Subwords | None:
+def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords | None:
     """Fit the vectors of n-grams to those of words; None if there are too few words."""
+    fitted = _fit(vectors, words, counts, "cpu")
+    return None if fitted is None else fitted[0]
+
+
+def _fit(
+    vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], device: str
+) -> tuple[Subwords, Floats] | None:
+    """Return the vectors of n-grams and the guesses for the words; None if there are too few words."""
     is_used = vectors.any(axis=1)
     if is_used.sum() < MIN_WORDS:
         return None
@@ -208,8 +216,9 @@ def fit_subwords(
     mean = np.asarray(weights @ unit / weights.sum(), np.float32)
     length = float(np.linalg.norm(vectors[is_used].astype(np.float64), axis=1).mean())
 
-    table = _solve(find_sorted(ngrams, hashes), starts, unit - mean, weights, len(ngrams), device)
-    return Subwords(ngrams, np.concatenate([table, mean[None]]) * np.float32(length), length)
+    table, guesses = _solve(find_sorted(ngrams, hashes), starts, unit - mean, weights, len(ngrams), device)
+    scale = np.float32(length)
+    return Subwords(ngrams, np.concatenate([table, mean[None]]) * scale, length), (guesses + mean) * scale
 
 
 def _choose_ngrams(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -221,11 +230,11 @@ def _choose_ngrams(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 def _solve(
     places: NDArray[np.int64], starts: NDArray[np.int64], targets: Floats, weights: Floats, ngrams: int, device: str
-) -> Floats:
-    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, A being the words' n-grams.
+) -> tuple[Floats, Floats]:
+    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, and A z.
 
-    `places` has the number of every n-gram, or -1, and `starts` says where those of each word start. Conjugate
-    gradients, for all dimensions at once, preconditioned by the diagonal.
+    A has the n-grams of the words: `places` has the number of every n-gram, or -1, and `starts` says where those of
+    each word start. Conjugate gradients, for all dimensions at once, preconditioned by the diagonal.
     """
     import torch
 
@@ -263,7 +272,7 @@ def _solve(
         before, energy = energy, (residual * scaled).sum(0)
         direction = scaled + energy / before.clamp_min(1e-30) * direction
 
-    return np.asarray(table.cpu().numpy())
+    return np.asarray(table.cpu().numpy()), np.asarray(ngrams_of_words.sum(table).cpu().numpy())
 
 
 class _Bags(NamedTuple):
