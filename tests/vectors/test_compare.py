@@ -254,7 +254,7 @@ def test_long_lines_are_cut_to_the_width_of_the_terminal(folders: list[Path], mo
 def trainings(planted: Matrix, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two trainings on one matrix and one on another."""
     folder = tmp_path_factory.mktemp("trainings")
-    other = swivel.count(["w0 w1 w2 w3 w4 w5 w6 w7 w8"] * 30, min_count=1)
+    other = swivel.count(["w0 w1 w2 w3 w4 w5 w6 w7 w8"] * 30, recipe="fast", min_count=1)
     for name, matrix, seed in (("a", planted, 1), ("b", planted, 2), ("c", other, 1)):
         swivel.train(matrix, folder / name, recipe="fast", dim=4, epochs=2, backend="reference", seed=seed)
     return [folder / name for name in "abc"]
