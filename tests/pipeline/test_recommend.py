@@ -154,6 +154,12 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
         Recommender(copy).recommend({"c1": 1})
 
 
+def test_saved_vectors_fold_in_rows(recommender: Recommender, tmp_path: Path) -> None:
+    recommender.vectors.save(tmp_path / "saved")
+    counts = {"c1": 1.0, "c5": 2.0}
+    assert Recommender(tmp_path / "saved").recommend(counts) == recommender.recommend(counts)
+
+
 def test_estimator_recommends_for_rows_of_counts() -> None:
     counts = np.zeros((60, 32))
     for row, column, count in make_cells():

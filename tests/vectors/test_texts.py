@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import lzma
+import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,26 @@ def test_texts_are_split_as_the_training_was(tmp_path: Path) -> None:
         tokenizer="whitespace", lowercase=False
     )
     assert texts.find_tokenizer(make()) == CorpusConfig()
+
+
+def test_copies_split_texts_as_the_training_did_after_its_folder_is_gone(tmp_path: Path) -> None:
+    sentences = ["in new york, the old town", "a red wine of new york", "old wine in the red town"] * 6
+    counts = swivel.count(sentences, min_count=1, phrases="word2vec", phrase_threshold=0.5)
+    trained = swivel.train(counts, tmp_path / "v", dim=4, epochs=3)
+    asked = ["Red, wine!", "In New York."]
+    expected = trained.encode(asked)
+    assert "new_york" in trained and np.linalg.norm(expected, axis=1).all()
+
+    loaded = swivel.load(tmp_path / "v")
+    pickled = pickle.dumps(swivel.load(tmp_path / "v"))
+    loaded.save(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "v")
+
+    saved = swivel.load(tmp_path / "saved")
+    for copy in (loaded, pickle.loads(pickled), saved, clone(swivel.SwivelEncoder(loaded)).vectors):
+        assert np.array_equal(copy.encode(asked), expected)
+    aligned = saved.align(saved, words=list(saved)).encode(asked)
+    assert np.allclose(np.linalg.norm(aligned, axis=1), np.linalg.norm(expected, axis=1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("format", ["model2vec", "sentence-transformers"])

@@ -427,6 +427,7 @@ def test_copies_and_pickles_are_equal_and_read_only(tmp_path: Path, duplicate: C
     make_model(shift=0.3).save(tmp_path / "model")
     for vectors in (make_model(shift=0.3), Vectors.load(tmp_path / "model"), make_vectors()):
         made = duplicate(vectors)
+        assert np.shares_memory(made.vectors, vectors.vectors) is (duplicate in (copy.copy, copy.deepcopy))
         assert made.vocabulary == vectors.vocabulary
         assert made.vectors.tobytes() == vectors.vectors.tobytes()
         assert made.path == vectors.path

@@ -15,7 +15,6 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
-from swivel.storage import read_manifest
 from swivel.vectors import Neighbor, Vectors, VectorTable, load
 from swivel.vectors.ranking import ColumnRanking
 from swivel.vectors.search import Floats, scale_to_unit
@@ -201,9 +200,9 @@ class Recommender:
     def _fixed(self) -> FixedColumns:
         from swivel.training.fold_in import FixedColumns
 
-        if self.vectors.path is None:
+        if "train" not in self.vectors.settings:
             raise ConfigError("these vectors have no settings to fold rows in with: load the folder of a training")
-        config = TrainConfig(**read_manifest(self.vectors.path).config["train"])
+        config = TrainConfig(**self.vectors.settings["train"])
         return FixedColumns(self._columns.values, self._sums, float(self._sums.sum()), config)
 
     @cached_property

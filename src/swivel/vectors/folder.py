@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,10 @@ class VectorTable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything in a folder of vectors; `vectors` is the same object as `rows.values` if they are equal."""
+    """Everything in a folder of vectors; `vectors` is the same object as `rows.values` if they are equal.
+
+    `settings` has the settings of the stages "corpus" (to split texts) and "train" (to fold in rows), if known.
+    """
 
     rows: VectorTable
     columns: VectorTable | None
@@ -58,6 +61,7 @@ class Contents:
     shift: float = 0.0
     columns_per_row: int = 0
     subwords: Subwords | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.subwords is not None and self.subwords.table.shape[1:] != np.shape(self.vectors)[1:]:
@@ -94,11 +98,13 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         tensors["columns"] = columns.values
 
     subwords = contents.subwords
-    settings = {}
+    facts: dict[str, Any] = {}
+    if "corpus" in contents.settings:
+        facts["counted_with"] = {"corpus": dict(contents.settings["corpus"])}
     if subwords is not None:
         folder.write_array("ngrams.npy", subwords.ngrams)
         tensors["subwords"] = subwords.table
-        settings = {"length": subwords.length, "min_n": subwords.min_n, "max_n": subwords.max_n}
+        facts["subwords"] = {"length": subwords.length, "min_n": subwords.min_n, "max_n": subwords.max_n}
 
     _write_labels(folder, "row", rows)
     # Writing and checksums take about a second per GB each, and run at the same time.
@@ -115,7 +121,7 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "dim": contents.vectors.shape[1],
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
-        **({"subwords": settings} if settings else {}),
+        **facts,
         "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | dict(zip(tensors, digests, strict=True)),
     }
 
@@ -159,7 +165,11 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         subwords = None
         if "subwords" in tensors:
             subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
-        contents = Contents(rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords)
+        recorded = {**(facts.get("counted_with") or {}), **folder.manifest.config}
+        settings = {name: dict(recorded[name]) for name in ("corpus", "train") if name in recorded}
+        contents = Contents(
+            rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords, settings
+        )
     except KeyError as error:
         raise DamagedFolder(f"{folder.path}: {error.args[0]!r} is missing; {REMEDY}") from error
     except (ConfigError, VocabularyError, TypeError, ValueError, OverflowError) as error:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from swivel.config import CorpusConfig
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
-from swivel.storage import read_manifest
 from swivel.vectors.combine import SVD_ROWS
 from swivel.vectors.search import Floats
 
@@ -148,10 +147,8 @@ def find_common_components(vectors: Vectors, weights: Floats, components: int) -
 
 def find_tokenizer(vectors: Vectors) -> CorpusConfig:
     """Return how the text of the training was split, or for vectors of other tools, how their labels look."""
-    if vectors.path is not None:
-        recorded = read_manifest(vectors.path).facts.get("counted_with") or {}
-        if "corpus" in recorded:
-            return CorpusConfig(**recorded["corpus"])
+    if "corpus" in vectors.settings:
+        return CorpusConfig(**vectors.settings["corpus"])
 
     labels = vectors.vocabulary.tokens
     is_lower = all(label == label.lower() for label in labels)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,8 @@ class Vectors:
         Number of columns of each row, stored next to each other; 0 if rows and columns are different things.
     subwords
         Vectors of n-grams, for guesses of words that are not in the vocabulary.
+    settings
+        Settings of the training by stage, as in a manifest: "corpus" to split texts as then, "train" to fold in rows.
 
     >>> words = Vocabulary(["king", "queen", "pear"])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.8, 0.6], [0, 1]], np.float32)))
@@ -77,13 +80,16 @@ class Vectors:
         shift: float = 0.0,
         columns_per_row: int = 0,
         subwords: Subwords | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         is_rows = vectors is None or vectors is rows.values
         rows = _freeze_table(rows)
         columns = None if columns is None else _freeze_table(columns)
         combined = rows.values if vectors is None or is_rows else _freeze(vectors)
 
-        self._contents = Contents(rows, columns, combined, float(shift), int(columns_per_row), subwords)
+        self._contents = Contents(
+            rows, columns, combined, float(shift), int(columns_per_row), subwords, dict(settings or {})
+        )
         self._checks: dict[str, Callable[[], None]] = {}  # checksum tests of the tensors not verified yet
 
         self.vocabulary: Vocabulary = rows.vocabulary
@@ -92,6 +98,7 @@ class Vectors:
         self.column_sums = None if columns is None else columns.sums
         self.shift = self._contents.shift
         self.columns_per_row = self._contents.columns_per_row
+        self.settings = self._contents.settings
 
         self._encoders: dict[tuple[float, int, bool], TextEncoder] = {}  # by their settings
         self.path: Path | None = None  # the folder the vectors were loaded from
@@ -192,23 +199,18 @@ class Vectors:
 
     def replace(self, **changes: Any) -> Vectors:
         """Return these vectors with some arguments of the class changed."""
-        rows, columns, settings = self.__reduce__()[1][:3]
-        return Vectors(rows, columns, **{**settings, **changes})
+        return Vectors(**{**_as_arguments(self.contents), **changes})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
         return np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        model = self.contents
-        combined = None if model.vectors is model.rows.values else model.vectors
-        settings = {
-            "vectors": combined,
-            "shift": model.shift,
-            "columns_per_row": model.columns_per_row,
-            "subwords": model.subwords,
-        }
-        return _restore, (model.rows, model.columns, settings, self.path, self.source)
+        return _restore, (_as_arguments(self.contents), self.path, self.source)
+
+    def __deepcopy__(self, memo: Any) -> Vectors:
+        """Return these vectors themselves, because their arrays are read-only."""
+        return self
 
     def __repr__(self) -> str:
         vocabulary = self.column_vocabulary
@@ -465,22 +467,14 @@ class Vectors:
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
 
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
-            folder.finish(config={}, inputs={}, facts=write_vectors(folder, self))
+            config = {"train": self.settings["train"]} if "train" in self.settings else {}
+            folder.finish(config=config, inputs={}, facts=write_vectors(folder, self))
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
         stored, checks = read_contents(path)
-        vectors = None if stored.vectors is stored.rows.values else stored.vectors
-
-        loaded = cls(
-            stored.rows,
-            stored.columns,
-            vectors=vectors,
-            shift=stored.shift,
-            columns_per_row=stored.columns_per_row,
-            subwords=stored.subwords,
-        )
+        loaded = cls(**_as_arguments(stored))
         loaded.path = loaded.source = Path(path)
         loaded._checks = checks
         return loaded
@@ -573,11 +567,17 @@ class _Resolved(NamedTuple):
 load = Vectors.load
 
 
-def _restore(
-    rows: VectorTable, columns: VectorTable | None, settings: dict[str, Any], path: Path | None, source: Path | None
-) -> Vectors:
+def _as_arguments(contents: Contents) -> dict[str, Any]:
+    """Return the arguments of `Vectors` for these contents."""
+    arguments = {field.name: getattr(contents, field.name) for field in dataclasses.fields(contents)}
+    if contents.vectors is contents.rows.values:
+        del arguments["vectors"]
+    return arguments
+
+
+def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) -> Vectors:
     """Return vectors that were pickled or copied."""
-    vectors = Vectors(rows, columns, **settings)
+    vectors = Vectors(**arguments)
     vectors.path = path
     vectors.source = source
     return vectors
