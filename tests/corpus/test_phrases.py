@@ -17,7 +17,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, phrases, split_units
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.corpus.vocabulary import BREAK, Vocabulary
-from swivel.errors import ConfigError, FolderExists
+from swivel.errors import ConfigError, FolderExists, SwivelError
 from swivel.runtime.options import RunOptions
 
 CITY = ["in new york city", "new york city is big", "a new car", "to york"] * 6
@@ -146,3 +146,25 @@ def test_the_command_shows_phrases_and_writes_a_list(tmp_path: Path) -> None:
     assert isinstance(CliRunner().invoke(cli, [*command, "-o", str(tmp_path / "out.txt")]).exception, FolderExists)
     data = json.loads(CliRunner().invoke(cli, [*command, "--json"], catch_exceptions=False).stdout)
     assert [row["token"] for row in data] == [phrase.token for phrase in expected]
+
+
+def test_the_command_reads_the_folder_it_runs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("\n".join(CITY))
+    Path("empty.txt").write_text("")
+    command = ["phrases", "empty.txt", ".", "--phrase-threshold", "0.5", "--phrase-min-count", "2", "--json"]
+    data = json.loads(CliRunner().invoke(cli, command, catch_exceptions=False).stdout)
+    assert "new_york" in {row["token"] for row in data}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(["-n", "-1"], "count must be a positive integer, got -1"), (["-o", "gone/list.txt"], "gone: no such folder")],
+)
+def test_wrong_flags_of_the_command_are_found_before_the_text_is_read(
+    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_bytes(b"\xff")  # not UTF-8: reading it is an error
+    with pytest.raises(SwivelError, match=message):
+        CliRunner().invoke(cli, ["phrases", "t.txt", *flags], catch_exceptions=False)

@@ -10,11 +10,10 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.options import Command, Decimal, Integer, overwrite_option, threads_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
-from swivel.errors import FolderExists, StorageError
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_file
 from swivel.storage.npy import write_array
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.overlap import check_output_file
 from swivel.vectors.texts import SMOOTHING
 
 
@@ -56,11 +55,7 @@ def encode(
     from swivel.corpus.streams import read_lines
 
     path = Path(output)
-    refuse_overlap([path], [Path(vectors), Path(file)])
-    if path.exists() and not options.overwrite:
-        raise FolderExists(f"{path}: exists already; choose another file or pass overwrite=True")
-    if not path.parent.is_dir():
-        raise StorageError(f"{path.parent}: no such folder; create it first")
+    check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
 
     encoded = open_vectors(vectors).encode(
         read_lines(file),

@@ -16,10 +16,10 @@ from swivel.cli.exit import say_goodbye
 from swivel.cli.options import (
     Command,
     Decorator,
-    Integer,
     StageOption,
     cluster_options,
     config_options,
+    count_option,
     ray_option,
     resource_options,
     translate,
@@ -112,7 +112,7 @@ def open_vectors(path: str) -> Vectors:
     return formats.open_vectors(path)
 
 
-def text_arguments(texts: tuple[str, ...], output: str) -> Any:
+def text_arguments(texts: tuple[str, ...], output: str | None) -> Any:
     """Return the texts as `swivel.count` takes them: a single path, or the files of several paths in order."""
     if len(texts) == 1:
         return texts[0]
@@ -258,7 +258,7 @@ def demo(output: str | None, options: RunOptions) -> None:
 @cli.command(cls=Command)
 @click.argument("vectors")
 @click.argument("words", nargs=-1, required=True, metavar="WORD...")
-@click.option("-n", "--count", type=Integer(), default=10, show_default=True, help="how many")
+@count_option()
 @click.option(
     "--among",
     type=click.Choice(["rows", "columns"]),
@@ -289,7 +289,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
 @click.argument("a")
 @click.argument("b")
 @click.argument("c")
-@click.option("-n", "--count", type=Integer(), default=5, show_default=True, help="how many answers")
+@count_option("how many answers", default=5)
 @click.option(
     "--method",
     type=click.Choice(["3cosadd", "3cosmul"]),

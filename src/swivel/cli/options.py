@@ -223,6 +223,11 @@ def _option(group: str, flag: str, help: str, **keywords: Any) -> Decorator:
     return click.option(flag, cls=StageOption, group=group, help=help, **keywords)
 
 
+def count_option(help: str = "how many", default: int = 10) -> Decorator:
+    """Return the option for the number of results that a command shows."""
+    return click.option("-n", "--count", type=Integer(), default=default, show_default=True, help=help)
+
+
 overwrite_option = _option("machine", "--overwrite", "replace finished results", is_flag=True)
 threads_option = _option("machine", "--threads", "threads to use  [default: all cores]", type=Integer())
 resource_options = combine(

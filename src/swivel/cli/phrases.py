@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, text_arguments, texts_argument
-from swivel.cli.options import Command, Integer, config_options, resource_options
+from swivel.cli.options import Command, config_options, count_option, resource_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig
-from swivel.errors import FolderExists
 from swivel.runtime.options import RunOptions
 from swivel.storage import write_file
+from swivel.storage.overlap import check_output_file
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if field.name != "phrases")
 
@@ -22,7 +22,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(CorpusConfig) if fiel
 @cli.command(cls=Command)
 @texts_argument
 @click.option("-o", "--output", metavar="FILE", help="write the phrases, one per line, for --phrases FILE")
-@click.option("-n", "--count", type=Integer(), default=20, show_default=True, help="how many to show")
+@count_option("how many to show", default=20)
 @click.option(
     "--score",
     type=click.Choice(["word2vec", "npmi"]),
@@ -39,11 +39,16 @@ def phrases(
 
     `swivel run TEXT --phrases word2vec` joins them to one token.
     """
+    from swivel.corpus import find_texts, local_files
     from swivel.pipeline.phrases import find_phrases
+    from swivel.vectors.search import check_count
 
-    if output and Path(output).exists() and not options.overwrite:
-        raise FolderExists(f"{output}: exists already; choose another file or pass overwrite=True")
-    found = find_phrases(text_arguments(texts, output or ""), options=options, phrases=score, **settings)
+    check_count(count)
+    files = find_texts(text_arguments(texts, output))
+    if output:
+        check_output_file(Path(output), local_files(files), overwrite=options.overwrite)
+
+    found = find_phrases(files, options=options, phrases=score, **settings)
     if output:
         write_file(Path(output), "".join(f"{phrase.token}\n" for phrase in found).encode())
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Decimal, Integer
+from swivel.cli.options import Command, Decimal, count_option
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
 from swivel.errors import ConfigError
@@ -21,7 +21,7 @@ matrix_option = click.option("--matrix", metavar="DIR", help="the matrix that th
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
 @matrix_option
 @click.option("--for", "source", metavar="FILE", help="counts of new rows, in any format of swivel import")
-@click.option("-n", "--count", type=Integer(), default=10, show_default=True, help="how many")
+@count_option()
 @click.option("--with-seen", is_flag=True, help="also columns that a row has already")
 @click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by shape]")
 def recommend(

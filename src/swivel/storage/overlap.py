@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from swivel.errors import ConfigError, StorageError, clear_errors
+from swivel.errors import ConfigError, FolderExists, StorageError, clear_errors
 from swivel.storage.lock import LOCK
 from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.storage.temporary import is_scratch, is_temporary
@@ -67,6 +67,15 @@ def refuse_overlap(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> No
                 output = written.get(identify(place))
                 if output is not None:
                     raise ConfigError(f"{output}: the output would replace the input {path}; choose another output")
+
+
+def check_output_file(path: Path, inputs: Iterable[Path | None], *, overwrite: bool) -> None:
+    """Raise an error if a file cannot be written: it would replace an input, exists already, or has no folder."""
+    refuse_overlap([path], inputs)
+    if path.exists() and not overwrite:
+        raise FolderExists(f"{path}: exists already; choose another file or pass overwrite=True")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path.parent}: no such folder; create it first")
 
 
 def identify(path: Path) -> tuple[int, int] | None:
