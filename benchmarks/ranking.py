@@ -113,7 +113,7 @@ def solve_side(counts: Any, others: NDArray[Any], decay: float, alpha: float) ->
 def score_swivel(train: Counts, dim: int) -> Scores:
     fitted = swivel.SwivelEmbedding(dim, recipe="table").fit(train)
     ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, train.shape[0])
-    return lambda rows: ranking.scores(fitted.row_vectors_[rows])
+    return lambda rows: ranking.score(fitted.row_vectors_[rows])
 
 
 def fold_in_rows(train: Counts, dim: int, share: float = 0.1) -> Scores:
@@ -121,7 +121,7 @@ def fold_in_rows(train: Counts, dim: int, share: float = 0.1) -> Scores:
     is_new = np.random.default_rng(1).random(train.shape[0]) < share
     fitted = swivel.SwivelEmbedding(dim, recipe="table").fit(train[~is_new])
     ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()))
-    return lambda rows: ranking.scores(fitted.transform(train[rows]))
+    return lambda rows: ranking.score(fitted.transform(train[rows]))
 
 
 def measure_table(table: Counts, dim: int) -> dict[str, Any]:

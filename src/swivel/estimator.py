@@ -25,7 +25,7 @@ from swivel.runtime.progress import SILENT
 from swivel.storage import read_manifest, scratch_folder
 from swivel.vectors import Vectors
 from swivel.vectors.formats import open_vectors
-from swivel.vectors.ranking import ColumnRanking
+from swivel.vectors.ranking import ColumnRanking, drop_zeros
 from swivel.vectors.texts import SMOOTHING
 
 try:
@@ -190,7 +190,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         popularity
             Factor of the logarithm of a column's sum; by default it follows from the shape of the fitted table.
         """
-        return self._ranking(popularity).scores(self.transform(X))
+        return self._ranking(popularity).score(self.transform(X))
 
     def recommend(
         self, X: Any, count: int = 10, *, exclude_seen: bool = True, popularity: float | None = None
@@ -208,9 +208,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         popularity
             As in `score_columns`.
         """
-        counts = self._validate(X, reset=False)
-        counts.eliminate_zeros()
-        return self._ranking(popularity).best(self.transform(X), count, seen=counts if exclude_seen else None)
+        counts = drop_zeros(self._validate(X, reset=False))
+        return self._ranking(popularity).find_best(self.transform(X), count, seen=counts if exclude_seen else None)
 
     def _ranking(self, popularity: float | None) -> ColumnRanking:
         check_is_fitted(self)
@@ -298,7 +297,7 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             components=self.components,
             guess=self.guess,
             normalize=self.normalize,
-            threads=self.threads,
+            threads=_plain(self.threads),
         )
 
     def _open(self) -> Vectors:

@@ -43,6 +43,19 @@ def test_metrics_are_those_of_a_naive_reference(k: int, monkeypatch: pytest.Monk
     assert report.map == pytest.approx(np.mean(precisions))
 
 
+def test_cells_that_were_seen_are_neither_hits_nor_misses_and_explicit_zeros_were_not_seen() -> None:
+    seen, held = split_table(make_table(), 0.4)
+    scores = np.random.default_rng(2).normal(size=seen.shape)
+    with_zeros = scipy.sparse.csr_array(seen + held)
+    with_zeros.data[np.isin(with_zeros.data, held.data)] = 0
+
+    for k in (3, 25):
+        expected = evaluate_ranking(lambda rows: scores[rows], held, seen, k=k)
+        assert evaluate_ranking(lambda rows: scores[rows], held + seen, seen, k=k) == expected
+        assert evaluate_ranking(lambda rows: scores[rows], held, with_zeros, k=k) == expected
+    assert with_zeros.nnz == seen.nnz + held.nnz
+
+
 def test_ranking_by_popularity_finds_common_columns_only() -> None:
     rng = np.random.default_rng(3)
     table = scipy.sparse.csr_array(rng.random((200, 30)) < np.linspace(0.02, 0.6, 30))
@@ -73,9 +86,12 @@ def test_wrong_arguments_are_refused() -> None:
         split_table(table, by="year")
     with pytest.raises(ConfigError, match="share must be between 0 and 1, got 1"):
         split_table(table, 1)
+    with pytest.raises(ConfigError, match="times is needed to hold out the latest cells"):
+        split_table(table, by="time")
     with pytest.raises(ConfigError, match="k must be a positive integer, got 0"):
         evaluate_ranking(lambda rows: table[rows].toarray(), table, table, k=0)
     with pytest.raises(ConfigError, match="the same shape"):
         evaluate_ranking(lambda rows: table[rows].toarray(), table, table[:3])
-    with pytest.raises(ConfigError, match="held_out has no cells"):
-        evaluate_ranking(lambda rows: table[rows].toarray(), 0 * table, table)
+    for held_out in (0 * table, table):
+        with pytest.raises(ConfigError, match="held_out has no cells that are not in seen"):
+            evaluate_ranking(lambda rows: table[rows].toarray(), held_out, table)

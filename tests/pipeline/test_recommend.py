@@ -56,11 +56,11 @@ def test_best_columns_are_those_of_a_naive_ranking(popularity: float, rows: int)
     is_hidden = np.arange(40) % 7 == 0
 
     ranking = ColumnRanking(columns, sums, 100, popularity)
-    ids, scores = ranking.best(vectors, 10, seen=seen, is_hidden=is_hidden)
+    ids, scores = ranking.find_best(vectors, 10, seen=seen, is_hidden=is_hidden)
     assert ids.shape == scores.shape == (rows, 10)
 
     exact = vectors.astype(np.float64) @ columns.T.astype(np.float64) + popularity * np.log(np.maximum(sums, 1e-300))
-    np.testing.assert_allclose(ranking.scores(vectors)[:, sums > 0], exact[:, sums > 0], atol=1e-4)
+    np.testing.assert_allclose(ranking.score(vectors)[:, sums > 0], exact[:, sums > 0], atol=1e-4)
     exact[:, is_hidden | (sums == 0)] = -np.inf
     exact[seen.nonzero()] = -np.inf
     for row in range(0, rows, 100):
@@ -71,7 +71,7 @@ def test_best_columns_are_those_of_a_naive_ranking(popularity: float, rows: int)
 
 def test_more_columns_than_there_are_leave_empty_places() -> None:
     ranking = ColumnRanking(np.eye(2, dtype=np.float32), np.array([1.0, 0.0]), 2)
-    ids, scores = ranking.best(np.ones((1, 2), np.float32), 3)
+    ids, scores = ranking.find_best(np.ones((1, 2), np.float32), 3)
     assert ids.tolist() == [[0, -1, -1]] and np.isneginf(scores[0, 1:]).all()
 
 
@@ -83,7 +83,7 @@ def test_popularity_grows_with_the_rows_per_column_and_stays_in_its_range() -> N
 @pytest.mark.parametrize(("arguments", "message"), [({"popularity": float("nan")}, "popularity"), ({}, "count")])
 def test_wrong_arguments_of_a_ranking_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"{message} must be"):
-        ColumnRanking(np.eye(2, dtype=np.float32), np.ones(2), 2, **arguments).best(np.ones((1, 2), np.float32), 0)
+        ColumnRanking(np.eye(2, dtype=np.float32), np.ones(2), 2, **arguments).find_best(np.ones((1, 2), np.float32), 0)
 
 
 def test_known_rows_get_the_columns_of_their_group_that_they_lack(recommender: Recommender) -> None:
@@ -109,6 +109,20 @@ def test_new_rows_are_folded_in_one_by_one_and_in_batches(recommender: Recommend
     np.testing.assert_allclose(scores[0], [each.score for each in found], rtol=1e-5)
 
 
+def test_columns_with_the_count_zero_are_recommended(recommender: Recommender) -> None:
+    expected = recommender.recommend({"c1": 2}, 32)
+    assert recommender.recommend({"c1": 2, "c5": 0}, 32) == expected
+    assert "c5" in {each.column for each in expected}
+
+    vocabulary = recommender.vectors.column_vocabulary
+    assert vocabulary is not None
+    cells = np.array([2.0, 0.0]), ([0, 0], [vocabulary.id("c1"), vocabulary.id("c5")])
+    counts = scipy.sparse.csr_array(cells, shape=(1, len(vocabulary)))
+    ids, _ = recommender.recommend_each(counts, 31)
+    assert [vocabulary[column] for column in ids[0]] == [each.column for each in expected]
+    assert counts.nnz == 2
+
+
 def test_filter_and_seen_columns(recommender: Recommender) -> None:
     found = recommender.recommend("r0", 3, filter=lambda column: column in ("c1", "c2"))
     assert {each.column for each in found} == {"c1", "c2"}
@@ -118,6 +132,7 @@ def test_filter_and_seen_columns(recommender: Recommender) -> None:
 
 def test_similar_columns_are_of_the_same_group(recommender: Recommender) -> None:
     assert {group_of(found.token) for found in recommender.similar("c2", 3)} == {2}
+    assert recommender._column_vectors is recommender._column_vectors  # Unit vectors are computed once.
 
 
 def test_scores_of_every_kind_are_those_of_float64(recommender: Recommender) -> None:
@@ -130,6 +145,7 @@ def test_scores_of_every_kind_are_those_of_float64(recommender: Recommender) -> 
 
     for kind, expected in (("pmi", pmi), ("log_count", counts), ("ranking", ranking)):
         np.testing.assert_allclose(recommender.score("r3", kind=kind), expected, atol=1e-4)
+    assert recommender.score("r3", []).shape == recommender.score("r3", [], kind="ranking").shape == (0,)
     assert recommender.score("r3", ["c3"])[0] == pytest.approx(vectors.score("r3", "c3"), abs=1e-4)
     np.testing.assert_allclose(recommender.score_rows(np.array([row]))[0], ranking, atol=1e-4)
 
@@ -145,6 +161,8 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
         alone.score("r1", kind="cosine")
     with pytest.raises(UnknownToken):
         alone.recommend({"nothing": 1})
+    with pytest.raises(ConfigError, match=r"row must be a label, or counts by column such as .*, got \['c1'\]"):
+        alone.recommend(["c1"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="matrix has other rows"):
         Recommender(recommender.vectors, swivel.import_counts([("a", "b", 1)]))
     with pytest.raises(ConfigError, match="have no columns"):

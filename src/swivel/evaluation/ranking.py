@@ -11,6 +11,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
+from swivel.vectors.ranking import drop_zeros
 
 Scores = Callable[[NDArray[np.int64]], NDArray[Any]]
 POPULARITY = ("rare", "middle", "common")  # columns, each with about a third of the held-out cells
@@ -51,7 +52,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
         Function that returns the scores of some rows with all columns, of shape (len(rows), n_columns).
         `recommender.score_rows` of `swivel.Recommender`.
     held_out : sparse matrix of shape (n_rows, n_columns)
-        The cells to find.
+        The cells to find; those that were seen are left out.
     seen : sparse matrix of shape (n_rows, n_columns)
         The cells that are not ranked: those that were trained with. They also give the popularity of a column.
     k
@@ -67,15 +68,15 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     """
     if k < 1:
         raise ConfigError(f"k must be a positive integer, got {k}")
-    held_out = scipy.sparse.csr_array(held_out, copy=True)
-    held_out.eliminate_zeros()
-    seen = scipy.sparse.csr_array(seen)
+    held_out = drop_zeros(held_out)
+    seen = drop_zeros(seen)
     if held_out.shape != seen.shape:
         raise ConfigError(f"held_out and seen must have the same shape, got {held_out.shape} and {seen.shape}")
 
+    held_out = drop_zeros(held_out - held_out.multiply(seen.astype(bool)))
     rows = np.flatnonzero(np.diff(held_out.indptr))
     if not rows.size:
-        raise ConfigError("held_out has no cells")
+        raise ConfigError("held_out has no cells that are not in seen")
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
     found = np.zeros(len(POPULARITY))
@@ -154,6 +155,8 @@ def split_table(
         is_held = rng.random(cells.nnz) < share
     elif by == "row":
         is_held = (rng.random(cells.shape[0]) < share)[cells.coords[0]]
+    elif by == "time" and times is None:
+        raise ConfigError("times is needed to hold out the latest cells: pass the time of each cell")
     elif by == "time":
         when = np.asarray(scipy.sparse.csr_array(times)[cells.coords]).ravel()
         is_held = when > np.quantile(when, 1 - share)

@@ -16,8 +16,8 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable, load
-from swivel.vectors.ranking import ColumnRanking
-from swivel.vectors.search import Floats, scale_to_unit
+from swivel.vectors.ranking import ColumnRanking, drop_zeros
+from swivel.vectors.search import Floats
 
 if TYPE_CHECKING:
     from swivel.training.fold_in import FixedColumns
@@ -107,7 +107,7 @@ class Recommender:
         vector = self.vectors.rows[[self.vectors.vocabulary.id(row)]] if isinstance(row, str) else self.fold_in(counts)
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
-        ids, scores = self.ranking.best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
+        ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
 
         kept = ids[0][ids[0] >= 0]
         reasons = self._explain(kept, counts)
@@ -122,12 +122,12 @@ class Recommender:
         `counts` is a sparse matrix with the columns of the vectors; ids are positions in `column_vocabulary`, -1 where
         no column is left.
         """
-        counts = scipy.sparse.csr_array(counts)
-        return self.ranking.best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
+        counts = drop_zeros(counts)
+        return self.ranking.find_best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
 
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
-        return Vectors(self._columns).nearest(column, count)
+        return self._column_vectors.nearest(column, count)
 
     def score(self, row: str, columns: Sequence[str] | None = None, *, kind: str = "pmi") -> Floats:
         """Return the scores of a row with some columns, or with all of them.
@@ -146,9 +146,11 @@ class Recommender:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         vocabulary = self._columns.vocabulary
         row_id = self.vectors.vocabulary.id(row)
-        ids = np.arange(len(vocabulary)) if columns is None else np.array([vocabulary.id(name) for name in columns])
+        ids = np.arange(len(vocabulary))
+        if columns is not None:
+            ids = np.array([vocabulary.id(name) for name in columns], np.int64)
         if kind == "ranking":
-            return np.asarray(self.ranking.scores(self.vectors.rows[[row_id]])[0, ids])
+            return np.asarray(self.ranking.score(self.vectors.rows[[row_id]])[0, ids])
 
         # PMI = log(x D / (x_i* x_*j)), so log x = PMI + log x_i* + log x_*j - log D.
         scores = self._columns.values[ids] @ self.vectors.rows[row_id] + np.float32(self.vectors.shift)
@@ -161,7 +163,7 @@ class Recommender:
 
     def score_rows(self, rows: NDArray[np.int64]) -> Floats:
         """Return the scores of some known rows, by number, with all columns, as `evaluate_ranking` takes them."""
-        return self.ranking.scores(self.vectors.rows[rows])
+        return self.ranking.score(self.vectors.rows[rows])
 
     def read_rows(self, matrix: Matrix) -> dict[str, dict[str, float]]:
         """Return the counts of a matrix of new rows as `recommend` takes them; columns without vectors are left out."""
@@ -211,8 +213,8 @@ class Recommender:
         return scipy.sparse.csr_array(self.matrix.to_scipy())
 
     @cached_property
-    def _unit_columns(self) -> Floats:
-        return scale_to_unit(self._columns.values)
+    def _column_vectors(self) -> Vectors:
+        return Vectors(self._columns)
 
     def _counts_of(self, row: str | Mapping[str, float], *, is_needed: bool) -> Any:
         """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
@@ -225,14 +227,17 @@ class Recommender:
                 raise ConfigError("matrix is needed to leave out what a known row has: pass it, or exclude_seen=False")
             return scipy.sparse.csr_array((1, size))
 
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"row must be a label, or counts by column such as {{'tea': 1}}, got {row!r}")
         ids = [self._columns.vocabulary.id(name) for name in row]
         values = np.array(list(row.values()), np.float64)
-        return scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size))
+        return drop_zeros(scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size)))
 
     def _explain(self, columns: NDArray[np.intp], counts: Any) -> list[tuple[str, ...]]:
         """Return for each column the columns of the row that are most similar to it, by cosine."""
         seen = counts.indices
-        cosines = self._unit_columns[columns] @ self._unit_columns[seen].T
+        unit = self._column_vectors.unit_vectors
+        cosines = unit[columns] @ unit[seen].T
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :REASONS]
         names = self._columns.vocabulary.tokens
         return [tuple(names[column] for column in seen[best]) for best in order]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
-from swivel.vectors.search import Floats, best_rows
+from swivel.vectors.search import Floats, best_rows, check_count
 
 ROWS_PER_BATCH = 1_024
 
@@ -25,6 +25,15 @@ def default_popularity(rows: int, columns: int) -> float:
     (0.5, 1.0)
     """
     return min(max(0.5 + 0.2 * math.log(rows / columns), 0.0), 1.0)
+
+
+def drop_zeros(counts: Any) -> Any:
+    """Return a sparse matrix as a new csr array without explicit zeros, which are not observed cells."""
+    import scipy.sparse
+
+    table = scipy.sparse.csr_array(counts, copy=True)
+    table.eliminate_zeros()
+    return table
 
 
 class ColumnRanking:
@@ -56,11 +65,11 @@ class ColumnRanking:
     def _extend(self, rows: Floats) -> Floats:
         return np.column_stack([rows, np.ones(len(rows), np.float32)]).astype(np.float32, copy=False)
 
-    def scores(self, rows: Floats) -> Floats:
+    def score(self, rows: Floats) -> Floats:
         """Return the scores of some row vectors with all columns, of shape (len(rows), n_columns)."""
         return np.asarray(self._extend(rows) @ self._columns.T)
 
-    def best(
+    def find_best(
         self, rows: Floats, count: int, *, seen: Any = None, is_hidden: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first.
@@ -75,8 +84,7 @@ class ColumnRanking:
         is_hidden : ndarray of shape (n_columns,), optional
             Columns that are not returned.
         """
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise ConfigError(f"count must be a positive integer, got {count!r}")
+        check_count(count)
         is_hidden = self.is_empty if is_hidden is None else self.is_empty | is_hidden
         pieces = list(self._best_pieces(rows, int(count), seen, is_hidden))
         if not pieces:
