@@ -123,7 +123,9 @@ def test_vectors_of_zeros_stay_zero_and_few_words_have_no_ngrams(planted: Vector
 
     few = without(planted, np.arange(len(planted)) >= subwords.MIN_WORDS - 1)
     assert subwords.add_subwords(few, config) is few
-    assert few.with_subwords().subwords is None
+    with pytest.raises(ConfigError, match="n-grams need 1,000 words that have vectors, got 999"):
+        few.with_subwords()
+    assert few.get("dog", 3, guess=True) == 3
     with pytest.raises(ConfigError, match=r"these vectors have no n-grams .* train with subwords='ngrams'"):
         few.guess("dog")
 
@@ -187,13 +189,14 @@ def test_unknown_pairs_can_be_scored_with_guesses(planted: Vectors) -> None:
     assert (result.known, result.total, result.known_only) == (2, 3, None)
 
 
-def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("combine", ["parts", "rows"])
+def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path, combine: str) -> None:
     rng = np.random.default_rng(4)
     words = [stem + ending for stem in STEMS for ending in ENDINGS[:4]]
     lines = [" ".join(rng.choice(words[first : first + 40], 12)) for first in rng.integers(0, len(words) - 40, 1_500)]
-    settings: dict[str, Any] = {"dim": 4, "epochs": 2, "min_count": 1, "device": "cpu"}
-    trained = swivel.run(lines, tmp_path / "run", spelling=10.0, **settings)
-    plain = swivel.train(tmp_path / "run" / "matrix", subwords="none", spelling=0.0, dim=4, epochs=2, device="cpu")
+    settings: dict[str, Any] = {"dim": 4, "epochs": 2, "device": "cpu", "combine": combine}
+    trained = swivel.run(lines, tmp_path / "run", spelling=10.0, min_count=1, **settings)
+    plain = swivel.train(tmp_path / "run" / "matrix", subwords="none", spelling=0.0, **settings)
     assert plain.subwords is None
     assert trained.subwords is not None
     counts = trained.vocabulary.counts
@@ -203,6 +206,7 @@ def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path) -> None:
     new = ["zzzz " + line for line in lines[:30]]
     extended = swivel.extend(trained, new)
     without_spelling = swivel.extend(plain, new)
+    assert np.array_equal(extended.vectors[: len(trained)], trained.vectors)
     assert extended.subwords is not None
     guess = trained.guess("zzzz").vector
     count = extended.vocabulary.counts[extended.vocabulary.id("zzzz")]

@@ -136,6 +136,9 @@ def test_wrong_settings_are_refused() -> None:
         make().encode([], smoothing=0)
     with pytest.raises(ConfigError, match="components must be an integer of 0 or more, got -1"):
         make().encode([], components=-1)
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(ConfigError, match=f"threads must be .*, got {wrong}"):
+            swivel.SwivelEncoder(make(), threads=wrong).transform(["the cat"])  # type: ignore[arg-type]
     with pytest.raises(CorpusError, match="item 2: expected a string like the items before, got int"):
         make().encode(["a", 3])  # type: ignore[list-item]
 

@@ -379,7 +379,7 @@ def _add_words(trained: TrainedModel, counts: WordCounts, counting: TextCounting
     )
 
     combined = None
-    if trained.vectors_config.combine != "rows":
+    if old.vectors is not old.rows:
         combined = np.concatenate([old.vectors, _combine(trained, counts.words, new_rows, new_columns)])
     return Vectors(
         rows,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,13 @@ class Contents:
                 f"{len(self.rows.values):,} rows with {self.columns_per_row} columns each need {expected:,} columns, "
                 f"got {len(columns.values):,}"
             )
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Vectors` for these contents."""
+        arguments = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.vectors is self.rows.values:
+            del arguments["vectors"]
+        return arguments
 
 
 def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, FolderExists, UnknownToken
 from swivel.runtime.notebook import draw_html
-from swivel.runtime.resources import count_cores
+from swivel.runtime.options import RunOptions
 from swivel.storage import FolderWriter, create_folder
 from swivel.storage.overlap import is_own_folder
 from swivel.vectors import dataframes
@@ -31,7 +30,7 @@ from swivel.vectors.search import (
     scale_to_unit,
     score_3cosmul,
 )
-from swivel.vectors.subwords import Guess, Subwords, fit_subwords
+from swivel.vectors.subwords import MIN_WORDS, Guess, Subwords, fit_subwords
 from swivel.vectors.texts import SMOOTHING, TextEncoder
 
 METHODS = ("3cosadd", "3cosmul")
@@ -178,7 +177,7 @@ class Vectors:
         """Return the vector of a token; if it is not in the vocabulary, a guess from its spelling, or `default`."""
         if token in self.vocabulary:
             return self[token]
-        return self.guess(token).vector if guess else default
+        return self.guess(token).vector if guess and self.subwords is not None else default
 
     @property
     def subwords(self) -> Subwords | None:
@@ -194,19 +193,22 @@ class Vectors:
         return Guess(word, guessed[0], float(self.subwords.sureness(guessed)[0]))
 
     def with_subwords(self) -> Vectors:
-        """Return these vectors with n-grams fitted to them, unless they have fewer than 1,000 words."""
-        return self.replace(subwords=fit_subwords(self.vectors, self.vocabulary.tokens, self.vocabulary.counts))
+        """Return these vectors with n-grams fitted to them; raise ConfigError for fewer than 1,000 words."""
+        fitted = fit_subwords(self.vectors, self.vocabulary.tokens, self.vocabulary.counts)
+        if fitted is None:
+            raise ConfigError(f"n-grams need {MIN_WORDS:,} words that have vectors, got {(~self.is_zero).sum():,}")
+        return self.replace(subwords=fitted)
 
     def replace(self, **changes: Any) -> Vectors:
         """Return these vectors with some arguments of the class changed."""
-        return Vectors(**{**_as_arguments(self.contents), **changes})
+        return Vectors(**{**self.contents.to_arguments(), **changes})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the vectors, of shape (n_rows, dim): `np.asarray(vectors)` does not copy them."""
         return np.array(self.vectors, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (_as_arguments(self.contents), self.path, self.source)
+        return _restore, (self.contents.to_arguments(), self.path, self.source)
 
     def __deepcopy__(self, memo: Any) -> Vectors:
         """Return these vectors themselves, because their arrays are read-only."""
@@ -407,7 +409,7 @@ class Vectors:
         settings = smoothing, components, guess
         if settings not in self._encoders:
             self._encoders[settings] = TextEncoder(self, *settings)
-        encoded = self._encoders[settings].encode(texts, threads=threads or count_cores())
+        encoded = self._encoders[settings].encode(texts, threads=RunOptions(threads=threads).thread_count)
         return scale_to_unit(encoded) if normalize else encoded
 
     def score(self, row: str, column: str) -> float:
@@ -474,7 +476,7 @@ class Vectors:
     def load(cls, path: str | Path) -> Vectors:
         """Open a folder of vectors; arrays are memory-mapped and verified before their first use."""
         stored, checks = read_contents(path)
-        loaded = cls(**_as_arguments(stored))
+        loaded = cls(**stored.to_arguments())
         loaded.path = loaded.source = Path(path)
         loaded._checks = checks
         return loaded
@@ -565,14 +567,6 @@ class _Resolved(NamedTuple):
 
 
 load = Vectors.load
-
-
-def _as_arguments(contents: Contents) -> dict[str, Any]:
-    """Return the arguments of `Vectors` for these contents."""
-    arguments = {field.name: getattr(contents, field.name) for field in dataclasses.fields(contents)}
-    if contents.vectors is contents.rows.values:
-        del arguments["vectors"]
-    return arguments
 
 
 def _restore(arguments: dict[str, Any], path: Path | None, source: Path | None) -> Vectors:
