@@ -19,11 +19,11 @@ import numpy as np
 
 from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
-from swivel.corpus import BREAK, encode, split_units
+from swivel.corpus import BREAK, encode, split_units, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _initial_carry
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
-from swivel.corpus.tokenizer_kernels import START
+from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.importers.config import ImportConfig
 from swivel.evaluation.datasets import AnalogySet, CategorySet, SimilaritySet, TestSet, find_sets, read_set
@@ -67,7 +67,8 @@ def rules_of(config: CorpusConfig) -> TokenizerRules:
 
 def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: int) -> list[list[str]]:
     """Return the units of a text as `encode_streams` finds them, piece by piece, without its threads."""
-    encode._SLICE_BYTES = 64  # Small texts are read in slices, too, and the tables stay small, which saves 8 ms.
+    encode._FREE_TYPES = STEP_TYPES  # The tables of small texts get full, too.
+    type_tables._INITIAL_TYPES = 2 * STEP_TYPES
     worker, segments, carry = EncodeWorker(0, folder, max_table_bytes=1 << 30), [], _initial_carry()
     stream = Stream(f"{folder}/text", lambda: iter([TextBlock(text, len(text))] if text else []))
     with contextlib.closing(worker.ids):

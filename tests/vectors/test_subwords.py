@@ -212,3 +212,25 @@ def test_training_fits_ngrams_and_extend_keeps_them(tmp_path: Path, combine: str
     count = extended.vocabulary.counts[extended.vocabulary.id("zzzz")]
     part = 10 / (count + 10)
     assert np.allclose(extended["zzzz"], (1 - part) * without_spelling["zzzz"] + part * guess, atol=1e-2)
+
+
+def test_an_ngram_that_occurs_twice_in_one_word_is_not_one_of_several_words() -> None:
+    index = subwords.index_ngrams(["banana", "xyzw", "xyz"])  # "ana" occurs twice, "<xy", "xyz" and "<xyz" in two words
+    shared, _ = subwords.hash_ngrams(["banana"], 3, 3)
+    assert len(index.ngrams) == 3
+    assert not set(shared.tolist()) & set(index.ngrams.tolist())
+
+
+def test_the_index_lists_the_words_of_every_ngram() -> None:
+    words = ["banana", "bandana", "cabana", "x"]
+    index = subwords.index_ngrams(words)
+    pairs = {
+        (int(number), word)
+        for word, (start, stop) in enumerate(itertools.pairwise(index.word_starts))
+        for number in index.numbers[start:stop]
+    }
+    assert pairs == {
+        (number, int(word))
+        for number, (start, stop) in enumerate(itertools.pairwise(index.ngram_starts))
+        for word in index.owners[start:stop]
+    }

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
 from swivel.corpus import tokenizer_kernels as kernels
-from swivel.corpus.character_classes import MAX_TOKEN_BYTES, TokenizerRules, build_rules
+from swivel.corpus.character_classes import TokenizerRules, build_rules
 from swivel.corpus.streams import PIECE_BYTES, Stream, TextPiece, cut_stream, describe_bad_byte
 from swivel.corpus.type_tables import TypeCounts, TypeFiles, TypeTable
 from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary
@@ -35,7 +35,8 @@ from swivel.storage import ArrayAppender, open_array
 
 Ids: TypeAlias = NDArray[np.uint32]
 
-_SLICE_BYTES = 1 << 16  # per call of `scan_text`; the table is enlarged for the worst case before each call
+_FREE_TYPES = kernels.STEP_TYPES + (1 << 12)  # that a table has space for before a call of `scan_text`
+_FREE_BYTES = kernels.STEP_BYTES + (1 << 16)
 _MAP_IDS = 1 << 18  # per call of `map_ids`
 _MIN_TABLE_BYTES = 1 << 22  # A smaller table would be full after one piece of text.
 _WORKER_BYTES = 1 << 24  # of a worker and its pieces of text; with less memory there are fewer workers
@@ -125,11 +126,10 @@ class EncodeWorker:
         state[kernels.HAS_MARKS] = rules.has_marks
 
     def _reserve(self) -> None:
-        # Lower case has at most 1.5 times as many bytes, and the current token may have started before the slice.
-        self.types.reserve(_SLICE_BYTES, 2 * _SLICE_BYTES + MAX_TOKEN_BYTES)
+        self.types.reserve(_FREE_TYPES, _FREE_BYTES)
 
     def _scan(self, piece: TextPiece, rules: TokenizerRules) -> None:
-        """Tokenize a piece slice by slice; raise CorpusError for invalid UTF-8 in strict mode."""
+        """Tokenize a piece; raise CorpusError for invalid UTF-8 in strict mode."""
         data = np.frombuffer(piece.data, np.uint8)
         types = self.types
         tables = rules.kinds, rules.plain, rules.lower, rules.abbreviations
@@ -137,9 +137,8 @@ class EncodeWorker:
         at = 0
         while at < len(data):
             self._reserve()  # This may replace the arrays of the table.
-            stop = min(at + _SLICE_BYTES, len(data))
             at = kernels.scan_text(
-                data, at, stop, *tables, types.slots, types.arena, types.types, types.state, self._out
+                data, at, len(data), *tables, types.slots, types.arena, types.types, types.state, self._out
             )
 
             if types.state[kernels.BAD] >= 0:
@@ -252,7 +251,7 @@ class EncodedCorpus:
         self._tables = [worker.tables for worker in workers]
 
         tables = [table for worker in workers for table in worker.tables]
-        self.types = TypeCounts(tables, memory_bytes)
+        self.types = TypeCounts(tables, memory_bytes, threads=len(workers))
         self.token_count = sum(table.token_count for table in tables)
         self.unit_count = self._count_units()  # units with at least one token
 

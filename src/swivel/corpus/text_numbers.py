@@ -74,7 +74,9 @@ class TextNumbering:
         """Return the type numbers with breaks between units, and where each text ends among them."""
         types = self._types
         rules = self._rules
-        types.reserve(len(data) // 2 + len(stops) + 1, 2 * len(data) + MAX_TOKEN_BYTES)
+        types.reserve(
+            len(data) // 2 + len(stops) + kernels.STEP_TYPES, 2 * len(data) + MAX_TOKEN_BYTES + kernels.STEP_BYTES
+        )
 
         state = types.state
         state[kernels.TEXT_STATE] = 0

@@ -1,8 +1,9 @@
 """The compiled tokenizer: converts UTF-8 bytes to type numbers, one character at a time.
 
-The kernels work on arrays that `encode` owns, and allocate nothing: the caller provides enough space for the largest
-possible result. All information that must survive between two calls is in `state`, so a text may be passed in pieces
-that are cut at any code point.
+The kernels work on arrays that `encode` owns, and allocate nothing: `scan_text` returns when the table of types is
+almost full, so that the caller can enlarge it; otherwise the caller provides enough space for the largest possible
+result. All information that must survive between two calls is in `state`, so a text may be passed in pieces that are
+cut at any code point.
 
 A type is a distinct token. A table of types consists of three arrays:
 
@@ -39,6 +40,9 @@ USED, TYPES, OUT, BREAKS, BAD, UNIT, IS_STRICT, HAS_MARKS = range(7, 15)
 TEXT_STATE = slice(0, 7)  # the part of `state` that moves with a text from one worker to the next
 STATE_SIZE = 15
 START, COUNT = range(2)  # columns of `types`
+# What one step of `scan_text` may add to a table of types: at most three tokens, of which two were split.
+STEP_TYPES = 4
+STEP_BYTES = 4 * c.MAX_TOKEN_BYTES
 
 # Bit masks of a slot: type number and hash.
 NUMBER = np.uint64(0xFFFFFFFF)
@@ -477,13 +481,16 @@ def scan_text(
     state: Ints,
     out: Ids,
 ) -> int:
-    """Tokenize the characters that start in data[start:stop].
+    """Tokenize the characters that start in data[start:stop], until the table of types is almost full.
 
     Returns the position after the last character. Invalid UTF-8 separates tokens, or, in strict mode, ends the scan
     with its position in state[BAD].
     """
+    max_types = min(types.shape[0] - 1, slots.size // 2) - STEP_TYPES
+    max_used = arena.size - STEP_BYTES
+
     at = start
-    while at < stop:
+    while at < stop and state[TYPES] <= max_types and state[USED] <= max_used:
         # Fast path: a run of ASCII word characters and the separator after it.
         if state[PENDING] == 0 and state[SENTENCE] == 0:
             at = _take_run(data, at, stop, kinds, plain, arena, state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,11 +171,14 @@ class TypeCounts:
         Tables in files, or in memory.
     memory_bytes
         Memory for merging tables. If not all types fit, one part of them is merged after the other.
+    threads
+        Threads that merge one part each if all types fit.
     """
 
-    def __init__(self, tables: Sequence[TypeFiles | PackedTypes], memory_bytes: int) -> None:
+    def __init__(self, tables: Sequence[TypeFiles | PackedTypes], memory_bytes: int, threads: int = 1) -> None:
         self._tables = tables
         self._memory_bytes = memory_bytes
+        self._threads = threads
 
     def merge(self, part: int = 0, parts: int = 1) -> TypeTable:
         """Return a table of all types, or of one of several parts of them."""
@@ -189,16 +193,21 @@ class TypeCounts:
         These are all tokens that occur at least `min_count` times; with a `limit`, only that many of the most frequent
         ones, and those that are as frequent as the last of these.
         """
-        tokens: list[bytes] = []
-        counts = np.zeros(0, np.int64)
         parts = self._choose_parts()
+        workers = 1
+        if parts == 1:
+            workers = parts = self._threads
 
-        for part in range(parts):
+        def choose(part: int) -> tuple[list[bytes], NDArray[np.int64]]:
             types = self.merge(part, parts).pack()
             chosen = _find_frequent(types.counts, min_count, limit)
-            tokens += types.tokens(chosen)
-            counts = np.concatenate([counts, types.counts[chosen]])
+            return types.tokens(chosen), types.counts[chosen]
 
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(choose, range(parts)))
+
+        tokens = [token for part, _ in found for token in part]
+        counts = np.concatenate([part for _, part in found])
         chosen = _find_frequent(counts, min_count, limit)
         return {tokens[number].decode(): int(counts[number]) for number in chosen}
 

@@ -72,7 +72,6 @@ def run(
         Other fields of the configuration of any stage.
     """
     from swivel.corpus import find_texts, local_files
-    from swivel.reports.run_report import write_run_report
     from swivel.vectors.formats import source_of
 
     named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
@@ -98,15 +97,19 @@ def run(
     with hold_folder(path):
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
         if options.report:
-            threading.Thread(target=_import_matplotlib, daemon=True).start()
+            threading.Thread(target=_import_report, daemon=True).start()
         result = train_counted(matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train)
+
+        from swivel.reports.run_report import write_run_report
+
         write_run_report(result, matrix, path, watch, options)
         return result
 
 
-def _import_matplotlib() -> None:
-    """Import the library that draws the report, while the vectors are trained."""
-    from swivel.reports.plots.style import need_matplotlib
-
+def _import_report() -> None:
+    """Import what writes the report, while the vectors are trained."""
     with contextlib.suppress(Exception):  # The report says what is wrong.
+        from swivel.reports import run_report  # noqa: F401
+        from swivel.reports.plots.style import need_matplotlib
+
         need_matplotlib()

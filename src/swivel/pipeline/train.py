@@ -123,8 +123,7 @@ def train_counted(
     check_libraries("training")
     with defer_signals():
         from swivel import vectors
-        from swivel.pipeline.train_job import extend_start, make_job, open_output, write_result
-        from swivel.reports.run_report import write_run_report
+        from swivel.pipeline.train_job import extend_start, index_words, make_job, open_output, write_result
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.distributed import open_executor
         from swivel.training.loop import run_provenance, train_matrix
@@ -152,7 +151,8 @@ def train_counted(
                 refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
             with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
                 start = extend_start(job, executor, timed)
-                with stop_on_signals():  # A signal after the last step ends the process once the result is written.
+                # A signal after the last step ends the process once the result is written.
+                with stop_on_signals(), index_words(job, executor) as index:
                     trained = train_matrix(
                         matrix,
                         job.config,
@@ -163,11 +163,14 @@ def train_counted(
                         executor=executor,
                     )
                     if trained is not None:  # Only the leading process has the result.
-                        write_result(job, trained, output)
+                        write_result(job, trained, output, index)
 
         result = vectors.load(folder.path)
         if not was_done:
             result.trust()
+
+        from swivel.reports.run_report import write_run_report
+
         write_run_report(result, matrix, None if out is None else folder.path, watch, options)
         return folder.keep(result)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from swivel.training.initialization import WarmStart, find_start
 from swivel.training.loop import TrainingResult
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
-from swivel.vectors.subwords import add_subwords
+from swivel.vectors.subwords import NgramIndex, add_subwords, index_ngrams, needs_ngrams
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,27 @@ def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> Warm
     return add_new_words(job.matrix, job.start, job.config, threads=options.thread_count)
 
 
-def write_result(job: TrainJob, trained: TrainingResult, folder: FolderWriter) -> None:
+@contextlib.contextmanager
+def index_words(job: TrainJob, executor: Executor) -> Iterator[Future[NgramIndex] | None]:
+    """Index the n-grams of the words while vectors are trained; yield None if no n-grams are fitted to them."""
+    words = job.matrix.rows.tokens if job.matrix.columns_per_row else []  # The rows of a table may be anything.
+    if not executor.is_leader or not needs_ngrams(job.vectors_config, len(words)):
+        yield None
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(index_ngrams, words)
+
+
+def write_result(
+    job: TrainJob, trained: TrainingResult, folder: FolderWriter, index: Future[NgramIndex] | None
+) -> None:
     """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints."""
     losses = [
         {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
         for loss in trained.history
     ]
     facts = {
-        **vectors.write_vectors(folder, _combine(job, trained)),
+        **vectors.write_vectors(folder, _combine(job, trained, index)),
         "counted_with": job.matrix.config,
         "plan": asdict(trained.plan),
         "losses": losses,
@@ -89,7 +103,7 @@ def write_result(job: TrainJob, trained: TrainingResult, folder: FolderWriter) -
     remove_checkpoints(folder.path)
 
 
-def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
+def _combine(job: TrainJob, trained: TrainingResult, index: Future[NgramIndex] | None) -> Vectors:
     matrix, parts = job.matrix, job.matrix.columns_per_row
     columns = vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums)
 
@@ -105,8 +119,9 @@ def _combine(job: TrainJob, trained: TrainingResult) -> Vectors:
     )
     if job.vectors_config.combine == "parts":
         result = _turn(result, job.init)
-    has_words = parts > 0  # The rows of a table may be anything.
-    return add_subwords(result, job.vectors_config, device=trained.plan.device) if has_words else result
+    if index is None:
+        return result
+    return add_subwords(result, job.vectors_config, device=trained.plan.device, index=index.result())
 
 
 def _turn(result: Vectors, init: Vectors | None) -> Vectors:

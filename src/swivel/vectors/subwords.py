@@ -171,21 +171,20 @@ def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArra
     return hashes
 
 
-def add_subwords(vectors: Vectors, config: VectorsConfig, *, device: str = "cpu") -> Vectors:
+def add_subwords(
+    vectors: Vectors, config: VectorsConfig, *, device: str = "cpu", index: NgramIndex | None = None
+) -> Vectors:
     """Return vectors with n-grams fitted to them, of which rare words take a part from their spelling, as configured.
 
-    The fit runs on `device` if it is a CUDA device that this process has, with enough memory left.
+    The fit runs on `device` if it is a CUDA device that this process has, with enough memory left. `index` is that of
+    the words, if it is known already.
     """
     words = vectors.vocabulary.tokens
     counts = vectors.vocabulary.counts
-    if config.subwords == "none" or len(words) < MIN_WORDS:
+    if not needs_ngrams(config, len(words)):
         return vectors
 
-    fitted = None
-    if has_cuda(device):
-        with contextlib.suppress(RuntimeError):  # The device has too little memory left.
-            fitted = _fit(vectors.vectors, words, counts, device)
-    fitted = fitted or _fit(vectors.vectors, words, counts, "cpu")
+    fitted = _fit(vectors.vectors, index or index_ngrams(words), counts, device if has_cuda(device) else "cpu")
     if fitted is None:
         return vectors
 
@@ -194,98 +193,143 @@ def add_subwords(vectors: Vectors, config: VectorsConfig, *, device: str = "cpu"
     return vectors.replace(vectors=blended, subwords=subwords)
 
 
+def needs_ngrams(config: VectorsConfig, words: int) -> bool:
+    """Return whether n-grams are fitted to the vectors of so many words."""
+    return config.subwords != "none" and words >= MIN_WORDS
+
+
 def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords | None:
     """Fit the vectors of n-grams to those of words; None if there are too few words."""
-    fitted = _fit(vectors, words, counts, "cpu")
+    fitted = _fit(vectors, index_ngrams(words), counts, "cpu")
     return None if fitted is None else fitted[0]
 
 
-def _fit(
-    vectors: Floats, words: Sequence[str], counts: NDArray[np.int64], device: str
-) -> tuple[Subwords, Floats] | None:
+@dataclass(frozen=True, slots=True)
+class NgramIndex:
+    """The n-grams of words and the words of n-grams; it depends on nothing but the words.
+
+    Parameters
+    ----------
+    ngrams : ndarray of shape (n_ngrams,), uint32
+        Hashes of the chosen n-grams, ascending. The number of an n-gram is its position.
+    numbers, word_starts
+        Numbers of the chosen n-grams of each word, one word after the other, and where each word starts.
+    owners, ngram_starts
+        The words of each n-gram, one n-gram after the other, and where each n-gram starts.
+    scales : ndarray of shape (n_words,), float32
+        1 / sqrt(n) for a word with n n-grams, chosen or not.
+    """
+
+    ngrams: NDArray[np.uint32]
+    numbers: NDArray[np.int32]
+    word_starts: NDArray[np.int32]
+    owners: NDArray[np.int32]
+    ngram_starts: NDArray[np.int32]
+    scales: Floats
+
+
+def index_ngrams(words: Sequence[str]) -> NgramIndex:
+    """Return the index of the most frequent n-grams of some words."""
+    hashes, starts = hash_ngrams(words, MIN_N, MAX_N)
+    sizes = np.diff(starts)
+    owners = np.repeat(np.arange(len(words), dtype=np.int32), sizes)
+
+    ngrams = _choose_ngrams(hashes, owners)
+    numbers = find_sorted(ngrams, hashes).astype(np.int32)
+    is_chosen = numbers >= 0
+    numbers = numbers[is_chosen]
+    order = np.argsort(numbers, kind="stable")
+
+    return NgramIndex(
+        ngrams,
+        numbers,
+        np.concatenate([[0], np.cumsum(is_chosen)])[starts].astype(np.int32),
+        owners[is_chosen][order],
+        np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(np.int32),
+        np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32),
+    )
+
+
+def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """Return the hashes of the n-grams that occur in most words, ascending, without those of a single word."""
+    pairs = np.sort(hashes.astype(np.uint64) << np.uint64(32) | owners.astype(np.uint64))
+    pairs = pairs[np.diff(pairs, prepend=pairs[:1] + np.uint64(1)) != 0]  # An n-gram may occur twice in a word.
+    ngrams, counts = np.unique((pairs >> np.uint64(32)).astype(np.uint32), return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MAX_NGRAMS]
+    return np.sort(ngrams[order[counts[order] >= _MIN_NGRAM_WORDS]])
+
+
+def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: str) -> tuple[Subwords, Floats] | None:
     """Return the vectors of n-grams and the guesses for the words; None if there are too few words."""
     is_used = vectors.any(axis=1)
     if is_used.sum() < MIN_WORDS:
         return None
 
-    hashes, starts = hash_ngrams(words, MIN_N, MAX_N)
-    ngrams = _choose_ngrams(hashes)
     weights = np.where(is_used, counts / (counts + _HALF_COUNT) if counts.any() else 1.0, 0.0).astype(np.float32)
-
     unit = scale_to_unit(vectors)
     mean = np.asarray(weights @ unit / weights.sum(), np.float32)
     length = float(np.linalg.norm(vectors[is_used].astype(np.float64), axis=1).mean())
 
-    table, guesses = _solve(find_sorted(ngrams, hashes), starts, unit - mean, weights, len(ngrams), device)
+    table, guesses = _solve_where_it_fits(index, unit - mean, weights, device)
     scale = np.float32(length)
-    return Subwords(ngrams, np.concatenate([table, mean[None]]) * scale, length), (guesses + mean) * scale
+    return Subwords(index.ngrams, np.concatenate([table, mean[None]]) * scale, length), (guesses + mean) * scale
 
 
-def _choose_ngrams(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the hashes of the most frequent n-grams, ascending, without those that occur once."""
-    ngrams, counts = np.unique(hashes, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:MAX_NGRAMS]
-    return np.sort(ngrams[order[counts[order] >= _MIN_NGRAM_WORDS]])
-
-
-def _solve(
-    places: NDArray[np.int64], starts: NDArray[np.int64], targets: Floats, weights: Floats, ngrams: int, device: str
-) -> tuple[Floats, Floats]:
-    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, and A z.
-
-    A has the n-grams of the words: `places` has the number of every n-gram, or -1, and `starts` says where those of
-    each word start. Conjugate gradients, for all dimensions at once, preconditioned by the diagonal.
-    """
+def _solve_where_it_fits(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> tuple[Floats, Floats]:
+    """Solve on a device, or on the CPU if the device has too little memory left."""
     import torch
 
-    sizes = np.diff(starts)
-    is_known = places >= 0
-    values = np.repeat((1 / np.sqrt(np.maximum(sizes, 1))).astype(np.float32), sizes)[is_known]
-    owners = np.repeat(np.arange(len(sizes)), sizes)[is_known]
-    starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
-    places = places[is_known]
-    order = np.argsort(places, kind="stable")
-    ngram_starts = np.searchsorted(places[order], np.arange(ngrams + 1))
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return _solve(index, targets, weights, device)
+    return _solve(index, targets, weights, "cpu")
+
+
+def _solve(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> tuple[Floats, Floats]:
+    """Return the z that minimize sum_w weight_w |target_w - (A z)_w|^2 + penalty |z|^2, and A z.
+
+    A sums the n-grams of each word and scales the sum. Conjugate gradients, for all dimensions at once, preconditioned
+    by the diagonal. Large arrays are reused: new ones would take as long as the arithmetic.
+    """
+    import torch
 
     def on_device(array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    words_of_ngrams = _Bags(on_device(owners[order]), on_device(ngram_starts), on_device(values[order]))
-    ngrams_of_words = _Bags(on_device(places), on_device(starts), on_device(values))
-    weight = on_device(weights)[:, None]
-    diagonal = np.bincount(places, values**2 * weights[owners], minlength=ngrams) + _PENALTY
-    inverse = on_device((1 / diagonal).astype(np.float32))[:, None]
+    ngrams_of_words = _Bags(on_device(index.numbers), on_device(index.word_starts))
+    words_of_ngrams = _Bags(on_device(index.owners), on_device(index.ngram_starts))
+    scale = on_device(index.scales)[:, None]
+    weighted = scale * on_device(weights)[:, None]
+    diagonal = words_of_ngrams.sum(scale * weighted) + _PENALTY
 
-    table = torch.zeros((ngrams, targets.shape[1]), device=device)
-    residual = words_of_ngrams.sum(weight * on_device(targets))
-    scaled = inverse * residual
-    direction = scaled.clone()
-    energy = (residual * scaled).sum(0)
+    residual = words_of_ngrams.sum(weighted * on_device(targets))
+    table = torch.zeros_like(residual)
+    direction = residual / diagonal
+    scaled = torch.empty_like(residual)
+    energy = torch.mul(residual, direction, out=scaled).sum(0)
 
     for _ in range(_STEPS):
-        product = words_of_ngrams.sum(weight * ngrams_of_words.sum(direction)) + _PENALTY * direction
-        step = energy / (direction * product).sum(0).clamp_min(1e-30)
-        table += step * direction
-        residual -= step * product
+        product = words_of_ngrams.sum(ngrams_of_words.sum(direction).mul_(scale * weighted))
+        product.add_(direction, alpha=_PENALTY)
+        step = energy / torch.mul(direction, product, out=scaled).sum(0).clamp_min(1e-30)
+        table.addcmul_(direction, step)
+        residual.addcmul_(product, step, value=-1)
 
-        scaled = inverse * residual
-        before, energy = energy, (residual * scaled).sum(0)
-        direction = scaled + energy / before.clamp_min(1e-30) * direction
+        torch.div(residual, diagonal, out=scaled)
+        before, energy = energy, torch.mul(residual, scaled, out=product).sum(0)
+        direction.mul_(energy / before.clamp_min(1e-30)).add_(scaled)
 
-    return np.asarray(table.cpu().numpy()), np.asarray(ngrams_of_words.sum(table).cpu().numpy())
+    guesses = ngrams_of_words.sum(table).mul_(scale)
+    return np.asarray(table.cpu().numpy()), np.asarray(guesses.cpu().numpy())
 
 
 class _Bags(NamedTuple):
-    """A sparse matrix in rows: bag n has the columns from starts[n] to starts[n + 1]."""
+    """A sparse matrix of ones in rows: bag n has the columns from starts[n] to starts[n + 1]."""
 
     columns: torch.Tensor
     starts: torch.Tensor
-    values: torch.Tensor
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Return the product with a dense matrix."""
         from torch.nn.functional import embedding_bag
 
-        return embedding_bag(
-            self.columns, table, self.starts, mode="sum", per_sample_weights=self.values, include_last_offset=True
-        )
+        return embedding_bag(self.columns, table, self.starts, mode="sum", include_last_offset=True)
