@@ -113,6 +113,13 @@ def test_weights_are_used_without_rounding_to_integers() -> None:
     assert embedding.config_.unseen == 0.1
 
 
+def test_small_weights_stay_different_in_tables() -> None:
+    counts = np.delete(planted_counts(4), 0, axis=1) * 1e-7
+    embedding = SwivelEmbedding(**QUICK, epochs=1).fit(counts)
+    assert embedding.config_.transform == "log"
+    np.testing.assert_allclose(embedding.row_sums_, np.log1p(counts).sum(axis=1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("largest", [1e-30, 0.3, 3.5, 1e9 + 0.5, 1e15 + 0.5])
 def test_fractional_counts_keep_32_bits_of_the_largest(largest: float) -> None:
     unit = _choose_unit(np.array([largest]))

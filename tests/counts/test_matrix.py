@@ -16,6 +16,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix
 from swivel.counts import layout as matrix_layout
 from swivel.counts.layout import Layout, block_count_for, block_length, choose_layout
+from swivel.counts.transform import transform_counts
 from swivel.errors import CountsError, DamagedFolder, StorageError, UnfinishedFolder, UnknownToken
 from swivel.storage import seal, unseal
 
@@ -292,3 +293,31 @@ def test_a_manifest_that_does_not_match_is_refused(tmp_path: Path, fact: str, va
     (path / "manifest.json").write_bytes(seal(manifest))
     with pytest.raises(DamagedFolder, match=message):
         open_matrix(path)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("blocks", [None, (2, 5), (3, 3)])
+def test_transformed_matrix_has_the_logarithms_of_the_counts(
+    tmp_path: Path, small_blocks: None, symmetric: bool, blocks: tuple[int, int] | None
+) -> None:
+    dense = make_dense(9, 9, symmetric=symmetric, large=True)
+    original = build(tmp_path / "m", dense, symmetric=symmetric, unit=1 << 30)
+    matrix = transform_counts(original, "log")
+    if blocks is not None:
+        matrix = matrix.reblocked(*blocks, scratch=tmp_path)
+        original = original.reblocked(*blocks, scratch=tmp_path)
+
+    # Most counts are about 1e-9: log(1 + x) is x there.
+    expected = np.log1p(dense / (1 << 30))
+    np.testing.assert_allclose(matrix.to_scipy().toarray(), expected, rtol=1e-15)
+    np.testing.assert_allclose(matrix.row_sums, expected.sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(matrix.column_sums, expected.sum(axis=0), rtol=1e-12)
+    assert matrix.total == pytest.approx(expected.sum())
+    assert matrix.count("w8", "w8" if symmetric else "c8") == expected[8, 8]
+    assert matrix.fingerprint == original.fingerprint
+
+    for i in range(matrix.row_blocks):
+        for j in range(matrix.column_blocks):
+            raw, cells = original.cells(i, j), matrix.cells(i, j)
+            assert np.array_equal(cells.positions, raw.positions) and cells.mirrored == raw.mirrored
+            np.testing.assert_allclose(cells.counts, np.log1p(raw.counts.astype(np.float64)), rtol=1e-6)

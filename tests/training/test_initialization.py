@@ -17,6 +17,7 @@ from swivel.cli import cli
 from swivel.config import WARM_START, TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, open_matrix
+from swivel.counts.transform import transform_counts
 from swivel.errors import ConfigError, FolderExists
 from swivel.pipeline import train_job
 from swivel.pipeline.add import add
@@ -153,9 +154,11 @@ def make_sum(path: Path, recipe: str) -> tuple[Matrix, Vectors]:
     return add(old, count(make_text(2, 60, 60), recipe=recipe, min_count=1), out=path), vectors
 
 
+@pytest.mark.parametrize("transform", ["none", "log"])
 @pytest.mark.parametrize("recipe", ["fast", "default"])
-def test_new_words_solve_their_least_squares_problem(recipe: str, tmp_path: Path) -> None:
+def test_new_words_solve_their_least_squares_problem(recipe: str, transform: str, tmp_path: Path) -> None:
     matrix, vectors = make_sum(tmp_path / "sum", recipe)
+    matrix = transform_counts(matrix, transform)
     config = TrainConfig(dim=4)
     start = find_start(matrix, vectors, config)
     joined = add_new_words(matrix, start, config, threads=2)

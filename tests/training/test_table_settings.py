@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import pytest
 import swivel
 from message_recorder import MessageRecorder
 from swivel.config import TrainConfig
+from swivel.counts.transform import transform_counts
+from swivel.reports.run_summary import find_fit, read_objective, summarize_run
 from swivel.storage import read_manifest
 from swivel.training.fold_in import fold_in
 from swivel.training.table_settings import choose_table_settings, choose_weight_decay, is_table
@@ -98,6 +102,28 @@ def test_transform_trains_on_the_logarithms_of_the_counts() -> None:
     assert one.row_sums is not None and two.row_sums is not None
     order = [two.vocabulary.id(row) for row in one.vocabulary]
     np.testing.assert_allclose(one.row_sums, two.row_sums[order], rtol=1e-5)
+
+
+def test_transform_writes_nothing_but_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    vectors = swivel.train(table, tmp_path / "vectors", dim=4, epochs=1)
+    assert vectors.path is not None
+    assert read_manifest(vectors.path).inputs == {"matrix": table.fingerprint}
+
+    recorder = MessageRecorder()
+    swivel.train(table, tmp_path / "vectors", dim=4, epochs=1, progress=recorder)
+    assert any("finished already, nothing to do" in line for line in recorder.lines)
+
+
+def test_fit_of_a_table_is_that_of_the_logarithms() -> None:
+    table = make_table(scale=100)
+    vectors = swivel.train(table, dim=4, epochs=1, recipe="fast", transform="log", zeros="all")
+    assert vectors.path is not None
+    manifest = read_manifest(vectors.path)
+    buckets = summarize_run(vectors, table).fit
+    assert buckets == find_fit(vectors, transform_counts(table, "log"), read_objective(manifest))
+    assert buckets != find_fit(vectors, table, read_objective(manifest))
 
 
 def test_fold_in_transforms_the_counts_of_new_rows() -> None:

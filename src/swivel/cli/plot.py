@@ -86,7 +86,7 @@ def fit(vectors: str, matrix: str | None, output: str, options: RunOptions) -> N
 
     def make() -> Any:
         manifest = _manifest_of(vectors)
-        counts = _matrix_of(vectors, matrix, manifest)
+        counts = run_summary.trained_counts(_matrix_of(vectors, matrix, manifest), manifest)
         objective = run_summary.read_objective(manifest)
         return plots.plot_fit(run_summary.find_fit(open_vectors(vectors), counts, objective))
 

@@ -61,6 +61,7 @@ class MatrixCells:
     layout: Layout
     arrays: CellArrays
     unit: int
+    is_log: bool = False  # whether counts are read as log(1 + x)
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -85,10 +86,17 @@ class MatrixCells:
     def counts_of(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the counts of the cells `first` to `last - 1`."""
         arrays = self.arrays
-        counts = np.divide(arrays.counts[first:last], self.unit, dtype=np.float64).astype(np.float32)
+        counts = self.to_counts(arrays.counts[first:last]).astype(np.float32)
         begin, end = np.searchsorted(arrays.large_cells, (first, last))
         if begin < end:
-            counts[arrays.large_cells[begin:end] - first] = arrays.large_counts[begin:end] / self.unit
+            counts[arrays.large_cells[begin:end] - first] = self.to_counts(arrays.large_counts[begin:end])
+        return counts
+
+    def to_counts(self, units: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the counts of cells that have these units, float64."""
+        counts: NDArray[np.float64] = np.divide(units, self.unit, dtype=np.float64)
+        if self.is_log:
+            np.log1p(counts, out=counts)
         return counts
 
     def walk(self, max_cells: int) -> Iterator[UnitCells]:

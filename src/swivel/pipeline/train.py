@@ -123,6 +123,7 @@ def train_counted(
     check_libraries("training")
     with defer_signals():
         from swivel import vectors
+        from swivel.counts.transform import transform_counts
         from swivel.pipeline.train_job import extend_start, index_words, make_job, open_output, write_result
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
         from swivel.training.distributed import open_executor
@@ -137,8 +138,9 @@ def train_counted(
     if out is None and find_rank() is not None:
         raise ConfigError("ranks that torchrun starts need a folder that all of them see: pass out")
 
-    matrix = transformed(matrix, recipe, settings, options)
-    job = make_job(matrix, *resolve_configs(matrix, recipe, settings), init)
+    transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
+    trained_on = transform_counts(matrix, transform)
+    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init)
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
@@ -154,7 +156,7 @@ def train_counted(
                 # A signal after the last step ends the process once the result is written.
                 with stop_on_signals(), index_words(job, executor) as index:
                     trained = train_matrix(
-                        matrix,
+                        trained_on,
                         job.config,
                         folder=output.path,
                         threads=options.thread_count,
@@ -173,19 +175,6 @@ def train_counted(
 
         write_run_report(result, matrix, None if out is None else folder.path, watch, options)
         return folder.keep(result)
-
-
-def transformed(matrix: Matrix, recipe: str, settings: Mapping[str, Any], options: RunOptions) -> Matrix:
-    """Return the matrix that is trained on: with the setting `transform`, one in a temporary folder."""
-    if stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform == "none":
-        return matrix
-
-    from swivel.counts.transform import write_log_counts
-
-    with folder_or_temporary(None, [matrix.path]) as folder:
-        return folder.keep(
-            write_log_counts(matrix, folder.path, memory_bytes=options.memory_bytes, threads=options.thread_count)
-        )
 
 
 def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:

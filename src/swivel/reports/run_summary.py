@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
+from swivel.counts.transform import transform_counts
 from swivel.evaluation import AnalogyResult, EvaluationConfig, read_bundled, score_analogies
 from swivel.reports.plots import EpochLoss, FitBucket, NormBucket, Norms
 from swivel.reports.plots.rare_words import is_plain_word
@@ -102,7 +103,7 @@ def summarize_run(vectors: Vectors, matrix: Matrix, seconds: Mapping[str, float]
         manifest=manifest,
         epochs=find_epochs(manifest),
         norms=find_norms(vectors),
-        fit=find_fit(vectors, matrix, read_objective(manifest)),
+        fit=find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest)),
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),
@@ -129,6 +130,11 @@ def find_epochs(manifest: Manifest) -> tuple[EpochLoss, ...]:
 def read_objective(manifest: Manifest) -> Objective:
     """Return the objective of the training from the manifest, or the default objective if it is not recorded."""
     return Objective.from_config(TrainConfig(**manifest.config.get("train", {})))
+
+
+def trained_counts(matrix: Matrix, manifest: Manifest) -> Matrix:
+    """Return a matrix with the counts that vectors were trained on: its own, or their logarithms."""
+    return transform_counts(matrix, manifest.config.get("train", {}).get("transform", "none"))
 
 
 def find_frequencies(vectors: Vectors) -> Doubles | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from swivel.config import RECIPES
 from swivel.counts import Matrix
 
-GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
+UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 STRENGTH = 1.5  # factor of the weight decay
 BLOCK_SIZE = 512
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
@@ -32,10 +32,11 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
     """Return the settings of the recipe `table` that depend on the table: weight decay, unseen, blocks and epochs."""
     rows, columns = matrix.shape
     cells = matrix.cell_count
-    settings: dict[str, Any] = {
-        "weight_decay": choose_weight_decay(matrix.row_sums, matrix.column_sums, cells),
-        "unseen": math.exp(-GAP) * matrix.total / cells,
-    }
+    weight_decay = choose_weight_decay(matrix.row_sums, matrix.column_sums, cells)
+    unseen = math.exp(-UNSEEN_GAP) * matrix.total / cells
+
+    # The last digits of sums of logarithms differ between CPUs, but a run must have one configuration on all of them.
+    settings: dict[str, Any] = {"weight_decay": float(f"{weight_decay:.9g}"), "unseen": float(f"{unseen:.9g}")}
     if max(rows, columns) <= MAX_SIZE:
         settings["block_size"] = BLOCK_SIZE
         settings["epochs"] = EPOCHS_OF_FEW if rows * columns <= FEW_CELLS else EPOCHS

@@ -71,10 +71,11 @@ def _gather_counts(
     old_index = old.index(old.known.places)
 
     pieces = []
-    for rows, columns, units in matrix.stored.walk(CELLS_PER_PIECE):
+    stored = matrix.stored
+    for rows, columns, units in stored.walk(CELLS_PER_PIECE):
         a, b = (columns, rows) if transposed else (rows, columns)
         kept = (new_index[a] >= 0) & (old_index[b] >= 0)
-        pieces.append((new_index[a[kept]], old_index[b[kept]], units[kept] / matrix.unit))
+        pieces.append((new_index[a[kept]], old_index[b[kept]], stored.to_counts(units[kept])))
 
     a, b, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     return scipy.sparse.csr_array((counts, (a, b)), shape=(len(new.new), len(old.known.places)))

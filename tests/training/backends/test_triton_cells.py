@@ -14,6 +14,7 @@ from swivel import storage
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import BlockCells, Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts import layout as matrix_layout
+from swivel.counts.transform import transform_counts
 from swivel.training.backends import ZeroSampling
 from swivel.training.schedule import block_starts
 
@@ -142,6 +143,14 @@ def test_cells_equal_those_of_the_reblocked_matrix(
         for j in range(blocks[1]):
             check_block(cells, (i, j), expected.cells(i, j))
     assert cells.counts.max().item() == np.float32((5 << 40) / 3)
+
+
+def test_counts_are_transformed_on_the_device(matrices: dict[bool, Matrix]) -> None:
+    matrix = matrices[False]
+    raw, found = (
+        lay_out(each, (3, 3), ZeroSampling()).counts.cpu() for each in (matrix, transform_counts(matrix, "log"))
+    )
+    torch.testing.assert_close(found, torch.log1p(raw.double()).float())
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "rectangular"])

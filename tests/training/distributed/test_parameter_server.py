@@ -226,6 +226,13 @@ def test_gradients_of_every_backend_equal_those_of_the_reference(planted: Matrix
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
+def test_workers_transform_the_counts_that_they_read(planted: Matrix) -> None:
+    setup = make_setup(planted, replace(CONFIG, transform="log"))
+    with open_stepper(setup) as stepper, open_stepper(make_setup(planted)) as original:
+        found, raw = (each._job.matrix.cells(2, 1).counts for each in (stepper, original))
+    np.testing.assert_allclose(found, np.log1p(raw), rtol=1e-6)
+
+
 @pytest.mark.parametrize("decay", [1.0, 0.5])
 def test_a_strip_has_the_effect_of_its_blocks_in_the_same_order(planted: Matrix, decay: float) -> None:
     worker = Worker(5.0)

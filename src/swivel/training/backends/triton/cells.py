@@ -162,7 +162,8 @@ class DeviceCells:
         if begin < end:
             places = self._put(arrays.large_cells[begin:end] - first)
             units[places] = self._put(arrays.large_counts[begin:end].astype(np.float64))
-        return (units / stored.unit).to(torch.float32)
+        counts = units / stored.unit
+        return (torch.log1p(counts) if stored.is_log else counts).to(torch.float32)
 
     def _read(self, stored: MatrixCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
         """Yield the cells `first` to `last` of the stored matrix with the shards they belong to, and their mirrors."""
