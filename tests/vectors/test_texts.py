@@ -7,6 +7,7 @@ import lzma
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,12 +175,20 @@ def test_copies_split_texts_as_the_training_did_after_its_folder_is_gone(tmp_pat
 
 
 @pytest.mark.parametrize("format", ["model2vec", "sentence-transformers"])
-def test_model2vec_gives_texts_the_same_vectors(tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize(
+    "corpus", [None, {"phrases": "word2vec"}, {"keep_underscores": True}, {"tokenizer": "whitespace"}]
+)
+def test_model2vec_gives_texts_the_same_vectors(tmp_path: Path, format: str, corpus: dict[str, Any] | None) -> None:
     from model2vec import StaticModel
 
     vectors = make()
+    if corpus:
+        vectors = make([*WORDS, "new_york", "York"], [*COUNTS, 1, 1]).replace(settings={"corpus": corpus})
     export(vectors, tmp_path / "m", format=format)
-    assert np.allclose(StaticModel.from_pretrained(tmp_path / "m").encode(TEXTS), vectors.encode(TEXTS), atol=1e-6)
+    given = [*TEXTS, "in New_York, the cat.", "x York"]
+    if corpus and "phrases" in corpus:
+        given = TEXTS
+    assert np.allclose(StaticModel.from_pretrained(tmp_path / "m").encode(given), vectors.encode(given), atol=1e-6)
 
 
 def test_the_command_writes_one_row_per_line(tmp_path: Path) -> None:
@@ -198,6 +207,30 @@ def test_the_command_writes_one_row_per_line(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "t.npy"), vectors.encode(lines, normalize=True))
     missing = [*command[:-1], str(tmp_path / "missing" / "t.npy")]
     assert isinstance(CliRunner().invoke(cli, missing).exception, StorageError)
+
+
+def test_the_command_reads_the_encoding_of_the_training_and_refuses_invalid_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.corpus.streams.PIECE_BYTES", 4)
+    vectors = make()
+    vectors.save(tmp_path / "utf-8")
+    vectors.replace(settings={"corpus": {"encoding": "latin-1"}}).save(tmp_path / "latin-1")
+    lines = ["naïve cat", "the naïve naïve naïve mat"]
+    (tmp_path / "t.txt").write_bytes("\n".join(lines).encode("latin-1"))
+
+    def encode(folder: str, *flags: str) -> np.ndarray:
+        out = str(tmp_path / "t.npy")
+        command = ["encode", str(tmp_path / folder), str(tmp_path / "t.txt"), "-o", out, "--overwrite", *flags]
+        CliRunner().invoke(cli, command, catch_exceptions=False)
+        return np.asarray(np.load(out))
+
+    assert np.array_equal(encode("latin-1"), vectors.encode(lines))
+    assert np.array_equal(encode("utf-8", "--encoding", "latin-1"), vectors.encode(lines))
+    split = [line.replace("ï", " ") for line in lines]
+    assert np.array_equal(encode("utf-8", "--errors", "replace"), vectors.encode(split))
+    with pytest.raises(CorpusError, match=r"t\.txt, line 1: not valid UTF-8 \(byte 0xef at column 3\); pass encoding"):
+        encode("utf-8")
 
 
 def test_the_scikit_learn_encoder_is_a_step_of_a_pipeline(tmp_path: Path) -> None:

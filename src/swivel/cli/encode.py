@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
@@ -10,11 +11,12 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.options import Command, Decimal, Integer, overwrite_option, threads_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
+from swivel.pipeline.settings import given
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_file
 from swivel.storage.npy import write_array
 from swivel.storage.overlap import check_output_file
-from swivel.vectors.texts import SMOOTHING
+from swivel.vectors.texts import SMOOTHING, find_tokenizer
 
 
 @cli.command(cls=Command)
@@ -33,6 +35,12 @@ from swivel.vectors.texts import SMOOTHING
 )
 @click.option("--no-guess", is_flag=True, help="leave unknown words out instead of guessing them from their spelling")
 @click.option("--normalize", is_flag=True, help="scale every vector to length 1")
+@click.option("--encoding", help="encoding of the text  [default: as in the training]")
+@click.option(
+    "--errors",
+    type=click.Choice(["strict", "replace"]),
+    help="what to do with bytes that are invalid in the encoding  [default: as in the training]",
+)
 @threads_option
 @overwrite_option
 def encode(
@@ -43,6 +51,8 @@ def encode(
     components: int,
     no_guess: bool,
     normalize: bool,
+    encoding: str | None,
+    errors: str | None,
     options: RunOptions,
 ) -> None:
     """Write one vector per line of FILE: a weighted mean of its words' vectors.
@@ -57,16 +67,18 @@ def encode(
     path = Path(output)
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
 
-    encoded = open_vectors(vectors).encode(
-        read_lines(file),
+    opened = open_vectors(vectors)
+    config = dataclasses.replace(find_tokenizer(opened), **given(encoding=encoding, errors=errors))
+    encoded = opened.encode(
+        read_lines(file, config),
         smoothing=smoothing,
         components=components,
         guess=not no_guess,
         normalize=normalize,
         threads=options.thread_count,
     )
-    with create_file(path) as opened:
-        write_array(opened, encoded)
+    with create_file(path) as stream:
+        write_array(stream, encoded)
 
     texts, dim = encoded.shape
     show({"file": output, "texts": texts, "dim": dim}, lambda: print_result(f"{output}: {texts:,} x {dim}"))

@@ -138,14 +138,26 @@ def open_streams(texts: Texts, config: CorpusConfig) -> list[Stream]:
 
 
 def read_lines(path: str | TextFile, config: CorpusConfig | None = None) -> Iterator[str]:
-    """Yield the lines of the files of a path, which may be compressed; "-" is standard input."""
-    for stream in open_streams(path, config or CorpusConfig()):
-        rest = b""
-        for block in stream.blocks():
-            *lines, rest = (rest + block.data).split(b"\n")
-            yield from (line.removesuffix(b"\r").decode("utf-8", "replace") for line in lines)
-        if rest:
-            yield rest.decode("utf-8", "replace")
+    """Yield the lines of the files of a path, which may be compressed; "-" is standard input.
+
+    Raises CorpusError for invalid bytes; with `errors="replace"`, they become NUL, which separates tokens.
+    """
+    config = config or CorpusConfig()
+    for stream in open_streams(path, config):
+        held: list[str] = []  # the parts of a line that is not complete
+        for piece in cut_stream(stream, PIECE_BYTES):
+            try:
+                text = piece.data.decode("utf-8", "strict" if config.errors == "strict" else _SEPARATOR)
+            except UnicodeDecodeError as error:
+                raise describe_bad_byte(piece, error.start) from error
+
+            first, *lines = text.split("\n")
+            held.append(first)
+            for line in lines:
+                yield "".join(held).removesuffix("\r")
+                held = [line]
+        if any(held):
+            yield "".join(held)
 
 
 def find_codec(encoding: str) -> codecs.CodecInfo:
