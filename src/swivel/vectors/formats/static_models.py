@@ -2,39 +2,38 @@
 
 Both libraries read `model.safetensors` (one matrix, one row per token) and `tokenizer.json`, and represent a text by
 the mean of its token vectors. The last row is zero and stands for unknown words. The rows are word vectors times their
-weights, without the common component, so that this mean is the vector of `Vectors.encode`.
+weights, without the common component, so that this mean is the vector of `Vectors.encode` with guess=False, for texts
+without phrases.
 
-`tokenizer.json` is a file of the Hugging Face tokenizers library. If Swivel's own tokenizer would keep every label as
-one word, the exported tokenizer splits text as Swivel does; otherwise it splits at white space. Labels with white space
-inside are matched before the text is split. Text is lower-cased if all labels are lower case.
+`tokenizer.json` is a file of the Hugging Face tokenizers library. It splits a text into words as `find_tokenizer` says,
+but does not join phrases. Labels with white space inside are matched before the text is split.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from swivel._version import __version__
+from swivel.config import CorpusConfig
 from swivel.errors import StorageError
 from swivel.storage import build_folder, write_file
-from swivel.vectors import Vectors
+from swivel.vectors import Vectors, texts
 from swivel.vectors.formats.safetensors import read_tensors, write_matrix
 from swivel.vectors.formats.validate import make_vectors, reading
-from swivel.vectors.texts import bake_weights, is_word
 
 _MODEL = "model.safetensors"
 _TOKENIZER = "tokenizer.json"
 _NESTED = "0_StaticEmbedding"
 _MODULE = {"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}
 _UNKNOWN = "[UNK]"
-_JOINERS = r"[\x{200c}\x{200d}'\-]"
-_WORD = rf"[\p{{L}}\p{{N}}][\p{{L}}\p{{N}}\p{{M}}]*(?:{_JOINERS}[\p{{L}}\p{{N}}\p{{M}}]+)*"
+_JOINERS = r"\x{200c}\x{200d}'\-"
+_WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*(?:[JOINERS][\p{L}\p{N}\p{M}]+)*"
 _SPELLINGS = {"\u2019": "'", "\u2010": "-", "\u2011": "-", "\u00ad": ""}
-_SPLIT_WORDS = {"type": "Split", "pattern": {"Regex": _WORD}, "behavior": "Removed", "invert": True}
 _TOKEN_FLAGS = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 
@@ -74,19 +73,20 @@ def write_sentence_transformers(vectors: Vectors, path: Path) -> None:
 def _write_model(vectors: Vectors, folder: Path, tensor: str) -> None:
     # The tokenizer has the unknown token after all words; its vector is zero.
     unknown = np.zeros((1, vectors.dim), np.float32)
-    _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors.vocabulary.tokens))
-    write_matrix(folder / _MODEL, tensor, np.concatenate([bake_weights(vectors), unknown]), {"format": "pt"})
+    _write_json(folder / _TOKENIZER, _describe_tokenizer(vectors))
+    write_matrix(folder / _MODEL, tensor, np.concatenate([texts.bake_weights(vectors), unknown]), {"format": "pt"})
 
 
 def _write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
 
 
-def _describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON of a tokenizer for these labels; the token for unknown words comes last."""
+def _describe_tokenizer(vectors: Vectors) -> dict[str, Any]:
+    """Return the JSON of a tokenizer for the labels; the token for unknown words comes last."""
+    labels = vectors.vocabulary.tokens
+    config = texts.find_tokenizer(vectors)
     vocabulary = {label: number for number, label in enumerate(labels)}
     phrases = [label for label in labels if len(label.split()) > 1]
-    are_words = all(map(is_word, labels))
 
     # Add brackets until the unknown token differs from every label.
     unknown = _UNKNOWN
@@ -98,20 +98,27 @@ def _describe_tokenizer(labels: Sequence[str]) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": vocabulary[label], "content": label, **_TOKEN_FLAGS} for label in phrases],
-        "normalizer": _normalizer(are_words, is_lower=all(label == label.lower() for label in labels)),
-        "pre_tokenizer": _SPLIT_WORDS if are_words else {"type": "WhitespaceSplit"},
+        "normalizer": _normalizer(config),
+        "pre_tokenizer": _pre_tokenizer(config),
         "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {**vocabulary, unknown: len(vocabulary)}, "unk_token": unknown},
     }
 
 
-def _normalizer(are_words: bool, *, is_lower: bool) -> dict[str, Any] | None:
+def _pre_tokenizer(config: CorpusConfig) -> dict[str, Any]:
+    if config.tokenizer == "whitespace":
+        return {"type": "WhitespaceSplit"}
+    word = _WORD.replace("JOINERS", _JOINERS + "_" * config.keep_underscores)
+    return {"type": "Split", "pattern": {"Regex": word}, "behavior": "Removed", "invert": True}
+
+
+def _normalizer(config: CorpusConfig) -> dict[str, Any] | None:
     steps: list[dict[str, Any]] = []
-    if are_words:
+    if config.tokenizer == "words":
         spellings = _SPELLINGS.items()
         steps += [{"type": "Replace", "pattern": {"String": char}, "content": new} for char, new in spellings]
-    if is_lower:
+    if config.lowercase:
         steps.append({"type": "Lowercase"})
 
     return {"type": "Sequence", "normalizers": steps} if steps else None
