@@ -140,16 +140,16 @@ def make_arrays(
     arrays: dict[str, Array] = {}
     for side, name in enumerate(("rows", "columns")):
         vectors = _draw(side, sums[side], config, threads)
-        accumulators = np.full_like(vectors, np.float32(config.initial_accumulator))
+        first = np.full(len(vectors), config.initial_accumulator, np.float32)  # accumulators of each vector
 
         if start is not None:
             known = start.columns if side else start.rows
             vectors[known.places] = known.vectors
-            accumulators[known.places] = np.float32(max(config.initial_accumulator, WARM_ACCUMULATOR))
+            first[known.places] = max(config.initial_accumulator, WARM_ACCUMULATOR)
             vectors[sums[side] <= 0] = 0
 
         vectors = vectors[orders[side]]
-        accumulators = accumulators[orders[side]]
+        accumulators = np.repeat(first[orders[side]], config.dim).reshape(vectors.shape)
         if Objective.from_config(config).has_biases:
             vectors, accumulators = add_biases(vectors, accumulators, side)
         arrays |= {name: vectors, f"{name}_accumulators": accumulators}

@@ -100,6 +100,18 @@ def losses_of(losses: list[Loss]) -> NDArray[np.float64]:
     return np.array([astuple(loss) for loss in losses]).reshape(-1, 4)
 
 
+@pytest.mark.parametrize(
+    "machine, has_one, lacks", [("x86_64", True, False), ("AMD64", False, True), ("arm64", False, False)]
+)
+def test_a_cpu_lacks_bfloat16_only_if_torch_says_so(
+    machine: str, has_one: bool, lacks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_one)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert select.lacks_bfloat16() == lacks
+
+
 def test_threads_do_not_change_a_bit() -> None:
     one, three = run_rounds("cpu", 1, 3), run_rounds("cpu", 3, 3)
     assert one == three
@@ -343,7 +355,10 @@ def test_long_runs_on_a_cpu_use_bfloat16_if_it_is_clearly_faster(
 ) -> None:
     speeds = {"float32": 1.0} | ({"bfloat16": bfloat16} if bfloat16 else {})
     monkeypatch.setattr(select, "measure_products", lambda *dtypes, **sizes: speeds)
+    monkeypatch.setattr(select, "lacks_bfloat16", lambda: False)
     assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == expected
+    monkeypatch.setattr(select, "lacks_bfloat16", lambda: True)
+    assert choose_dtype(TrainConfig(), "cpu", "cpu", 1e12) == "float32"
 
 
 def test_dtype_that_does_not_run_on_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,6 +54,16 @@ def measure_products(*dtypes: str, block_size: int = 1024, dim: int = 300) -> di
 
     lines = [line.split() for line in result.stdout.splitlines()]
     return {name: float(speed) for name, speed in lines}
+
+
+def lacks_bfloat16() -> bool:
+    """Return whether this CPU certainly has no instructions for bfloat16, so that its products are slow."""
+    import torch
+
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return not any(getattr(torch.cpu, check, lambda: True)() for check in checks)
 
 
 def choose_backend(config: TrainConfig) -> tuple[str, str]:
@@ -138,8 +149,9 @@ def _best_device() -> str:
 def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, block_size: int = 1024) -> str:
     """Return the dtype of the matrix products' operands for a run that computes `cells` cells in blocks of a size.
 
-    `auto` is bfloat16 on CUDA. On a CPU it measures both dtypes, if the run is long enough (about half a minute) to
-    justify the measurement. Raises TrainingError if the products of the requested dtype do not run on this machine.
+    `auto` is bfloat16 on CUDA. On a CPU that has instructions for bfloat16 it measures both dtypes, if the run is long
+    enough (about half a minute) to justify the measurement. Raises TrainingError if the products of the requested dtype
+    do not run on this machine.
     """
     if backend == "reference":
         return "float64"
@@ -151,7 +163,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, b
 
     if device != "cpu":
         return "bfloat16" if suits_triton(device) else "float32"
-    if cells < MIN_MEASURED_CELLS:
+    if cells < MIN_MEASURED_CELLS or lacks_bfloat16():
         return "float32"
 
     speeds = measure_products("float32", "bfloat16", block_size=block_size, dim=config.dim)
