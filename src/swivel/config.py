@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from swivel.errors import ConfigError
 
+SCORERS = ("word2vec", "npmi")  # of phrases
 MAX_REAL = 1e30  # of settings: training computes in float32, whose largest number is 3.4e38
 
 
@@ -120,6 +122,15 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def phrase_file(self) -> Path | None:
+        """The file that `phrases` names; None if phrases are found in the text, or not joined."""
+        return None if self.phrases in ("none", *SCORERS) else Path(self.phrases)
+
+    def without_path(self) -> CorpusConfig:
+        """Return the settings as they are recorded: a list of phrases is an input, and its path does not matter."""
+        return self if self.phrase_file is None else dataclasses.replace(self, phrases="file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import swivel
+from message_recorder import MessageRecorder
 from swivel.cli.main import cli
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, phrases, split_units
@@ -31,9 +32,7 @@ def units_of(ids: np.ndarray, tokens: Any) -> list[list[str]]:
 def join(texts: Iterable[str], scratch: Path, threads: int = 2, **settings: Any) -> phrases.JoinedCorpus:
     config = CorpusConfig(**settings)
     encoded = encode_corpus(iter(texts), config, scratch=scratch, threads=threads)
-    joined = phrases.join_corpus(encoded, config, scratch=scratch, threads=threads)
-    assert isinstance(joined, phrases.JoinedCorpus)
-    return joined
+    return phrases.join_corpus(encoded, config, scratch=scratch, threads=threads)
 
 
 @pytest.mark.parametrize(("score", "scoring", "threshold"), [("word2vec", "default", 0.02), ("npmi", "npmi", 0.02)])
@@ -90,6 +89,35 @@ def test_phrases_of_a_list_are_joined_the_longest_first(tmp_path: Path) -> None:
     assert units_of(joined.ids, joined.tokens) == expected
     with pytest.raises(ConfigError, match="phrases must be none, word2vec, npmi or a file with one phrase per line"):
         join(CITY, tmp_path, phrases=str(tmp_path / "missing.txt"))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_phrases_of_a_list_are_lower_cased_with_the_text(lowercase: bool, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("New York\nUnheard Of\nbig city\n")
+    texts = ["in New York", "a new york"]
+    settings: dict[str, Any] = {"phrases": str(tmp_path / "list.txt"), "lowercase": lowercase, "min_count": 1}
+    recorder = MessageRecorder()
+    matrix = swivel.count(texts, progress=recorder, **settings)
+    joined = [token for token in matrix.rows if "_" in token]
+    assert joined == ["new_york" if lowercase else "New_York"]
+    absent = "unheard_of" if lowercase else "Unheard_Of"
+    assert f"2 listed phrases are not in the text ({absent!r})" in recorder.lines
+
+
+def test_the_path_of_a_list_is_not_part_of_the_result(tmp_path: Path) -> None:
+    text, one, two = (tmp_path / name for name in ("city.txt", "one.txt", "two.txt"))
+    text.write_text("\n".join(CITY))
+    one.write_text("new york\n")
+    two.write_text("new york\n")
+    made = swivel.count(text, tmp_path / "matrix", phrases=str(one), min_count=1)
+    assert made.config["corpus"]["phrases"] == "file"
+
+    recorder = MessageRecorder()
+    swivel.count(text, tmp_path / "matrix", phrases=str(two), min_count=1, progress=recorder)
+    assert any("finished already, nothing to do" in line for line in recorder.lines)
+    two.write_text("york city\n")
+    with pytest.raises(FolderExists):
+        swivel.count(text, tmp_path / "matrix", phrases=str(two), min_count=1)
 
 
 def test_no_phrase_crosses_the_end_of_a_unit(tmp_path: Path) -> None:

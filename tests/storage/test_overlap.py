@@ -113,6 +113,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "count text.txt -o . --overwrite",
         "count text.txt run/matrix/rows.txt -o run/matrix --overwrite",
         "count text.txt --vocabulary run/matrix/rows.txt -o run/matrix --overwrite",
+        "count text.txt --phrases run/matrix/rows.txt -o run/matrix --overwrite",
         "run text.txt --vocabulary run/matrix/rows.txt -o run --overwrite",
         "extend run/vectors text.txt --vocabulary words/rows.txt -o words",
         "import triples.tsv -o . --overwrite",

@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @_inline
 def _mix(key: Any) -> Any:
-    """Return well-mixed bits of a key (SplitMix64)."""
+    """Return a key with its bits mixed by multiplication and shifts."""
     value = key * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return value ^ (value >> np.uint64(32))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.config import CorpusConfig
+from swivel.config import SCORERS, CorpusConfig
 from swivel.corpus import phrase_kernels as kernels
 from swivel.corpus.tokenizer_kernels import map_ids
-from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
+from swivel.corpus.vocabulary import BREAK, GAP, TokenCounts, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender, open_array
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.uint32]
 
-SCORERS = ("word2vec", "npmi")
 THRESHOLDS = {"word2vec": 10.0, "npmi": 0.5}
 JOINT = "_"
 _PARTS = 16  # of all pairs; the pairs of one part are counted at a time, in a table that fits in the cache
@@ -47,7 +46,7 @@ class Phrase(NamedTuple):
 
 
 class JoinedCorpus:
-    """A corpus as token numbers, in which phrases are tokens; it has the methods of `EncodedCorpus`."""
+    """A corpus as token numbers, in which phrases are tokens; it has the methods of `EncodedCorpus` and its counts."""
 
     def __init__(self, encoded: EncodedCorpus, scratch: Path, threads: int) -> None:
         counts = encoded.counts()
@@ -57,6 +56,7 @@ class JoinedCorpus:
         )
         self.unit_count = encoded.unit_count
         self.phrases: list[Phrase] = []
+        self.absent: list[str] = []  # phrases of a list that do not occur
         self._counts = np.fromiter(counts.values(), np.int64, len(counts))
         self._scratch = scratch
         self._threads = threads
@@ -72,12 +72,12 @@ class JoinedCorpus:
         return int(self._counts.sum())
 
     @property
-    def types(self) -> JoinedCorpus:
-        """The counts of the tokens."""
+    def types(self) -> TokenCounts:
+        """The counts of the tokens, which are methods of this object."""
         return self
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
-        """Return all tokens that occur at least `min_count` times, with their counts."""
+        """Return all tokens that occur at least `min_count` times, with their counts; `limit` is not used."""
         chosen = np.flatnonzero(self._counts >= max(min_count, 1)).tolist()
         return {self.tokens[number]: int(self._counts[number]) for number in chosen}
 
@@ -124,6 +124,8 @@ class JoinedCorpus:
         sequences = [(JOINT.join(words), words) for words in map(split_phrase, phrases) if len(words) > 1]
         known = [(name, tuple(ids[word] for word in words)) for name, words in sequences if set(words) <= ids.keys()]
         self.join(known)
+        found = self.of_tokens(name for name, _ in sequences)
+        self.absent = [name for name, _ in sequences if name not in found]
 
     def join(self, sequences: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         """Replace sequences of tokens by tokens with the given names, from left to right."""
@@ -234,7 +236,7 @@ def _split_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return well-mixed bits (SplitMix64)."""
+    """Return the values with their bits mixed by multiplication and shifts."""
     with np.errstate(over="ignore"):
         values = (values + _BASE) * np.uint64(0xBF58476D1CE4E5B9)
         return values ^ (values >> np.uint64(31))
@@ -298,21 +300,20 @@ def split_phrase(phrase: str) -> tuple[str, ...]:
 
 
 def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
-    """Return the list of phrases in the file that the configuration names; None if phrases are found, or not joined."""
-    if config.phrases == "none" or config.phrases in SCORERS:
+    """Return the phrases in the file that `config.phrases` names, as the text is read; None if it names no file."""
+    path = config.phrase_file
+    if path is None:
         return None
-    path = Path(config.phrases)
     if not path.is_file():
         raise ConfigError(f"phrases must be none, {', '.join(SCORERS)} or a file with one phrase per line, got {path}")
-    return read_tokens(path)
+    phrases = read_tokens(path)
+    return tuple(phrase.lower() for phrase in phrases) if config.lowercase else phrases
 
 
 def join_corpus(
     encoded: EncodedCorpus, config: CorpusConfig, *, scratch: Path, threads: int, phrases: Iterable[str] | None = None
-) -> EncodedCorpus | JoinedCorpus:
-    """Return a corpus with its phrases joined: those of a list, or those that are found; or as it is."""
-    if config.phrases == "none":
-        return encoded
+) -> JoinedCorpus:
+    """Return the corpus with phrases joined: those of the list, or those found in the text."""
     joined = JoinedCorpus(encoded, scratch, threads)
     listed = read_phrases(config) if phrases is None else phrases
     if listed is None:

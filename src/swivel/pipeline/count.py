@@ -42,7 +42,8 @@ class TextCounting:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings of each stage, for a manifest."""
-        return {field.name: result_settings(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        recorded = dataclasses.replace(self, corpus=self.corpus.without_path())
+        return {field.name: result_settings(getattr(recorded, field.name)) for field in dataclasses.fields(self)}
 
 
 def count(
@@ -109,10 +110,11 @@ def count(
     phrases = list_phrases(counting.corpus, options)
     texts = find_texts(texts, out)
 
-    with folder_or_temporary(out, [*local_files(texts), file_of(vocabulary)]) as folder:
+    read = [*local_files(texts), file_of(vocabulary), counting.corpus.phrase_file]
+    with folder_or_temporary(out, read) as folder:
         refuse_locked(folder.path)
         digests = digest_sources(texts, known=folder.path, threads=options.thread_count, progress=options.progress)
-        inputs = fingerprint_sources(texts, counting.corpus, digests)
+        inputs = fingerprint_sources(texts, counting.corpus.without_path(), digests)
         if listed is not None:
             inputs["vocabulary"] = fingerprint(list(listed))
         if phrases is not None:
@@ -143,7 +145,7 @@ def list_tokens(vocabulary: Iterable[str] | Path | None) -> tuple[str, ...] | No
 
 
 def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] | None:
-    """Return the phrases of one's own list; None if there is no list."""
+    """Return the phrases of the file that `config.phrases` names; None if it names no file."""
     if config.phrases == "none":
         return None
     if options.ray is not None:
@@ -235,6 +237,8 @@ def encode_texts(
 
     joined = join_corpus(encoded, counting.corpus, scratch=scratch, threads=options.thread_count, phrases=phrases)
     options.progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
+    if joined.absent and phrases is None:
+        options.progress.message(f"{len(joined.absent):,} listed phrases are not in the text ({joined.absent[0]!r})")
     return joined
 
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swivel.config import CorpusConfig
+from swivel.config import SCORERS, CorpusConfig
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import split_settings
 from swivel.runtime.options import RunOptions
@@ -39,7 +39,7 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     ['new_york', 'is_big', 'to_york', 'a_new']
     """
     from swivel.corpus import encode_corpus, find_texts
-    from swivel.corpus.phrases import SCORERS, JoinedCorpus
+    from swivel.corpus.phrases import JoinedCorpus
 
     options = (options or RunOptions()).fix_memory()
     (config,) = split_settings("default", {"phrases": "word2vec", **settings}, CorpusConfig)
