@@ -116,7 +116,7 @@ def card_of_fit(vectors: Vectors, is_left_out: NDArray[np.bool_], arguments: arg
     return {
         **compare_guesses(guesses, unit[asked], unit[~is_left_out], unit[~is_left_out]),
         "cosine": round(float(cosines.mean()), 4),
-        "sureness": round(float(fitted.sureness(guesses).mean()), 4),
+        "expected_cosine": round(float(fitted.estimate_cosines(guesses).mean()), 4),
         "asked": len(asked),
     }
 

@@ -280,7 +280,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
 
     data: dict[str, Any] = {word: [neighbor._asdict() for neighbor in found] for word, found in answers.items()}
     for word, guessed in guesses.items():
-        data[word] = {"guessed": True, "sureness": guessed.sureness, "nearest": data[word]}
+        data[word] = {"guessed": True, "expected_cosine": guessed.expected_cosine, "nearest": data[word]}
     show(data, lambda: draw_neighbors(answers, guesses))
 
 

@@ -55,7 +55,7 @@ def draw_neighbors(answers: Mapping[str, Sequence[Neighbor]], guesses: Mapping[s
     """Print answers under their questions; a question whose vector was guessed is marked."""
     for question, found in answers.items():
         guess = (guesses or {}).get(question)
-        mark = f"  (a guess from the spelling; expected cosine {guess.sureness:.2f})" if guess else ""
+        mark = f"  (a guess from the spelling; expected cosine {guess.expected_cosine:.2f})" if guess else ""
         print_result(f"{question}{mark}")
         if not found:
             print_result("  (no neighbors)")

@@ -51,7 +51,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The cluster of each vector, the ids that say most about each cluster, and all ids, those that say most first."""
+    """The cluster of each vector, the most informative ids of each cluster, and all ids, informative ones first."""
 
     numbers: NDArray[np.uint16]
     typical: tuple[tuple[int, ...], ...]
@@ -88,7 +88,7 @@ def find_clusters(
 ) -> Clusters:
     """Return k-means clusters, fitted to the most common vectors; cluster 0 is the largest.
 
-    A label says most about its cluster if it is near the center and its weight, of `weigh_labels`, is large.
+    A label is informative about its cluster if it is near the center and its weight, of `weigh_labels`, is large.
     """
     from sklearn.cluster import MiniBatchKMeans
 

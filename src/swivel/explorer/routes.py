@@ -151,7 +151,7 @@ def clusters(made: ChosenMap) -> Response:
 
 @get("/map/order")
 def order(made: ChosenMap) -> Response:
-    """Return the ids of the points as uint32, those whose labels say most about their region first."""
+    """Return the ids of the points as uint32, those with the most informative labels first."""
     return _bytes(None if made.clusters is None else made.clusters.order, "<u4")
 
 

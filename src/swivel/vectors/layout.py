@@ -1,4 +1,4 @@
-"""Which words say most, and places for a few hundred of them on a small map."""
+"""How informative labels are, and places for a few hundred of them on a small map."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EXAGGERATED_STEPS = 60
 
 
 def weigh_labels(vectors: Vectors, count: int) -> Floats:
-    """Return how much each of the first labels says: the length of its row times the logarithm of its count.
+    """Return how informative each of the first labels is: the length of its row times the logarithm of its count.
 
     w . c is the PMI of two words, so a row is short if its word occurs with all others as often as by chance: "of" and
-    "and" say little. Without counts, the rank by count replaces them.
+    "and" are not informative. Without counts, the rank by count replaces them.
     """
     lengths = np.linalg.norm(vectors.rows[:count], axis=1)
     counts = vectors.vocabulary.counts[:count]

@@ -5,7 +5,7 @@ guess for a word with n n-grams is the mean of all words plus the sum of the z o
 minimize the squared error of the guesses for the trained words (scaled to length 1), weighted by the confidence
 count / (count + 50), plus a penalty of |z|^2: a ridge regression, solved by conjugate gradients.
 
-The length of a guess says how sure it is, because the penalty shortens predictions for which there is little evidence.
+The longer a guess, the higher its expected cosine: the penalty shortens predictions for which there is little evidence.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Guess(NamedTuple):
 
     word: str
     vector: Floats
-    sureness: float
+    expected_cosine: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Subwords:
         lengths = np.sqrt(np.maximum(np.diff(starts), 1), dtype=np.float32)
         return np.asarray(sums / lengths[:, None] + self.table[-1])
 
-    def sureness(self, guesses: Floats) -> NDArray[np.float64]:
+    def estimate_cosines(self, guesses: Floats) -> NDArray[np.float64]:
         """Return the expected cosine of each guess with the vector that the word would have had."""
         lengths = np.linalg.norm(guesses.astype(np.float64), axis=1) / (self.length or 1.0)
         return np.asarray(np.clip(_SLOPE * lengths + _OFFSET, 0.0, 1.0))

@@ -79,7 +79,7 @@ class TextEncoder:
         totals = incidence @ vectors
         words = np.diff(starts)
         if self._subwords is not None and texts.unknown:
-            # A word that was never seen has the weight 1; the guess is the shorter, the less sure it is.
+            # A word that was never seen has the weight 1; an uncertain guess is shorter.
             starts = np.concatenate([[0], texts.ends]) - starts
             numbers = texts.numbers[~is_known] - len(vectors)
             guesses = self._subwords.guess(texts.unknown)

@@ -190,7 +190,7 @@ class Vectors:
         if self.subwords is None:
             raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
         guessed = self.subwords.guess([word])
-        return Guess(word, guessed[0], float(self.subwords.sureness(guessed)[0]))
+        return Guess(word, guessed[0], float(self.subwords.estimate_cosines(guessed)[0]))
 
     def with_subwords(self) -> Vectors:
         """Return these vectors with n-grams fitted to them; raise ConfigError for fewer than 1,000 words."""
