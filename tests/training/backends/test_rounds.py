@@ -106,7 +106,7 @@ def losses_of(losses: list[Loss]) -> NDArray[np.float64]:
 def test_a_cpu_lacks_bfloat16_only_if_torch_says_so(
     machine: str, has_one: bool, lacks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select.platform, "machine", lambda: machine)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_one)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     assert select.lacks_bfloat16() == lacks
