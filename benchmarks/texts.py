@@ -42,7 +42,8 @@ def main() -> None:
     if arguments.texts:
         result["speed"] = measure_speed(vectors, read_texts(arguments.corpus, arguments.texts), arguments)
     if arguments.sts:
-        models = {"swivel": vectors if vectors.subwords else vectors.with_subwords()}
+        is_ready = arguments.smoke or vectors.subwords is not None  # A smoke run has too few words for n-grams.
+        models = {"swivel": vectors if is_ready else vectors.with_subwords()}
         models |= {file.stem: Vectors(VectorTable(vectors.vocabulary, np.load(file))) for file in arguments.against}
         sets = read_sts(arguments.sts)
         result["sts_files"] = len(sets)
