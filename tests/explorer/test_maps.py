@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
@@ -31,7 +32,7 @@ from swivel.explorer.projection import Reduced, find_clusters, fit_to_frame, red
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.layout import weigh_labels
+from swivel.vectors.layout import place_points, weigh_labels
 
 
 def make_view() -> View:
@@ -359,7 +360,12 @@ def test_a_map_by_umap_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("settings", "wrong"), [({"words": 0}, "words must be from 1"), ({"layout": "tsne"}, "layout must be one of")]
+    ("settings", "wrong"),
+    [
+        ({"words": 0}, "words must be an integer from 1 to 100,000, got 0"),
+        ({"words": 3.5}, "words must be an integer from 1 to 100,000, got 3.5"),
+        ({"layout": "tsne"}, "layout must be one of"),
+    ],
 )
 def test_wrong_settings_of_a_map_are_errors(settings: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
@@ -397,6 +403,28 @@ def test_exact_neighbors_are_those_of_all_distances(monkeypatch: pytest.MonkeyPa
 
     assert (ids == np.argsort(distances, axis=1)[:, :5]).all()
     np.testing.assert_allclose(found, np.sort(distances, axis=1)[:, :5], rtol=1e-5)
+
+
+def test_the_first_neighbor_of_a_vector_is_itself_even_if_others_are_equal() -> None:
+    ids, distances = projection.find_neighbors(np.ones((40, 3), np.float32), 15)
+    assert (ids[:, 0] == np.arange(40)).all()
+    assert (np.sort(ids, axis=1)[:, 1:] > np.sort(ids, axis=1)[:, :-1]).all()  # no id twice
+    assert not distances.any()
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that UMAP imports
+@pytest.mark.parametrize("values", [np.eye(1, 8), np.eye(2, 8), np.eye(3, 8), np.ones((60, 8)), np.ones((5, 8))])
+def test_few_or_equal_vectors_have_a_map(values: NDArray[np.float64]) -> None:
+    points = projection.compute_umap(projection.reduce_vectors(values.astype(np.float32)))
+    assert points.shape == (len(values), 2)
+    assert np.isfinite(points).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_small_maps_have_finite_points(count: int) -> None:
+    points = place_points(np.eye(count, 8, dtype=np.float32))
+    assert points.shape == (count, 2)
+    assert np.isfinite(points).all()
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries that UMAP imports

@@ -24,6 +24,7 @@ Floats = NDArray[np.float32]
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
 CLUSTERS = 12  # as many as there are distinguishable colors
 NEIGHBORS = 15  # the default of UMAP
+MIN_UMAP = 4  # vectors; UMAP fails with two
 UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "n_epochs": 200, "random_state": 1, "n_jobs": 1}
 # Up to this many vectors, UMAP gets their exact neighbors. Its own search is approximate, and compiling it takes most
 # of a minute in every process; above, the exact search takes longer than that.
@@ -130,23 +131,30 @@ def fit_to_frame(points: Floats) -> Floats:
 
 
 def compute_umap(reduced: Reduced) -> Floats:
-    """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic."""
+    """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic.
+
+    These are the principal components if there are fewer than four vectors, or if UMAP fails because many are equal.
+    """
     import umap
 
     values = reduced.values
+    if len(values) < MIN_UMAP:
+        return reduced.points
+
     start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
-    settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, max(len(values) - 1, 2))}
-    if settings["n_neighbors"] < len(values) <= MAX_EXACT:
+    settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, len(values) - 1)}
+    if len(values) <= MAX_EXACT:
         settings["precomputed_knn"] = find_neighbors(values, settings["n_neighbors"])
         settings["force_approximation_algorithm"] = True  # Otherwise UMAP ignores known neighbors of few vectors.
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.
-        return np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
+        points = np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
+    return points if np.isfinite(points).all() else reduced.points
 
 
 def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Floats]:
-    """Return the ids of the nearest vectors of every vector by Euclidean distance, itself included, and the distances.
+    """Return the ids of every vector and of its nearest ones by Euclidean distance, `count` in all, and the distances.
 
     >>> ids, distances = find_neighbors(np.array([[0, 0], [3, 4], [0, 1]], np.float32), 2)
     >>> ids.tolist(), distances.tolist()
@@ -162,10 +170,10 @@ def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Float
     distances = np.empty((len(values), count), np.float32)
     for start in range(0, len(values), _QUERIES):
         piece = slice(start, start + _QUERIES)
-        asked = queries[piece]
-        best = best_rows(rows, asked, count, excluded=[()] * len(asked), is_zero=no_zeros)
-        ids[piece] = best.ids
-        distances[piece] = np.linalg.norm(values[piece, None] - values[best.ids], axis=2)  # exact also near 0
+        own = np.arange(len(values))[piece, None]
+        best = best_rows(rows, queries[piece], count - 1, excluded=own.tolist(), is_zero=no_zeros)
+        ids[piece] = np.hstack([own, best.ids])
+        distances[piece] = np.linalg.norm(values[piece, None] - values[ids[piece]], axis=2)  # exact also near 0
 
     return ids, distances
 

@@ -130,8 +130,8 @@ def make_map(
     >>> swivel.make_map(vectors, layout="pca").points.shape
     (5, 2)
     """
-    if not 1 <= words <= MAX_POINTS:
-        raise ConfigError(f"words must be from 1 to {MAX_POINTS:,}, got {words}")
+    if not isinstance(words, (int, np.integer)) or not 1 <= words <= MAX_POINTS:
+        raise ConfigError(f"words must be an integer from 1 to {MAX_POINTS:,}, got {words!r}")
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     for library in ("sklearn", *(["umap"] if layout == "umap" else [])):

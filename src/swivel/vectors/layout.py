@@ -33,6 +33,9 @@ def place_points(unit: Floats) -> Floats:
     >>> bool(np.linalg.norm(points[0] - points[9]) < np.linalg.norm(points[0] - points[10]))
     True
     """
+    if len(unit) < 2:
+        return np.zeros((len(unit), 2), np.float32)
+
     # van der Maaten and Hinton (2008): p are the similarities of the vectors, q those of the points.
     values = unit.astype(np.float64)
     p = _find_similarities(values)
