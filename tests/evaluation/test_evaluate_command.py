@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from swivel.cli import cli
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import EvaluationError, StorageError
+from swivel.errors import ConfigError, EvaluationError, StorageError
 from swivel.vectors import Vectors, VectorTable
 
 WORDS = ["king", "man", "woman", "queen", "pear"]
@@ -129,3 +130,19 @@ def test_without_sets_those_of_the_paper_are_used(
     with pytest.raises(EvaluationError, match="no network"):
         show(square)
     show(square, data)
+
+
+@pytest.mark.parametrize(
+    ("flags", "unused"),
+    [
+        (["--held-out", "h.tsv", "set.tsv"], "'[FOLDER_OR_FILE]...' has no effect with --held-out"),
+        (["--held-out", "h.tsv", "--against", "other"], "'--against' has no effect with --held-out"),
+        (["--held-out", "h.tsv", "--draws", "10"], "'--draws' has no effect with --held-out"),
+        (["--held-out", "h.tsv", "--markdown"], "'--markdown' has no effect with --held-out"),
+        (["--matrix", "m"], "'--matrix' has no effect without --held-out"),
+        (["-k", "20"], "'-k' has no effect without --held-out"),
+    ],
+)
+def test_flags_without_effect_are_errors(flags: list[str], unused: str, square: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(unused)):
+        show(square, *flags)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors
@@ -14,7 +15,11 @@ from swivel.cli.options import Command, Integer, config_options
 from swivel.cli.recommend import matrix_option
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result, shown
+from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+
+USED_WITH_TABLES = {"held_out", "matrix", "k"}
+ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
 
 
 @cli.command(cls=Command)
@@ -49,6 +54,7 @@ def evaluate(
 
     A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
     """
+    _refuse_unused(is_table=held_out is not None)
     if held_out is not None:
         _evaluate_table(vectors, held_out, matrix, k, options)
         return
@@ -78,6 +84,17 @@ def evaluate(
             draw(evaluation.COMPARISON_HEADER, evaluation.tabulate_comparisons(comparisons))
 
     show(result, draw_all)
+
+
+def _refuse_unused(*, is_table: bool) -> None:
+    """Raise ConfigError for the first given parameter that has no effect, with or without --held-out."""
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in ALWAYS_USED and (name in USED_WITH_TABLES) != is_table:
+            which = "with" if is_table else "without"
+            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {which} --held-out; leave it out")
 
 
 def _evaluate_table(vectors: str, held_out: str, matrix: str | None, k: int, options: RunOptions) -> None:
