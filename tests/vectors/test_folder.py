@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError
+from swivel.errors import ConfigError, DamagedFolder, FolderExists, StorageError, UnfinishedFolder
 from swivel.storage import create_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors import Vectors, VectorTable, combine, combine_vectors, load, write_vectors
@@ -238,13 +239,13 @@ def test_a_finished_folder_is_replaced_only_with_overwrite(tmp_path: Path) -> No
 def test_a_folder_that_is_missing_unfinished_or_of_another_stage_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such folder"):
         load(tmp_path / "none")
-    with pytest.raises(StorageError, match="not a folder that Swivel wrote"):
+    with pytest.raises(UnfinishedFolder):
         load(tmp_path)
 
     with create_folder(tmp_path / "matrix", "matrix") as folder:
         folder.finish(config={}, inputs={}, facts={})
 
-    with pytest.raises(StorageError, match="a folder with a matrix, not with vectors"):
+    with pytest.raises(StorageError, match="a folder of matrix, not of vectors"):
         load(tmp_path / "matrix")
 
     with create_folder(tmp_path / "bare", "vectors") as folder:
@@ -367,3 +368,22 @@ def test_a_missing_tensor_file_raises_an_error(tmp_path: Path) -> None:
 def test_tensors_that_cannot_be_written_raise_an_error(tmp_path: Path) -> None:
     with create_folder(tmp_path, "vectors") as folder, pytest.raises(StorageError, match="none"):
         folder.write_tensors("none/file", {"rows": np.ones((2, 2), np.float32)})
+
+
+def test_a_device_without_memory_leaves_combining_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, c = make_sides()
+    config = VectorsConfig(combine="parts")
+    expected = combine_vectors(w, c, 2, config)
+
+    def fail(error: RuntimeError) -> Callable[..., NoReturn]:
+        def combine_on_device(*arguments: Any) -> NoReturn:
+            raise error
+
+        return combine_on_device
+
+    monkeypatch.setattr(combine, "has_cuda", lambda device: True)
+    monkeypatch.setattr(combine, "_combine_on_device", fail(torch.OutOfMemoryError("no memory")))
+    assert np.array_equal(combine_vectors(w, c, 2, config, device="cuda"), expected)
+    monkeypatch.setattr(combine, "_combine_on_device", fail(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        combine_vectors(w, c, 2, config, device="cuda")

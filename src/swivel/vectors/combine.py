@@ -49,7 +49,9 @@ def combine_vectors(
         return np.asarray(rows + parts.sum(axis=1))
 
     if axes is None and has_cuda(device):
-        with contextlib.suppress(RuntimeError):  # The device has too little memory left.
+        import torch
+
+        with contextlib.suppress(torch.OutOfMemoryError):  # The CPU does the same.
             return _combine_on_device(rows, parts, config, device)
     if axes is None:
         gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
