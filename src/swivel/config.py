@@ -6,7 +6,6 @@ The command line makes its flags from these dataclasses, and manifests record th
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,18 +76,10 @@ def result_settings(config: Any) -> dict[str, Any]:
     }
 
 
-def _plain_number(value: Any) -> Any:
-    """Return a number of NumPy as Python's, which JSON can store; any other value unchanged."""
-    if isinstance(value, (int, float)) or not isinstance(value, numbers.Real):
-        return value
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
 def check_fields(config: Any) -> None:
-    """Raise ConfigError for the first field whose value violates its rule; numbers of NumPy become Python's."""
+    """Raise ConfigError for the first field whose value violates its rule."""
     for field in dataclasses.fields(config):
-        value = _plain_number(getattr(config, field.name))
-        object.__setattr__(config, field.name, value)
+        value = getattr(config, field.name)
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}")

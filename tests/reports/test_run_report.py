@@ -323,7 +323,7 @@ def test_only_the_leader_writes_the_report(
     planted: Matrix, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank, is_written in ((1, False), (0, True)):
-        monkeypatch.setattr("swivel.reports.run_report.find_rank", lambda rank=rank: (rank, 2, 2))
+        monkeypatch.setattr("swivel.runtime.resources.find_rank", lambda rank=rank: (rank, 2, 2))
         write_run_report(swivel.load(trained), planted, tmp_path, Stopwatch(), swivel.RunOptions(report=True))
         assert (tmp_path / "report.html").exists() is is_written
 

@@ -113,8 +113,8 @@ class VectorSet:
         """Return the facts about the set that the page shows, for JSON."""
         vectors = self.vectors
         weights = weigh_labels(vectors, min(len(vectors), _EXAMPLE_RANKS[-1]))
-        bands = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
-        examples = [vectors.vocabulary[start + int(band.argmax())] for start, band in bands if len(band)]
+        rank_ranges = [(start, weights[start:end]) for start, end in itertools.pairwise(_EXAMPLE_RANKS)]
+        examples = [vectors.vocabulary[start + int(range_.argmax())] for start, range_ in rank_ranges if len(range_)]
         return {
             "name": self.name,
             "tokens": len(vectors),

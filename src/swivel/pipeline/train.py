@@ -54,7 +54,7 @@ def train(
         A matrix, or the folder of one.
     recipe
         Named settings: default, fast, paper, glove or table. By default `table` if rows and columns are things of
-        different kinds, which a message says, and otherwise `default`.
+        different kinds, and otherwise `default`.
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
@@ -72,10 +72,10 @@ def train(
     """
     check_libraries("training")
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
-        from swivel.counts import as_matrix
+        from swivel.counts import open_matrix
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
-    matrix = as_matrix(matrix)
+    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}

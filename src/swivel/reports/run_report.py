@@ -20,7 +20,7 @@ from swivel.reports.plots.style import short_number
 from swivel.reports.run_summary import BANDS, RunSummary, summarize_run
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
-from swivel.runtime.resources import count_cores, find_rank
+from swivel.runtime.resources import count_cores, is_leading
 from swivel.storage import write_file
 from swivel.vectors import Vectors, load
 
@@ -109,9 +109,7 @@ def write_run_report(vectors: Vectors, matrix: Matrix, out: Path | None, watch: 
 
     An error is reported as a progress message and not raised.
     """
-    rank = find_rank()
-    is_leader = rank is None or rank[0] == 0
-    if not options.report or out is None or not is_leader:
+    if not options.report or out is None or not is_leading():
         return
 
     was_trained = "training" in watch.seconds

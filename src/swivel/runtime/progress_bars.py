@@ -14,7 +14,7 @@ from typing import Any
 
 from swivel.runtime.control_characters import escape_controls
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
-from swivel.runtime.resources import find_rank
+from swivel.runtime.resources import is_leading
 
 DELAY_SECONDS = 1.0
 _SECONDS_PER_DRAWING = 0.1
@@ -29,8 +29,7 @@ def choose_progress(progress: Progress | bool | None = None) -> Progress:
     if progress is not None and not isinstance(progress, bool):
         return progress
 
-    rank = find_rank()
-    if progress is False or (rank is not None and rank[0] > 0):
+    if progress is False or not is_leading():
         return SILENT
     if _is_notebook():
         return BarProgress(NotebookDisplay)

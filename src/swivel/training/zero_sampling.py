@@ -50,7 +50,7 @@ class SamplingTier:
 
 @dataclass(frozen=True, slots=True)
 class ZeroSampling:
-    """Which unobserved cells a step computes: all, or a sample of those between features that are not common.
+    """Selects the unobserved cells of a training step: all, or a sample of those between features that are not common.
 
     Rows and columns of a block are sorted by descending frequency and divided into three tiers: common (the first
     fraction `common` of them), middle (up to the fraction `middle`) and rare. A step computes all zeros of common rows

@@ -173,8 +173,8 @@ def choose_device(asked: str, places: int) -> str:
 def prepare_device(asked: str) -> Callable[[], None]:
     """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
 
-    Importing torch and initializing CUDA takes seconds, in which the text can be read. Call the returned function while
-    it is read: it raises the error of a CUDA device that was asked for, as soon as it is known.
+    Importing torch and initializing CUDA takes seconds, in which the text can be read. Call the returned function
+    repeatedly while reading: it raises ConfigError once initializing the requested CUDA device has failed.
     """
     errors: list[ConfigError] = []
 

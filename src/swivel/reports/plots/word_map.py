@@ -1,4 +1,4 @@
-"""A map of words: points, colored by cluster, with the labels that have room."""
+"""A map of words: points, colored by cluster, and as many labels as fit without overlapping."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plot_map(
 
 
 def _find_frame(points: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the lower left and the upper right corner of the part that is shown, with room for labels at the right."""
+    """Return the lower left and upper right corner of the visible part; the right margin is wider, for labels."""
     inside = points[(np.abs(points) <= _EDGE).all(axis=1)]
     if not len(inside):
         return np.full(2, -_EDGE), np.full(2, _EDGE)
