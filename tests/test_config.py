@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from swivel.config import (
@@ -68,6 +69,13 @@ def test_wrong_values_are_named_with_what_they_should_be(stage: Any, name: str, 
     with pytest.raises(ConfigError) as caught:
         stage(**{name: value})
     assert str(caught.value) == f"{name} must be {words}, got {value!r}"
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    given: dict[str, Any] = {"dim": np.int64(4), "share": np.float32(0.5)}
+    config = TrainConfig(**given)
+    assert (config.dim, config.share) == (4, 0.5)
+    assert (type(config.dim), type(config.share)) == (int, float)
 
 
 def test_window_of_nothing_is_refused() -> None:

@@ -49,6 +49,27 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = swivel.nonsense
 
 
+def test_a_wrong_kind_of_object_is_refused_with_what_to_pass(tmp_path: Path) -> None:
+    matrix = swivel.import_counts([("ann", "tea", 1), ("bob", "jam", 2)])
+    vectors = swivel.train(matrix, tmp_path / "vectors", dim=2)
+    for wrong in (["a text"], matrix.to_scipy(), vectors):
+        with pytest.raises(swivel.SwivelError, match=r"got .*: pass swivel\.count\(texts\) or swivel\.import_counts"):
+            swivel.train(wrong)  # type: ignore[arg-type]
+    with pytest.raises(swivel.SwivelError, match="expected a matrix or the folder of one, got Vectors"):
+        swivel.add(vectors, vectors)  # type: ignore[arg-type]
+    with pytest.raises(swivel.SwivelError, match="expected vectors or their folder, got Matrix"):
+        swivel.Recommender(matrix, vectors)  # type: ignore[arg-type]
+    with pytest.raises(swivel.SwivelError, match=r"files or folders, got \('ann', 'bob', 3\)"):
+        swivel.evaluate(vectors, [("ann", "bob", 3)])  # type: ignore[list-item]
+
+
+def test_vectors_are_taken_as_their_folder_too(tmp_path: Path) -> None:
+    swivel.train(swivel.import_counts([("ann", "tea", 1), ("bob", "jam", 2)]), tmp_path / "vectors", dim=2)
+    (tmp_path / "pairs.tsv").write_text("ann\tbob\t9\nann\tann\t10\n")
+    assert swivel.export(tmp_path / "vectors", tmp_path / "q.txt") == 2
+    assert swivel.evaluate(str(tmp_path / "vectors"), [tmp_path / "pairs.tsv"])["pairs"].known == 2
+
+
 @pytest.mark.slow
 def test_mypy_finds_a_misspelled_setting_in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """

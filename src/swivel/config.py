@@ -6,6 +6,7 @@ The command line makes its flags from these dataclasses, and manifests record th
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +77,18 @@ def result_settings(config: Any) -> dict[str, Any]:
     }
 
 
+def _plain_number(value: Any) -> Any:
+    """Return a number of NumPy as Python's, which JSON can store; any other value unchanged."""
+    if isinstance(value, (int, float)) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
 def check_fields(config: Any) -> None:
-    """Raise ConfigError for the first field whose value violates its rule."""
+    """Raise ConfigError for the first field whose value violates its rule; numbers of NumPy become Python's."""
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        value = _plain_number(getattr(config, field.name))
+        object.__setattr__(config, field.name, value)
         rule = field.metadata["rule"]
         if not (rule.holds(value) or (value is None and field.default is None)):
             raise ConfigError(f"{field.name} must be {rule.words}, got {value!r}")

@@ -380,7 +380,22 @@ def test_missing_files_are_errors(swivel: Run, tmp_path: Path) -> None:
 def test_info_on_a_file_or_on_an_empty_folder_is_an_error(swivel: Run, text: Path, tmp_path: Path) -> None:
     check_error(swivel("info", text), 1, "error: .*text.txt: a file, not a folder that Swivel wrote")
     (tmp_path / "empty").mkdir()
-    check_error(swivel("info", tmp_path / "empty"), 1, r"error: .*empty: no manifest\.json.*")
+    check_error(
+        swivel("info", tmp_path / "empty"),
+        1,
+        r"error: .*empty: no manifest\.json, so this is not a folder that Swivel wrote",
+    )
+
+
+def test_training_a_text_is_an_error_that_says_what_to_use(swivel: Run, text: Path, tmp_path: Path) -> None:
+    line = "error: .*text.txt: a file, not a matrix; for text use swivel run, .*"
+    check_error(swivel("train", text, "-o", tmp_path / "out"), 1, line)
+
+
+@pytest.mark.parametrize("arguments", [[], ["plot"], ["completion"]])
+def test_without_arguments_the_help_is_shown_line_by_line(swivel: Run, arguments: list[str]) -> None:
+    ended = swivel(*arguments)
+    assert (ended.status, ended.err) == (2, swivel(*arguments, "--help").out)
 
 
 def test_output_below_a_file_is_an_error(swivel: Run, text: Path) -> None:
@@ -390,9 +405,9 @@ def test_output_below_a_file_is_an_error(swivel: Run, text: Path) -> None:
 
 
 def test_folder_of_another_stage_is_an_error(swivel: Run, work: Path, tmp_path: Path) -> None:
-    check_error(swivel("nearest", work / "matrix", "king"), 1, "error: .*: a folder of matrix, not of vectors")
+    check_error(swivel("nearest", work / "matrix", "king"), 1, "error: .*: a folder with a matrix, not with vectors")
     ended = swivel("train", work / "vectors", "-o", tmp_path / "out")
-    check_error(ended, 1, "error: .*: a folder of vectors, not of matrix")
+    check_error(ended, 1, "error: .*: a folder with vectors, not with a matrix")
 
 
 def test_finished_folder_with_other_settings_is_an_error(swivel: Run, work: Path) -> None:

@@ -139,7 +139,9 @@ def test_a_finished_sum_is_not_computed_again_and_other_terms_are_refused(tmp_pa
 def test_a_sum_can_be_added_to_and_keeps_its_count_settings() -> None:
     first, second, third = (count(make_text(seed), min_count=1, window=3) for seed in (1, 2, 3))
     total = add(add(first, second), third)
-    assert total.config["count"] == first.config["count"]
+    assert (total.config["count"], total.config["corpus"]) == (first.config["count"], first.config["corpus"])
+    other = add(first, count(make_text(2), min_count=1, window=3, errors="replace"))
+    assert "errors" not in other.config["corpus"] and other.config["corpus"]["tokenizer"] == "words"
     assert cells_of(total) == pytest.approx(cells_of(add(first, second, third)))
     with pytest.raises(CountsError, match="window_left is 3 in the first and 5 in the second"):
         add(total, count(make_text(1), min_count=1, window=5))
@@ -155,6 +157,8 @@ def test_a_sum_can_be_added_to_and_keeps_its_count_settings() -> None:
         ),
         ({"left": 2}, {"left": 3}, "window_left is 2 in the first and 3 in the second"),
         ({"weight": "harmonic"}, {"weight": "uniform"}, "weight is harmonic in the first and uniform in the second"),
+        ({}, {"lowercase": False}, "lowercase is True in the first and False in the second"),
+        ({}, {"phrases": "word2vec"}, "phrases is none in the first and word2vec in the second"),
         ({"oov": "drop"}, {"oov": "gap"}, "oov is drop in the first and gap in the second"),
         (
             {"columns": "symmetric"},

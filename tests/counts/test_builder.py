@@ -18,7 +18,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, open_matrix, shards
 from swivel.counts import builder as builder_module
 from swivel.counts import layout as matrix_layout
 from swivel.counts.builder import sort_cells
-from swivel.errors import CountsError, FolderExists, MemoryBudgetError, UnfinishedFolder
+from swivel.errors import CountsError, FolderExists, MemoryBudgetError, StorageError
 from swivel.storage import ArrayAppender
 
 ROWS = 9
@@ -116,7 +116,7 @@ def test_a_builder_that_fails_leaves_no_scratch_and_no_manifest(tmp_path: Path) 
     with pytest.raises(CountsError), MatrixBuilder(tmp_path / "m", make_spec(), memory_bytes=MIN_MEMORY) as builder:
         builder.add([0], [0], [-1])
     assert list((tmp_path / "m").iterdir()) == []
-    with pytest.raises(UnfinishedFolder):
+    with pytest.raises(StorageError, match="not a folder that Swivel wrote"):
         open_matrix(tmp_path / "m")
 
 

@@ -94,7 +94,10 @@ def test_settings_of_every_stage_are_taken_by_name(text: Path, tmp_path: Path) -
     ("call", "message"),
     [
         (lambda: count(LINES, windw=3), "'windw' is not a setting here; did you mean window?"),  # type: ignore[call-arg]
-        (lambda: count(LINES, dim=3), "'dim' is not a setting here; known are columns, .*"),  # type: ignore[call-arg]
+        (lambda: count(LINES, dim=3), "'dim' is not a setting here; pass dim to swivel.train"),  # type: ignore[call-arg]
+        (lambda: count(LINES, color=3), "'color' is not a setting here; known are columns, .*"),  # type: ignore[call-arg]
+        (lambda: run("nowhere", "nowhere", vector_size=3), "'vector_size' .*; did you mean dim?"),  # type: ignore[call-arg]
+        (lambda: run("nowhere", "nowhere", workers=3), "'workers' .*; did you mean threads?"),  # type: ignore[call-arg]
         (lambda: run("nowhere", "nowhere", windw=3), "did you mean window?"),  # type: ignore[call-arg]
         (lambda: run("nowhere", "nowhere", dimm=3), "'dimm' is not a setting here; did you mean dim?"),  # type: ignore[call-arg]
         (lambda: run("nowhere", "nowhere", overwrite=True), "pass options=RunOptions"),  # type: ignore[call-arg]

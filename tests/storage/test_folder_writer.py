@@ -157,7 +157,7 @@ def test_overwriting_that_fails_halfway_leaves_an_incomplete_folder(tmp_path: Pa
     with pytest.raises(RuntimeError), create_folder(tmp_path, "example", overwrite=True) as folder:
         folder.write_array("numbers.npy", np.arange(3))
         raise RuntimeError
-    with pytest.raises(UnfinishedFolder):
+    with pytest.raises(StorageError, match=r"no manifest\.json"):
         open_folder(tmp_path, "example")
 
 
@@ -377,7 +377,7 @@ def test_file_that_is_not_an_array_raises_damaged_folder(tmp_path: Path, content
 
 def test_wrong_stage_and_missing_folder_have_clear_messages(tmp_path: Path) -> None:
     make_folder(tmp_path / "new")
-    with pytest.raises(StorageError, match="new: a folder of example, not of matrix"):
+    with pytest.raises(StorageError, match="new: a folder with a example, not with a matrix"):
         open_folder(tmp_path / "new", "matrix")
     with pytest.raises(StorageError, match="nowhere: no such folder"):
         open_folder(tmp_path / "nowhere", "matrix")

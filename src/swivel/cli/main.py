@@ -319,7 +319,7 @@ def info(path: str | None, verify: bool, verbose: bool, options: RunOptions) -> 
     show(data, lambda: draw_facts(data))
 
 
-@cli.command()
+@cli.command(no_args_is_help=True)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell's completion script: add `eval "$(swivel completion bash)"` to ~/.bashrc."""
@@ -378,8 +378,10 @@ def _print_error(error: Exception) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.ClickException):
-        message = escape_controls(error.format_message())
-        error.format_message = lambda: message  # type: ignore[method-assign]
+        # Help and missing arguments are click's own lines; other messages repeat what the user typed.
+        if not isinstance(error, (click.exceptions.NoArgsIsHelpError, click.MissingParameter)):
+            message = escape_controls(error.format_message())
+            error.format_message = lambda: message  # type: ignore[method-assign]
         error.show()
         return error.exit_code
 

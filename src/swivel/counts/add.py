@@ -26,8 +26,8 @@ from swivel.runtime.progress import track
 
 # Settings that must be equal. Imported counts have no window unless they are baskets.
 COUNT_SETTINGS = ("window_left", "window_right", "weight", "columns", "near", "oov")
+READING_SETTINGS = ("encoding", "errors")  # of a text, which may differ
 IMPORT_SETTINGS = ("window", "weight")
-KEPT = ("corpus", "count")  # stages whose settings the manifest of the sum keeps if they are equal in all matrices
 _PIECE_CELLS = 1 << 18
 _PIECE_SHARE = 8  # one eighth of the memory is for pieces
 _BYTES_PER_CELL = 160  # memory for a cell of a piece and its mirror
@@ -48,7 +48,13 @@ def shared_config(matrices: Sequence[Matrix]) -> dict[str, Any]:
 
     shared = {}
     for stage, settings in first.config.items():
-        if stage in KEPT and all(matrix.config.get(stage) == settings for matrix in matrices):
+        others = [matrix.config.get(stage, {}) for matrix in matrices[1:]]
+        if stage == "corpus" and all(others):
+            settings = {
+                name: value for name, value in settings.items() if all(other.get(name) == value for other in others)
+            }
+            shared[stage] = settings
+        if stage == "count" and all(other == settings for other in others):
             shared[stage] = settings
 
     return shared
@@ -71,7 +77,11 @@ def _settings_of(matrix: Matrix) -> dict[str, Any]:
     stages = matrix.config
     if "count" in stages:
         config = CountConfig(**stages["count"])
-        return {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
+        text = stages.get("corpus", {})
+        joins = text.get("phrases", "none") != "none"
+        kept = [name for name in text if name not in READING_SETTINGS and (joins or not name.startswith("phrase_"))]
+        counted = {name: getattr(config, name) for name in COUNT_SETTINGS if name != "near" or config.has_bands}
+        return {name: text[name] for name in kept} | counted
     return {name: stages["import"][name] for name in IMPORT_SETTINGS if name in stages.get("import", {})}
 
 

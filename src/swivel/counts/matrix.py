@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts.layout import Ints, Layout, UnitCells, block_length
 from swivel.counts.shards import FILES, CellArrays
-from swivel.errors import DamagedFolder, VocabularyError
+from swivel.errors import ConfigError, DamagedFolder, StorageError, VocabularyError
 from swivel.runtime.notebook import draw_html
 from swivel.storage import REMEDY, Folder, open_folder
 
@@ -320,6 +320,10 @@ def open_matrix(path: str | Path) -> Matrix:
     Traceback (most recent call last):
     swivel.errors.StorageError: nowhere: no such folder
     """
+    if Path(path).is_file():
+        raise StorageError(
+            f"{path}: a file, not a matrix; for text use swivel run, for a table of counts swivel import"
+        )
     folder = open_folder(path, "matrix")
     try:
         layout = _read_layout(folder.manifest.facts)
@@ -334,6 +338,18 @@ def open_matrix(path: str | Path) -> Matrix:
         raise DamagedFolder(f"{folder.path / 'offsets.npy'}: does not match the other files; {REMEDY}")
 
     return Matrix(folder, layout, arrays)
+
+
+def as_matrix(matrix: Any) -> Matrix:
+    """Return a matrix, or the matrix in a folder; raise ConfigError for anything else."""
+    if isinstance(matrix, (str, Path)):
+        return open_matrix(matrix)
+    if not isinstance(matrix, Matrix):
+        raise ConfigError(
+            f"expected a matrix or the folder of one, got {type(matrix).__name__}: pass swivel.count(texts) or "
+            "swivel.import_counts(table)"
+        )
+    return matrix
 
 
 def _read_layout(facts: Mapping[str, Any]) -> Layout:

@@ -114,7 +114,10 @@ def find_sets(source: str | Path | Iterable[str | Path], *, lowercase: bool = Tr
     A file of a folder is left out if its first line fits no kind of test set. It is an error if such a file was passed
     explicitly or has the name of a set of the paper, and if two sets have the same name.
     """
-    paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
+    listed = [source] if isinstance(source, (str, Path)) else list(source)
+    if wrong := [each for each in listed if not isinstance(each, (str, Path))]:
+        raise ConfigError(f"test sets must be files or folders, got {wrong[0]!r}: write items to a file; {EXPECTED}")
+    paths = [Path(path) for path in listed]
     files: dict[Path, tuple[Path, bool]] = {}  # by resolved path, so that a file listed twice is read once
     for path in paths:
         if not path.is_dir():

@@ -19,6 +19,7 @@ from swivel.runtime.notebook import draw_html
 from swivel.runtime.progress import SILENT, Progress
 from swivel.runtime.progress_bars import choose_progress
 from swivel.vectors import Vectors
+from swivel.vectors.formats import as_vectors
 
 TABLE_HEADER = ("set", "measure", "figure", "95 % interval", "known only", "all items", "known", "of", "coverage")
 MIN_KNOWN = 10  # With fewer known items, an interval says nothing, and none is printed.
@@ -94,7 +95,7 @@ def draw_row(name: str, result: SetResult) -> Row:
 
 
 def evaluate(
-    vectors: Vectors,
+    vectors: Vectors | str | Path,
     source: str | Path | Iterable[str | Path] | None = None,
     *,
     rules: EvaluationConfig | None = None,
@@ -106,7 +107,7 @@ def evaluate(
     Parameters
     ----------
     vectors
-        The vectors to evaluate.
+        The vectors to evaluate, or their file or folder.
     source
         A folder of test sets (see `swivel.evaluation.datasets`), or a list of files and folders. By default the paper's
         eight sets, downloaded on first use.
@@ -134,6 +135,7 @@ def evaluate(
     1.0
     """
     rules = change_rules(rules, changes)
+    vectors = as_vectors(vectors)
     receiver = choose_progress(progress)
     found = read_sets(source, rules, progress=receiver)
     results = score_sets(vectors, found.sets, rules, progress=receiver)

@@ -39,14 +39,14 @@ def add(*matrices: Matrix | str | Path, out: str | Path | None = None, options: 
     >>> total.count("tea", "milk"), total.rows.tokens
     (2.0, ('milk', 'tea', 'sugar'))
     """
-    from swivel.counts import open_matrix
+    from swivel.counts import as_matrix, open_matrix
     from swivel.counts.add import add_matrices, shared_config
 
     options = options or RunOptions()
     if len(matrices) < 2:
         raise ConfigError(f"there must be two or more matrices to add, got {len(matrices)}")
 
-    opened = [open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix for matrix in matrices]
+    opened = [as_matrix(matrix) for matrix in matrices]
     inputs = {f"matrix {number}": matrix.fingerprint for number, matrix in enumerate(opened, 1)}
     provenance = {"config": shared_config(opened), "inputs": inputs}
 

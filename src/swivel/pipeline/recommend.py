@@ -12,10 +12,11 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
-from swivel.counts import Matrix, open_matrix
+from swivel.counts import Matrix, as_matrix
 from swivel.errors import ConfigError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
-from swivel.vectors import Neighbor, Vectors, VectorTable, load
+from swivel.vectors import Neighbor, Vectors, VectorTable
+from swivel.vectors.formats import as_vectors
 from swivel.vectors.ranking import ColumnRanking, drop_zeros
 from swivel.vectors.search import Floats
 
@@ -66,8 +67,8 @@ class Recommender:
         *,
         popularity: float | None = None,
     ) -> None:
-        self.vectors = vectors if isinstance(vectors, Vectors) else load(vectors)
-        self.matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+        self.vectors = as_vectors(vectors)
+        self.matrix = None if matrix is None else as_matrix(matrix)
         self._columns, self._sums = self._need_table()
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 

@@ -7,9 +7,20 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from swivel.config import stage_config
+from swivel.config import STAGES, stage_config
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
+
+# Arguments of gensim's Word2Vec and FastText, by the names that they have here.
+_GENSIM_NAMES = {
+    "vector_size": "dim",
+    "size": "dim",
+    "iter": "epochs",
+    "alpha": "learning_rate",
+    "workers": "threads",
+    "max_vocab_size": "max_size",
+    "max_final_vocab": "max_size",
+}
 
 
 def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any]) -> list[Any]:
@@ -28,7 +39,12 @@ def split_settings(recipe: str, settings: Mapping[str, Any], *stages: type[Any])
 def _describe_unknown(setting: str, known: set[str]) -> str:
     if setting in {field.name for field in dataclasses.fields(RunOptions)}:
         return f"{setting} is a run option, not a setting: pass options=RunOptions({setting}=...)"
-    close = difflib.get_close_matches(setting, sorted(known), n=1)
+    meant = _GENSIM_NAMES.get(setting, setting)
+    for name, stage in STAGES.items():
+        if meant not in known and meant in {field.name for field in dataclasses.fields(stage)}:
+            function = "train" if name in ("train", "vectors") else "count"
+            return f"{setting!r} is not a setting here; pass {meant} to swivel.{function}"
+    close = [meant] if meant != setting else difflib.get_close_matches(setting, sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
     return f"{setting!r} is not a setting here; {hint}"
 

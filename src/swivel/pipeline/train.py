@@ -72,10 +72,10 @@ def train(
     """
     check_libraries("training")
     with defer_signals():  # A signal that arrives while torch is imported is handled after the import.
-        from swivel.counts import open_matrix
+        from swivel.counts import as_matrix
 
     options = make_options(options, threads=threads, memory=memory, progress=progress)
-    matrix = open_matrix(matrix) if isinstance(matrix, (str, Path)) else matrix
+    matrix = as_matrix(matrix)
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}

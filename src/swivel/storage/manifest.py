@@ -23,6 +23,8 @@ from swivel.storage.npy import map_array
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
+# What a stage writes before the manifest.
+_TRACES = ("rows.txt", "plan.json", "lock", "checkpoint-*", "scratch-*", "*.npy", "*.part")
 _CHECKSUM_THREADS = 4  # Most bytes of a matrix are in two files, so more threads do not help.
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
@@ -114,8 +116,8 @@ def open_array(path: Path) -> NDArray[Any]:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a complete folder.
 
-    Raises StorageError for a folder that does not exist, is the output of `swivel run`, or has another format version;
-    UnfinishedFolder if there is no manifest; DamagedFolder if it is malformed.
+    Raises StorageError for a folder that does not exist, is the output of `swivel run` or of no Swivel command, or has
+    another format version; UnfinishedFolder if the manifest was not written yet; DamagedFolder if it is malformed.
     """
     file = path / MANIFEST
     with clear_errors(file):
@@ -145,14 +147,18 @@ def read_manifest(path: Path) -> Manifest:
 def _explain_missing_manifest(path: Path) -> StorageError:
     if not path.exists():
         return StorageError(f"{path}: no such folder")
+    if path.is_file():
+        return StorageError(f"{path}: a file, not a folder that Swivel wrote")
 
     stages = [str(path / stage) for stage in ("matrix", "vectors") if (path / stage / MANIFEST).exists()]
     if stages:
         return StorageError(f"{path}: this is the folder of a run; pass {' or '.join(stages)}")
 
-    return UnfinishedFolder(
-        f"{path}: no {MANIFEST}, because the stage that writes it was interrupted; run the same command again"
-    )
+    if any(file for pattern in _TRACES for file in path.glob(pattern)):
+        return UnfinishedFolder(
+            f"{path}: no {MANIFEST}, because the stage that writes it was interrupted; run the same command again"
+        )
+    return StorageError(f"{path}: no {MANIFEST}, so this is not a folder that Swivel wrote")
 
 
 def _check_format(file: Path, fields: Mapping[str, Any]) -> None:
@@ -255,7 +261,7 @@ def open_folder(path: str | Path, stage: str) -> Folder:
     path = Path(path)
     manifest = read_manifest(path)
     if manifest.stage != stage:
-        raise StorageError(f"{path}: a folder of {one_line(manifest.stage)}, not of {stage}")
+        raise StorageError(f"{path}: a folder with {_with_article(manifest.stage)}, not with {_with_article(stage)}")
 
     folder = Folder(path, manifest)
     for name, part in manifest.parts.items():
@@ -266,6 +272,10 @@ def open_folder(path: str | Path, stage: str) -> Folder:
             raise describe_damage(path, manifest, problem)
 
     return folder
+
+
+def _with_article(stage: str) -> str:
+    return one_line(stage) if stage.endswith("s") else f"a {one_line(stage)}"
 
 
 def describe_damage(path: Path, manifest: Manifest, problem: str) -> StorageError:

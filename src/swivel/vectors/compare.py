@@ -27,7 +27,7 @@ from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
 from swivel.storage import write_file
 from swivel.vectors import Vectors, VectorTable, shared_words
-from swivel.vectors.formats import open_vectors
+from swivel.vectors.formats import as_vectors
 from swivel.vectors.search import LABEL_BYTES
 
 Doubles = NDArray[np.float64]
@@ -162,7 +162,7 @@ def compare(
     """
     config = CompareConfig(**settings)
     given = [before, after] if noise_baseline is None else [before, after, noise_baseline]
-    models = [model if isinstance(model, Vectors) else open_vectors(model) for model in given]
+    models = [as_vectors(model) for model in given]
 
     check_memory("comparing", sum(2 * model.vectors.nbytes + LABEL_BYTES * len(model) for model in models))
 

@@ -366,7 +366,8 @@ def test_a_pandas_matrix_is_not_read_as_triples() -> None:
     matrix = swivel.import_counts(frame.to_numpy(), row_labels=frame.index, column_labels=frame.columns)
     assert (matrix.count("r2", "x"), matrix.shape) == (4, (2, 3))
     triples = pandas.DataFrame({"u": [1, 2], "p": [3, 4]}, index=["a", "b"])
-    assert swivel.import_counts(triples, fields="u,p").count("2", "4") == 1
+    for fields in ("u,p", ["u", "p"], ("u", "p")):
+        assert swivel.import_counts(triples, fields=fields).count("2", "4") == 1
 
 
 def test_lazy_frames_and_huge_integers_are_refused() -> None:

@@ -296,6 +296,7 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         ({"fields": "a"}, "fields must be two or three names"),
         ({"fields": "a,,b"}, "fields must be two or three names"),
         ({"fields": "user,page"}, "no field 'user'; it has 3 fields without names"),
+        ({"fields": ["user", "page"]}, "no field 'user'"),
         ({"memory": "1GiB"}, "memory does not change the result; pass options=RunOptions"),
         ({"color": 1}, "'color' is not a setting of import_counts"),
     ]:
@@ -307,6 +308,16 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="format npz is for files"):
         swivel.import_counts(TRIPLES, format="npz")
+
+
+def test_more_than_three_fields_have_to_be_chosen(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "wide.csv", "user,tea,jam,ham\nann,1,2,3\n")
+    with pytest.raises(ConfigError, match=r"wide\.csv: 4 fields; pass .* such as fields='user,tea,jam' \(a crosstab"):
+        swivel.import_counts(file, header=True)
+    with pytest.raises(ConfigError, match=r"4 fields; .* such as fields='1,2,3'"):
+        swivel.import_counts(file)
+    with pytest.raises(ConfigError, match="the table: 4 fields"):
+        swivel.import_counts(pa.table({"user": ["ann"], "tea": [1], "jam": [2], "ham": [3]}).to_pandas())
 
 
 def test_settings_without_effect_are_refused(tmp_path: Path) -> None:

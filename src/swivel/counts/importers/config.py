@@ -47,7 +47,7 @@ class ImportConfig:
     fields: str | None = config_field(
         None,
         "names, or positions from 1, of the row, the column and the count in a table, such as user,page,visits; with "
-        "only two, every count is 1; default: the first three",
+        "only two, every count is 1; default: all fields of a table of two or three",
         TEXT,
     )
     header: bool = config_field(False, "the first line of a text file is a header", FLAG)
@@ -97,7 +97,13 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
     if not config.field_names:
         if width < 2:
             raise ConfigError(f"{where}: {width} field, but a row and a column are needed; pass the separator")
-        return tuple(range(min(width, 3)))
+        if width > 3:
+            example = ",".join(map(one_line, names[:3] if names else "123"))
+            raise ConfigError(
+                f"{where}: {width} fields; pass the row, the column and the count, such as fields='{example}' "
+                "(a crosstab, with one column per label, is imported as a matrix with row_labels and column_labels)"
+            )
+        return tuple(range(width))
     return tuple(_find_field(name, names, width, where) for name in config.field_names)
 
 

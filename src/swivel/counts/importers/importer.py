@@ -113,6 +113,8 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
             raise ConfigError(f"{setting} does not change the result; pass options=RunOptions({setting}=...)")
         if setting not in names:
             raise ConfigError(f"{setting!r} is not a setting of import_counts; the settings are {', '.join(names)}")
+    if isinstance(settings.get("fields"), (list, tuple)):
+        settings = {**settings, "fields": ",".join(map(str, settings["fields"]))}
     return ImportConfig(**settings)
 
 

@@ -4,11 +4,12 @@
 """
 
 from swivel.vectors.formats.gensim import from_gensim, to_gensim
-from swivel.vectors.formats.registry import FORMATS, export, find_vectors, load, open_vectors, source_of
+from swivel.vectors.formats.registry import FORMATS, as_vectors, export, find_vectors, load, open_vectors, source_of
 from swivel.vectors.formats.word2vec import read_text
 
 __all__ = [
     "FORMATS",
+    "as_vectors",
     "export",
     "find_vectors",
     "from_gensim",

@@ -106,6 +106,17 @@ def load(path: str | Path, *, format: str | None = None) -> Vectors:
 open_vectors = load  # under a name that differs from `swivel.vectors.load`
 
 
+def as_vectors(vectors: Vectors | str | Path) -> Vectors:
+    """Return vectors, or those of a file or folder; raise ConfigError for anything else."""
+    if isinstance(vectors, (str, Path)):
+        return load(vectors)
+    if not isinstance(vectors, Vectors):
+        raise ConfigError(
+            f"expected vectors or their folder, got {type(vectors).__name__}: pass the result of swivel.train"
+        )
+    return vectors
+
+
 def find_vectors(path: str | Path) -> Path:
     """Return the path itself, or the folder `vectors` inside it if the path is the folder of a whole run."""
     path = Path(path)
@@ -167,7 +178,7 @@ def _is_binary(start: bytes, suffix: str) -> bool:
 
 
 def export(
-    vectors: Vectors,
+    vectors: Vectors | str | Path,
     path: str | Path,
     *,
     format: str | None = None,
@@ -182,7 +193,8 @@ def export(
     Parameters
     ----------
     vectors
-        The vectors to write. Only the format `swivel` also stores the rows and columns of the model.
+        The vectors to write, or their file or folder. Only the format `swivel` also stores the rows and columns of the
+        model.
     path
         Destination. The suffix selects the format: `.bin` (word2vec binary), `.txt` and `.vec` (word2vec text), `.npy`,
         `.npz`, `.safetensors`, `.parquet`, `.arrow`, `.kv` (gensim). Its folder must exist.
@@ -221,6 +233,7 @@ def export(
     ('2 2\\nking 1.0 0.5\\nqueen 0.1 0.0\\n', [0.10000000149011612, 0.0])
     """
     path = Path(path)
+    vectors = as_vectors(vectors)
     name = _format_of(path) if format is None else _check_format(format)
     chosen = FORMATS[name]
 
