@@ -432,6 +432,28 @@ def test_unknown_word_is_an_error_with_close_spellings(swivel: Run, work: Path) 
     check_error(swivel("analogy", work, "man", "king", "quen"), 1, line)
 
 
+def test_unknown_words_are_explained(swivel: Run, work: Path, tmp_path: Path) -> None:
+    check_error(swivel("nearest", work, "King"), 1, "error: 'King' is not in .*; did you mean 'king'[?,].*")
+    swivel("import", write(tmp_path / "t.tsv", "ann\ttea\t1\nbob\tjam\t2\n"), "-o", tmp_path / "m")
+    swivel("train", tmp_path / "m", "-o", tmp_path / "v", "--dim", "2")
+    check_error(swivel("nearest", tmp_path / "v", "tea"), 1, "error: 'tea' is the label of a column, not of a row; .*")
+    check_error(swivel("nearest", tmp_path / "v", "zed"), 1, "error: 'zed' is not in the vocabulary of 2 labels")
+
+
+def test_files_of_another_kind_are_not_written(swivel: Run, work: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "zzz qqq\n")
+    check_error(
+        swivel("encode", work, text, "-o", tmp_path / "b.txt"), 2, "error: .*: the array is written as .npy; .*"
+    )
+    check_error(swivel("export", work, "-", "--format", "glove"), 2, "error: vectors are written to a file, not .*")
+    assert "no word of " in swivel("encode", work, text, "-o", tmp_path / "b.npy").err
+
+
+def write(file: Path, content: str) -> Path:
+    file.write_text(content)
+    return file
+
+
 def test_wrong_number_of_answers_is_a_usage_error(swivel: Run, work: Path) -> None:
     check_error(swivel("nearest", work, "king", "-n", "0"), 2, "error: --count must be a positive integer, got 0")
 

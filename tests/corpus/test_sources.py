@@ -186,6 +186,12 @@ def test_an_unknown_encoding_is_a_config_error(tmp_path: Path, encoding: str) ->
         count(["a"], tmp_path, CorpusConfig(encoding=encoding))
 
 
+def test_a_binary_file_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "a.dat").write_bytes(b"PK\x00\x01\xff\n")
+    with pytest.raises(CorpusError, match=r"a\.dat: looks binary, not text; leave it out, such as with '.*/\*\.txt'"):
+        encode_corpus(tmp_path / "a.dat", CorpusConfig(), scratch=tmp_path, threads=2)
+
+
 @pytest.mark.parametrize("piece_bytes", [8, 64, 1 << 20])
 @pytest.mark.parametrize(
     ("data", "place"),
@@ -248,11 +254,11 @@ def read_blocks(file: Path, config: CorpusConfig = CorpusConfig()) -> Iterator[T
     ("texts", "message"),
     [
         (["a", 1], "item 2: expected a string like the items before, got int"),
+        ([b"a b"], "item 1: expected a string or a list of tokens, got bytes; decode them first"),
         (["a", ["b"]], "item 2: expected a string like the items before, got list"),
         ([["a"], "b"], "item 2: expected a list of tokens, got str"),
         ([["a"], 3], "item 2: expected a list of tokens, got int"),
         ([["a", 3]], "item 1: all tokens must be strings"),
-        ([b"a"], "item 1: all tokens must be strings"),
         (5, "texts must be a path or an iterable, got int"),
         ([Path("-"), "a"], "item 2: expected a path like the items before, got str"),
         (["a", "b\ud800"], "item 2: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'"),

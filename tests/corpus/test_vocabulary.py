@@ -94,6 +94,7 @@ def test_an_unknown_token_is_an_error_with_similar_tokens() -> None:
         vocabulary.id("letteres")
     with pytest.raises(UnknownToken, match=r"'zzz' is not in the vocabulary of 3 tokens$"):
         vocabulary.id("zzz")
+    assert Vocabulary(["cat", "NASA", "was", "war"]).close_spellings("War") == ["war"]
     assert vocabulary.close_spellings("letteres") == ["letters", "letter"]
 
 

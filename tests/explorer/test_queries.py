@@ -299,5 +299,6 @@ def test_spellings_are_found_in_any_script_and_length() -> None:
     assert speller.find_close("日本誤", 2) == [3, 2]
     assert speller.complete("", 2) == [4, 0]
     assert speller.find_close("", 3) == []
+    assert Speller(["way", "was", "war"]).find_close("War", 1) == [2]
     assert speller.complete("no such label", 5) == []
     assert speller.complete("line\nend", 1) == [7]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import scipy.sparse
 from click.testing import CliRunner
@@ -152,7 +154,7 @@ def test_scores_of_every_kind_are_those_of_float64(recommender: Recommender) -> 
 
 def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swivel.Matrix) -> None:
     alone = Recommender(recommender.vectors)
-    with pytest.raises(ConfigError, match="pass it, or exclude_seen=False"):
+    with pytest.raises(ConfigError, match="pass matrix, or exclude_seen=False"):
         alone.recommend("r1")
     with pytest.raises(ConfigError, match="matrix is needed"):
         alone.evaluate(table)
@@ -161,6 +163,7 @@ def test_what_is_missing_or_wrong_is_said(recommender: Recommender, table: swive
         alone.score("r1", kind="cosine")
     with pytest.raises(UnknownToken):
         alone.recommend({"nothing": 1})
+    assert alone.recommend(pandas.Series({"c1": 1})) == alone.recommend({"c1": 1})
     with pytest.raises(ConfigError, match=r"row must be a label, or counts by column such as .*, got \['c1'\]"):
         alone.recommend(["c1"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="matrix has other rows"):
@@ -221,6 +224,27 @@ def test_command_recommends_for_known_and_new_rows(folders: Path) -> None:
     assert shown.stdout.startswith("new:\n") and "because of" in shown.stdout
     with pytest.raises(ConfigError, match="rows are missing"):
         call("recommend", str(folders / "vectors"))
+
+
+def test_matrix_beside_the_vectors_is_used_and_without_it_the_flags_are_named(folders: Path, tmp_path: Path) -> None:
+    named = call("recommend", str(folders / "vectors"), "r0", "--matrix", str(folders / "matrix"))
+    assert call("recommend", str(folders / "vectors"), "r0") == named
+    shutil.copytree(folders / "vectors", tmp_path / "vectors")
+    with pytest.raises(ConfigError, match="pass matrix, or with_seen=True"):  # which are flags
+        call("recommend", str(tmp_path / "vectors"), "r0")
+    assert call("recommend", str(tmp_path / "vectors"), "r0", "--with-seen")["r0"]
+
+
+def test_tables_with_a_header_and_chosen_fields_are_read(folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("day,who,what,times\n1,new,c1,1\n2,new,c5,2\n")
+    fields = ["--header", "--fields", "who,what,times"]
+    found = call("recommend", str(folders / "vectors"), "--for", str(tmp_path / "new.csv"), *fields)
+    assert found == call("recommend", str(folders / "vectors"), "--for", str(folders / "new.tsv"))
+
+    cells = (folders / "held.tsv").read_text()
+    (tmp_path / "held.tsv").write_text(f"who\twhat\ttimes\n{cells}")
+    words = ["evaluate", str(folders / "vectors"), "--held-out"]
+    assert call(*words, str(tmp_path / "held.tsv"), "--header") == call(*words, str(folders / "held.tsv"))
 
 
 def test_command_evaluates_held_out_cells(folders: Path) -> None:

@@ -21,7 +21,7 @@ from swivel.config import RECIPES, STAGES, CountSettings, RunSettings, TrainSett
 from swivel.corpus import Texts
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
-from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, VocabularyError
+from swivel.errors import ConfigError, CorpusError, CountsError, FolderExists, StorageError, VocabularyError
 from swivel.pipeline.count import count
 from swivel.pipeline.run import run
 from swivel.pipeline.train import train
@@ -164,6 +164,11 @@ def test_own_vocabulary_without_a_word_of_the_text_is_refused() -> None:
 def test_vocabulary_given_as_one_text_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^vocabulary must be a list of tokens or the Path of a file, got the text"):
         count(LINES, vocabulary="words.txt")
+
+
+def test_texts_of_one_word_each_are_refused() -> None:
+    with pytest.raises(CountsError, match=r"every line has only one word, .* pass tokens as one list per text"):
+        count(["cat", "dog"] * 10)
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["...", "!?"], [[]]])

@@ -16,7 +16,7 @@ import swivel
 from swivel.cli.main import cli
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder
+from swivel.errors import ConfigError, DamagedFolder, UnknownToken
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.scores import score_similarity
@@ -176,6 +176,11 @@ def test_the_command_marks_guesses(planted: Vectors, tmp_path: Path) -> None:
         neighbor.token for neighbor in fitted.nearest("balpings", 2, guess=True)
     ]
     assert isinstance(data["balps"], list)
+
+    with pytest.raises(
+        UnknownToken, match=r"'qqqqqqqq' is not in .* tokens; nearest guesses its vector with guess=True$"
+    ):
+        fitted.nearest("qqqqqqqq")
 
 
 def test_unknown_pairs_can_be_scored_with_guesses(planted: Vectors) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from click.testing import CliRunner
 from sklearn.base import clone
@@ -140,6 +141,11 @@ def test_wrong_settings_are_refused() -> None:
     for wrong in (0, -1, 1.5):
         with pytest.raises(ConfigError, match=f"threads must be .*, got {wrong}"):
             swivel.SwivelEncoder(make(), threads=wrong).transform(["the cat"])  # type: ignore[arg-type]
+    for table in ({"a": 1}, pandas.DataFrame({"a": ["the cat"]})):
+        with pytest.raises(CorpusError, match=r"texts must be a column of a table, such as table\['text'\], got a "):
+            make().encode(table)
+    with pytest.raises(CorpusError, match="item 1: expected a string, got list"):
+        make().encode([["the", "cat"]])  # type: ignore[list-item]
     with pytest.raises(CorpusError, match="item 2: expected a string like the items before, got int"):
         make().encode(["a", 3])  # type: ignore[list-item]
 

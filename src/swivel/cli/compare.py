@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command, PositiveInteger, config_options, flag_of
 from swivel.cli.render import align_table, show
 from swivel.cli.terminal import print_result, quote, shown
-from swivel.config import TrainConfig, VectorsConfig, result_settings, stage_config
+from swivel.config import RECIPES, STAGES, result_settings, stage_config
 from swivel.runtime.options import RunOptions
 from swivel.storage import MANIFEST, read_manifest
 from swivel.storage.overlap import refuse_overlap
@@ -129,13 +129,25 @@ def second_training(model: Vectors) -> str | None:
     if not {"train", "vectors"} <= set(config):
         return None
 
-    flags = ["--seed", str(config["train"].get("seed", 1) + 1)]
-    for stage, name in ((TrainConfig, "train"), (VectorsConfig, "vectors")):
-        usual = result_settings(stage_config(stage, "default"))
-        for key, value in config[name].items():
-            if key != "seed" and value is not None and value != usual.get(key):
-                flags += [flag_of(key), str(value)]
+    # The recipe that leaves the fewest flags; None cannot be written as a flag.
+    differing = {recipe: _find_differences(config, recipe) for recipe in RECIPES}
+    recipes = [recipe for recipe in ("default", *RECIPES) if None not in differing[recipe].values()]
+    recipe = min(recipes, key=lambda each: len(differing[each]), default="default")
+    flags = ["--recipe", recipe, "--seed", str(config["train"].get("seed", 1) + 1)]
+    for key, value in differing[recipe].items():
+        flags += [flag_of(key), str(value)] if value is not None else []
 
     beside = model.path.parent / "matrix"
     matrix = str(beside) if (beside / MANIFEST).exists() else "MATRIX"
     return " ".join(map(quote, ["swivel", "train", matrix, "-o", str(model.path.parent / "second"), *flags]))
+
+
+def _find_differences(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    """Return the settings of a training, except the seed, that are not those of a recipe."""
+    usual = {name: result_settings(stage_config(STAGES[name], recipe)) for name in ("train", "vectors")}
+    return {
+        key: value
+        for name, settings in usual.items()
+        for key, value in config[name].items()
+        if key != "seed" and value != settings.get(key)
+    }

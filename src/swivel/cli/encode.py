@@ -11,6 +11,7 @@ from swivel.cli.main import cli, open_vectors, output_option
 from swivel.cli.options import Command, Decimal, Integer, overwrite_option, threads_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
+from swivel.errors import ConfigError
 from swivel.pipeline.settings import given
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_file
@@ -65,6 +66,8 @@ def encode(
     from swivel.corpus.streams import read_lines
 
     path = Path(output)
+    if path.suffix != ".npy":
+        raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
     check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
 
     opened = open_vectors(vectors)
@@ -77,6 +80,8 @@ def encode(
         normalize=normalize,
         threads=options.thread_count,
     )
+    if len(encoded) and not encoded.any():
+        options.progress.message(f"warning: no word of {file} is in the vocabulary, so all vectors are zero")
     with create_file(path) as stream:
         write_array(stream, encoded)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,13 +12,16 @@ from click.core import ParameterSource
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command, Integer, config_options
-from swivel.cli.recommend import matrix_option
+from swivel.cli.recommend import matrix_option, table_options
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result, shown
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 
-USED_WITH_TABLES = {"held_out", "matrix", "k"}
+if TYPE_CHECKING:
+    from swivel.counts import Matrix
+
+USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
 ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
 
 
@@ -32,6 +35,7 @@ ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
     "--held-out", metavar="FILE", help="rank cells of a table that were not trained with, of any format of import"
 )
 @matrix_option
+@table_options
 @click.option("-k", type=Integer(), default=20, show_default=True, help="with --held-out: columns that count")
 @click.option("--sections", is_flag=True, help="show analogies by section, too")
 @click.option("--markdown", is_flag=True, help="print tables in Markdown")
@@ -42,6 +46,8 @@ def evaluate(
     against: tuple[str, ...],
     held_out: str | None,
     matrix: str | None,
+    fields: str | None,
+    header: bool,
     k: int,
     sections: bool,
     markdown: bool,
@@ -56,7 +62,10 @@ def evaluate(
     """
     _refuse_unused(is_table=held_out is not None)
     if held_out is not None:
-        _evaluate_table(vectors, held_out, matrix, k, options)
+        from swivel.counts.importers import import_counts
+
+        cells = import_counts(held_out, options=options, fields=fields, header=header)
+        _evaluate_table(vectors, cells, matrix, k)
         return
 
     places = [data, *sets] if data else list(sets)
@@ -97,13 +106,12 @@ def _refuse_unused(*, is_table: bool) -> None:
             raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {which} --held-out; leave it out")
 
 
-def _evaluate_table(vectors: str, held_out: str, matrix: str | None, k: int, options: RunOptions) -> None:
+def _evaluate_table(vectors: str, held_out: Matrix, matrix: str | None, k: int) -> None:
     """Show how well held-out cells of a table are ranked."""
-    from swivel.counts.importers import import_counts
     from swivel.pipeline.recommend import Recommender
 
     recommender = Recommender(open_vectors(vectors), matrix)
-    report = recommender.evaluate(import_counts(held_out, options=options), k=k)
+    report = recommender.evaluate(held_out, k=k)
     names = [f"recall@{k}", f"NDCG@{k}", f"MAP@{k}"]
     values = [report.recall, report.ndcg, report.map]
     names += [f"recall@{k}, {name} columns" for name in report.by_popularity]

@@ -8,6 +8,7 @@ from swivel.cli.main import cli, open_vectors
 from swivel.cli.options import Command, overwrite_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
+from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 from swivel.vectors import formats
 from swivel.vectors.formats.registry import FORMATS
@@ -34,6 +35,8 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
     swivel export work/vectors static --format sentence-transformers
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards
     """
+    if file == "-":
+        raise ConfigError("vectors are written to a file, not to standard output; pass the name of a file")
     loaded = open_vectors(vectors)
     count = formats.export(loaded, file, format=format, side=side, overwrite=options.overwrite, with_zeros=with_zeros)
 

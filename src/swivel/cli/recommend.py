@@ -7,13 +7,17 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Decimal, count_option
+from swivel.cli.options import Command, Decimal, config_options, count_option
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
+from swivel.counts.importers.config import ImportConfig
 from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 
-matrix_option = click.option("--matrix", metavar="DIR", help="the matrix that the vectors were trained on")
+matrix_option = click.option(
+    "--matrix", metavar="DIR", help="the matrix that the vectors were trained on  [default: that of the same run]"
+)
+table_options = config_options(ImportConfig, only=("fields", "header"))
 
 
 @cli.command(cls=Command)
@@ -21,6 +25,7 @@ matrix_option = click.option("--matrix", metavar="DIR", help="the matrix that th
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
 @matrix_option
 @click.option("--for", "source", metavar="FILE", help="counts of new rows, in any format of swivel import")
+@table_options
 @count_option()
 @click.option("--with-seen", is_flag=True, help="also columns that a row has already")
 @click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by shape]")
@@ -33,14 +38,16 @@ def recommend(
     with_seen: bool,
     popularity: float | None,
     options: RunOptions,
+    **settings: Any,
 ) -> None:
     """The best columns for rows of a table: products for users, tags for packages.
 
-    Known rows need --matrix, which tells what they have; new rows come from a file.
+    Known rows need the matrix, which tells what they have; new rows come from a file.
 
     \b
+    swivel recommend work/vectors alice                       with work/matrix beside them
     swivel recommend vectors alice --matrix matrix
-    swivel recommend vectors --for new.tsv
+    swivel recommend vectors --for new.csv --header
     """
     from swivel.counts.importers import import_counts
     from swivel.pipeline.recommend import Recommender
@@ -48,9 +55,12 @@ def recommend(
     recommender = Recommender(open_vectors(vectors), matrix, popularity=popularity)
     asked: dict[str, Any] = {row: row for row in rows}
     if source is not None:
-        asked |= recommender.read_rows(import_counts(source, options=options))
+        asked |= recommender.read_rows(import_counts(source, options=options, **settings))
     if not asked:
         raise ConfigError("rows are missing: name some, or pass source=FILE with the counts of new ones")
+
+    if rows and recommender.matrix is None and not with_seen:
+        raise ConfigError("known rows need the matrix, to leave out what they have: pass matrix, or with_seen=True")
 
     answers = {name: recommender.recommend(row, count, exclude_seen=not with_seen) for name, row in asked.items()}
 

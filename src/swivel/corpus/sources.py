@@ -117,7 +117,8 @@ def check_items(items: Iterable[Any], kind: type | tuple[type, ...], words: str)
     """Yield the items; raise CorpusError for the first one of another type."""
     for number, item in enumerate(items, 1):
         if not isinstance(item, kind):
-            raise CorpusError(f"item {number}: expected {words} like the items before, got {type(item).__name__}")
+            before = " like the items before" if number > 1 else ""
+            raise CorpusError(f"item {number}: expected {words}{before}, got {type(item).__name__}")
         yield item
 
 
@@ -308,6 +309,12 @@ def local_files(texts: Texts) -> list[Path]:
     return [file for file in files_of(texts) or [] if isinstance(file, Path) and file != STDIN]
 
 
+def refuse_table(texts: object) -> None:
+    """Raise CorpusError for a table or a dictionary, whose items are the names of its columns."""
+    if isinstance(texts, Mapping) or hasattr(type(texts), "columns") or hasattr(type(texts), "column_names"):
+        raise CorpusError(f"texts must be a column of a table, such as table['text'], got a {type(texts).__name__}")
+
+
 def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | None:
     """Return the files of paths that are not in the folder `out`; None for texts in memory.
 
@@ -316,8 +323,7 @@ def files_of(texts: Texts, out: str | Path | None = None) -> list[TextFile] | No
     """
     if isinstance(texts, (str, *FILE_TYPES)):
         return list_files(texts, outside=out)
-    if isinstance(texts, Mapping) or hasattr(type(texts), "columns") or hasattr(type(texts), "column_names"):
-        raise CorpusError(f"texts must be a column of a table, such as table['text'], got a {type(texts).__name__}")
+    refuse_table(texts)
     if not isinstance(texts, Collection):
         return None
 

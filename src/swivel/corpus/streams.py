@@ -388,6 +388,8 @@ def _pack_texts(items: Iterable[Any]) -> Iterator[bytes]:
 def _pack_tokens(items: Iterable[Any], config: CorpusConfig) -> Iterator[bytes]:
     for number, item in enumerate(items, 1):
         tokens = () if is_missing(item) else item
+        if isinstance(tokens, bytes):
+            raise CorpusError(f"item {number}: expected a string or a list of tokens, got bytes; decode them first")
         if isinstance(tokens, (str, Mapping)) or not isinstance(tokens, Iterable):
             raise CorpusError(f"item {number}: expected a list of tokens, got {type(tokens).__name__}")
 
@@ -480,6 +482,9 @@ def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
         item = piece.items_before + piece.data.count(b"\xff", 0, at) + 1
         return CorpusError(f"item {item}: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'")
 
+    if b"\0" in piece.data:
+        folder = "".join(piece.stream.name.rpartition("/")[:2])
+        return CorpusError(f"{piece.stream.name}: looks binary, not text; leave it out, such as with '{folder}*.txt'")
     place = replace(piece.place)
     place.move(piece.data[:at])
     return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])

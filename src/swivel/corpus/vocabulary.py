@@ -70,27 +70,33 @@ class Vocabulary(Sequence[str]):
             raise VocabularyError(f"{repeated!r} is in the vocabulary twice")
         return ids
 
-    def id(self, token: str) -> int:
-        """Return the id of a token; raise UnknownToken with similar tokens if it is not in the vocabulary."""
+    def id(self, token: str, *, kind: str = "tokens") -> int:
+        """Return the id of a token; raise UnknownToken with similar tokens if it is not in the vocabulary.
+
+        `kind` is what the message calls them.
+        """
         try:
             return self.ids[token]
         except KeyError:
             similar = self.close_spellings(token)
             hint = f"; did you mean {', '.join(map(repr, similar))}?" if similar else ""
-            raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} tokens{hint}") from None
+            raise UnknownToken(f"{token!r} is not in the vocabulary of {len(self):,} {kind}{hint}") from None
 
     def close_spellings(self, token: str, *, limit: int = 3) -> list[str]:
         """Return the tokens with the most similar spelling, most similar first.
 
-        Only tokens of similar length are compared, with the same first character if there are enough of them.
+        The same word in lower or upper case comes first. Only tokens of similar length are compared, with the same
+        first character if there are enough of them.
         """
+        other_case = [word for word in (token.lower(), token.capitalize(), token.upper()) if word in self.ids]
         candidates = [word for word in self.tokens if abs(len(word) - len(token)) <= 2 and set(word) & set(token)]
         same_start = [word for word in candidates if word[:1] == token[:1]]
         if len(same_start) >= limit:
             candidates = same_start
 
         # Frequent tokens come first, and difflib is slow: 20,000 of them are enough.
-        return difflib.get_close_matches(token, candidates[:20_000], n=limit, cutoff=0.7)
+        close = difflib.get_close_matches(token, candidates[:20_000], n=limit, cutoff=0.7)
+        return list(dict.fromkeys([*other_case, *close]))[:limit]
 
     def __contains__(self, token: object) -> bool:
         return token in self.ids

@@ -56,7 +56,7 @@ class Speller:
         for number in self._similar(folded).tolist():
             matcher.set_seq1(self._folded[number][:_MAX_LENGTH])
             ratio = matcher.ratio()
-            if ratio >= _MIN_RATIO and self._folded[number] != folded:
+            if ratio >= _MIN_RATIO and self._labels[number] != text:
                 rated.append((-ratio, number))
 
         return [number for _, number in sorted(rated)[:count]]

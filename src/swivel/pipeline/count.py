@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
 from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, read_tokens
-from swivel.errors import ConfigError
+from swivel.errors import ConfigError, CountsError
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
@@ -176,10 +177,15 @@ def _count(
             _forecast_reading(texts, path, options.progress)
         encoded = encode_texts(texts, counting, scratch, options, check)
 
+        if 0 < encoded.token_count == encoded.unit_count:
+            raise CountsError(
+                f"every {counting.corpus.unit} has only one word, so no words occur together; a string is a whole "
+                "text: pass tokens as one list per text, such as [['the', 'cat']]"
+            )
         lowercase = counting.corpus.lowercase
         vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
         options.progress.message(
-            f"{encoded.token_count:,} tokens in {encoded.unit_count:,} {counting.corpus.unit}s; "
+            f"{plural(encoded.token_count, 'token')} in {plural(encoded.unit_count, counting.corpus.unit)}; "
             f"vocabulary of {len(vocabulary):,}"
         )
         return count_encoded(encoded, vocabulary, counting, path, scratch, record, options)
@@ -193,7 +199,8 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     size = sum(text_size(file) for file in files)
     needed = int(size * SCRATCH_PER_BYTE)
     progress.message(
-        f"reading {len(files):,} files: {format_bytes(size)} of text, {format_bytes(needed)} of disk while reading"
+        f"reading {plural(len(files), 'file')}: {format_bytes(size)} of text, "
+        f"{format_bytes(needed)} of disk while reading"
     )
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,8 +13,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
-from swivel.counts import Matrix, as_matrix
-from swivel.errors import ConfigError
+from swivel.counts import Matrix, as_matrix, open_matrix
+from swivel.errors import ConfigError, StorageError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.formats import as_vectors
@@ -43,7 +44,8 @@ class Recommender:
     vectors
         Vectors trained on a table, or their folder.
     matrix
-        The table, or its folder: which columns the known rows have. New rows do not need it.
+        The table, or its folder: which columns the known rows have. By default the folder `matrix` beside that of the
+        vectors, if it has the same labels. New rows do not need it.
     popularity
         Factor of the logarithm of a column's sum in the ranking. By default it follows from the numbers of rows and
         columns; 0 ranks by w . c alone.
@@ -70,18 +72,29 @@ class Recommender:
         self.vectors = as_vectors(vectors)
         self.matrix = None if matrix is None else as_matrix(matrix)
         self._columns, self._sums = self._need_table()
+        if self.matrix is None and self.vectors.path is not None:
+            self.matrix = self._find_matrix(self.vectors.path.parent / "matrix")
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
     def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:
         columns = self.vectors.contents.columns
         if columns is None or columns.sums is None or self.vectors.row_sums is None:
             raise ConfigError("these vectors have no columns: pass vectors or a folder written by swivel train")
-        if self.matrix is not None and (
-            self.matrix.rows.tokens != self.vectors.vocabulary.tokens
-            or self.matrix.columns.tokens != columns.vocabulary.tokens
-        ):
+        if self.matrix is not None and not self._has_labels_of(self.matrix):
             raise ConfigError("matrix has other rows or columns than the vectors: pass the matrix they were trained on")
         return columns, columns.sums
+
+    def _has_labels_of(self, matrix: Matrix) -> bool:
+        columns = self.vectors.column_vocabulary
+        same_rows = matrix.rows.tokens == self.vectors.vocabulary.tokens
+        return same_rows and columns is not None and matrix.columns.tokens == columns.tokens
+
+    def _find_matrix(self, path: Path) -> Matrix | None:
+        """Return the matrix in a folder if it has the labels of the vectors, else None."""
+        with suppress(StorageError):
+            matrix = open_matrix(path)
+            return matrix if self._has_labels_of(matrix) else None
+        return None
 
     def recommend(
         self,
@@ -225,9 +238,12 @@ class Recommender:
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:
-                raise ConfigError("matrix is needed to leave out what a known row has: pass it, or exclude_seen=False")
+                raise ConfigError(
+                    "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
+                )
             return scipy.sparse.csr_array((1, size))
 
+        row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
         if not isinstance(row, Mapping):
             raise ConfigError(f"row must be a label, or counts by column such as {{'tea': 1}}, got {row!r}")
         ids = [self._columns.vocabulary.id(name) for name in row]

@@ -34,3 +34,12 @@ def parse_float(text: str | bytes) -> float:
     if not is_plain(text):
         raise ValueError(f"could not convert string to float: {text!r}")
     return float(text)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> plural(1, "file"), plural(2_000, "line")
+    ('1 file', '2,000 lines')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

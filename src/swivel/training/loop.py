@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
+from swivel.runtime.numbers import plural
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
@@ -212,8 +213,8 @@ class _TrainingRun:
         if plan.device == "cpu" and self.config.device == self.config.backend == "auto":
             reason = "; no CUDA device"
         resources.progress.message(
-            f"training {rows:,} x {columns:,}, {plan.epochs} epochs over {plan.row_blocks} x {plan.column_blocks} "
-            f"blocks: {self.executor.describe()}{reason}"
+            f"training {rows:,} x {columns:,}, {plural(plan.epochs, 'epoch')} over "
+            f"{plan.row_blocks} x {plan.column_blocks} blocks: {self.executor.describe()}{reason}"
         )
 
     def first_parameters(self, start: WarmStart | None, threads: int) -> Sides:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, VocabularyError, clear_errors
+from swivel.errors import ConfigError, DamagedFolder, UnknownToken, VocabularyError, clear_errors
 from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, one_line, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
@@ -70,6 +70,21 @@ class Contents:
             raise ConfigError(f"{len(self.rows.values):,} rows need as many vectors, got {np.shape(self.vectors)}")
         if self.columns is not None:
             self._check_columns(self.columns)
+
+    def find_row(self, token: str) -> int:
+        """Return the id of a row; an UnknownToken error says if a table has a column of that name."""
+        is_table = self.columns is not None and not self.columns_per_row
+        try:
+            return self.rows.vocabulary.id(token, kind="labels" if is_table else "tokens")
+        except UnknownToken as error:
+            if is_table and self.columns is not None and token in self.columns.vocabulary:
+                raise UnknownToken(
+                    f"{token!r} is the label of a column, not of a row; for its neighbors use "
+                    "swivel.Recommender(vectors).similar, or the file that swivel export --side columns writes"
+                ) from None
+            if self.subwords is None or "did you mean" in str(error):
+                raise
+            raise UnknownToken(f"{error}; nearest guesses its vector with guess=True") from None
 
     def _check_columns(self, columns: VectorTable) -> None:
         if columns.values.shape[1] != self.rows.values.shape[1]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import CorpusConfig
+from swivel.corpus.sources import refuse_table
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
 from swivel.vectors.combine import SVD_ROWS
@@ -62,6 +63,7 @@ class TextEncoder:
         """Return one vector per text, of shape (n_texts, dim); zeros for a text without known words."""
         if isinstance(texts, str):
             raise ConfigError(f"texts must be a list of strings, got the text {texts!r}: pass [text]")
+        refuse_table(texts)
         numbered = map(self._numbering.number, _split_batches(texts))
         parts = list(map_in_order(self._encode_batch, numbered, threads=threads))
         return np.concatenate(parts) if parts else np.zeros((0, self._vectors.dim), np.float32)

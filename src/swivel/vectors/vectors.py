@@ -163,7 +163,7 @@ class Vectors:
         An UnknownToken error suggests similar spellings.
         """
         if isinstance(token, str):
-            return np.asarray(self.vectors[self.vocabulary.id(token)])
+            return np.asarray(self.vectors[self._contents.find_row(token)])
 
         tokens = as_tokens(token)
         if tokens is None:
@@ -419,7 +419,7 @@ class Vectors:
         word itself. For the word, the result is the PMI with all its columns taken together.
         """
         columns = self._need_columns()
-        row_id = self.vocabulary.id(row)
+        row_id = self._contents.find_row(row)
 
         is_word = self.columns_per_row > 1 and column not in columns.vocabulary and column in self.vocabulary
         if not is_word:
@@ -517,7 +517,7 @@ class Vectors:
         return ConfigError("the query has no neighbors: its vector is zero")
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
-        return [self.vocabulary.id(token) for token in tokens]
+        return [self._contents.find_row(token) for token in tokens]
 
     def _best_rows(self, scores: Floats, own: Sequence[int], count: int) -> list[Neighbor]:
         if self._has_zeros:
