@@ -114,7 +114,7 @@ def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterat
     >>> with clear_errors("counts"):
     ...     open("no/such/file")
     Traceback (most recent call last):
-    swivel.errors.StorageError: no/such/file: No such file or directory
+    swivel.errors.StorageError: no/such/file: no such file or folder
     """
     try:
         yield
@@ -123,4 +123,5 @@ def clear_errors(name: object, kind: type[SwivelError] = StorageError) -> Iterat
         if error.filename is not None and not isinstance(error.filename, int):  # an int is a file descriptor
             file = os.fsdecode(error.filename)
 
-        raise kind(f"{file}: {error.strerror or error}") from error
+        reason = "no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror or error
+        raise kind(f"{file}: {reason}") from error

@@ -345,7 +345,7 @@ def check_error(ended: Ended, status: int, line: str) -> None:
             "error: --device-memory must be a number of bytes such as 1GiB or 500MB, got 'lots'",
         ),
         (["--left", "0", "--right", "0"], "error: --left and --right are both 0: there is nothing to count"),
-        (["--vocabulary", "nowhere.txt"], "error: nowhere.txt: No such file or directory"),
+        (["--vocabulary", "nowhere.txt"], "error: nowhere.txt: no such file or folder"),
     ],
 )
 def test_wrong_values_are_usage_errors(swivel: Run, text: Path, tmp_path: Path, flags: list[str], line: str) -> None:

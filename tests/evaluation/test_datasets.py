@@ -101,7 +101,7 @@ def test_invalid_utf8_raises_an_error_with_the_line_number(tmp_path: Path) -> No
 
 
 def test_missing_files_and_folders_without_sets_raise_errors(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="none: No such file"):
+    with pytest.raises(EvaluationError, match="none: no such file"):
         find_sets(tmp_path / "none")
     with pytest.raises(EvaluationError, match="no test sets"):
         find_sets(tmp_path)

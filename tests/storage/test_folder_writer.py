@@ -381,7 +381,7 @@ def test_wrong_stage_and_missing_folder_have_clear_messages(tmp_path: Path) -> N
         open_folder(tmp_path / "new", "matrix")
     with pytest.raises(StorageError, match="nowhere: no such folder"):
         open_folder(tmp_path / "nowhere", "matrix")
-    with pytest.raises(StorageError, match=r"array\.npy: No such file"):
+    with pytest.raises(StorageError, match=r"array\.npy: no such file"):
         open_array(tmp_path / "array.npy")
 
 
@@ -442,7 +442,7 @@ def test_complete_folder_is_kept_when_the_block_fails_later(tmp_path: Path) -> N
 def test_missing_folder_for_temporary_files_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
     with (
-        pytest.raises(StorageError, match=r"^/no/such/folder.*: No such file or directory$"),
+        pytest.raises(StorageError, match=r"^/no/such/folder.*: no such file or folder$"),
         folder_or_temporary(None, []),
     ):
         pass

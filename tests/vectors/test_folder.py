@@ -361,7 +361,7 @@ def test_tensors_at_odd_addresses_are_read_too(tmp_path: Path, padding: int) -> 
 
 
 def test_a_missing_tensor_file_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="none: No such file"):
+    with pytest.raises(StorageError, match="none: no such file"):
         read_tensors(tmp_path / "none")
 
 

@@ -271,7 +271,7 @@ def nearest(vectors: str, words: tuple[str, ...], count: int, among: str, guess:
     """The nearest neighbors of words, or of arithmetic on words.
 
     \b
-    swivel nearest work/vectors tuxedo chigger
+    swivel nearest work/vectors music king
     swivel nearest work/vectors "king - man + woman"
     """
     loaded = open_vectors(vectors)
@@ -398,6 +398,8 @@ def _describe_error(error: Exception) -> str:
             return translate(str(error).removesuffix(IS_TEXT_HINT))
         case MemoryError():
             return "not enough memory; pass a smaller --memory, --max-size or --dim"
+        case FileNotFoundError(filename=str(file)):
+            return f"{file}: no such file or folder"
         case OSError(filename=str(file), strerror=str(reason)):
             return f"{file}: {reason}"
         case OSError(strerror=str(reason)):

@@ -442,5 +442,5 @@ def clear_remote_errors(name: str) -> Iterator[None]:
     except Exception as error:  # Each file system raises the errors of its own library.
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0] or type(error).__name__
         if isinstance(error, FileNotFoundError):  # Some file systems report only the name.
-            reason = "No such file or directory"
+            reason = "no such file or folder"
         raise CorpusError(f"{name}: {reason}") from error

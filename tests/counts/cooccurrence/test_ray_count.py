@@ -312,7 +312,7 @@ def test_a_node_that_cannot_run_tasks_raises_an_error(tmp_path: Path, address: s
 
     reading = counting.TextReading(config=CorpusConfig(), shared=tmp_path)
     with pytest.raises(
-        CorpusError, match=r"nowhere.txt: No such file .* \(node [\d.]+; every node must see the corpus"
+        CorpusError, match=r"nowhere.txt: no such file .* \(node [\d.]+; every node must see the corpus"
     ):
         counting.read_ranges((FileRange(tmp_path / "nowhere.txt", 0, None, 1),), reading)
 

@@ -78,7 +78,7 @@ def test_a_long_line_is_shortened_in_the_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_raises_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nowhere\.txt: No such file or directory"):
+    with pytest.raises(StorageError, match=r"nowhere\.txt: no such file or folder"):
         read_text(tmp_path / "nowhere.txt")
     with pytest.raises(StorageError, match=r"nowhere\.txt: no such file or folder"):
         open_vectors(tmp_path / "nowhere.txt")

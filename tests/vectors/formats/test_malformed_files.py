@@ -139,7 +139,7 @@ def test_malformed_npy_files_raise_errors(tmp_path: Path, data: bytes, message: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (None, r"v\.vocabulary\.txt: No such file or directory; an \.npy file needs this file with one word per line"),
+        (None, r"v\.vocabulary\.txt: no such file or folder; an \.npy file needs this file with one word per line"),
         (b"a\nk\xff\n", r"v\.vocabulary\.txt, line 2: not valid UTF-8 \(byte 0xff\)"),
         (b"a\nb\tx\n", r"v\.vocabulary\.txt, line 2: expected a word, or a word, a tab and a count"),
         (b"a\nb\t1\t2\n", r"v\.vocabulary\.txt, line 2: expected a word, or a word, a tab and a count"),
@@ -334,7 +334,7 @@ def test_truncated_tables_and_labels_that_are_not_utf8_raise_errors(tmp_path: Pa
             b"word\tcount\nking\t1\nqueen\tx\n",
             r"metadata\.tsv, line 3: expected a word, a tab and a count",
         ),
-        ("metadata.tsv", None, r"metadata\.tsv: No such file"),
+        ("metadata.tsv", None, r"metadata\.tsv: no such file"),
     ],
 )
 def test_malformed_projector_folders_raise_errors_with_the_line(
@@ -370,7 +370,7 @@ def test_any_header_of_projector_metadata_is_skipped(tmp_path: Path) -> None:
         (b'{"model": {"vocab": [["a", 0.1], ["b", 0.2]], "unk_id": 7}}', "the id of the unknown token is 7"),
         (b'{"model": {"vocab": {"a": 0}}}', "1 tokens, but 3 vectors"),
         (b'{"model": {"vocab": {"a": 0, "\\ud800": 1, "b": 2}}}', "not a tokenizer with a vocabulary"),
-        (None, "No such file"),
+        (None, "no such file"),
     ],
 )
 def test_malformed_static_embeddings_raise_errors(tmp_path: Path, tokenizer: bytes | None, message: str) -> None:

@@ -59,7 +59,7 @@ def read_npy(path: Path) -> Vectors:
 
 def _read_words(path: Path) -> tuple[list[str], NDArray[np.int64] | None]:
     if not path.exists():
-        raise StorageError(f"{path}: No such file or directory; an .npy file needs this file with one word per line")
+        raise StorageError(f"{path}: no such file or folder; an .npy file needs this file with one word per line")
 
     words = []
     counts = []
