@@ -449,6 +449,13 @@ def test_files_of_another_kind_are_not_written(swivel: Run, work: Path, tmp_path
     assert "no word of " in swivel("encode", work, text, "-o", tmp_path / "b.npy").err
 
 
+def test_a_map_does_not_replace_a_file_unless_asked(swivel: Run, work: Path, tmp_path: Path) -> None:
+    command = ["plot", "map", work, "-o", write(tmp_path / "map.svg", "mine"), "--layout", "pca"]
+    check_error(swivel(*command), 1, "error: .*map.svg: exists already; choose another file or pass --overwrite")
+    assert swivel(*command, "--overwrite").status == 0
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
 def write(file: Path, content: str) -> Path:
     file.write_text(content)
     return file

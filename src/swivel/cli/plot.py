@@ -11,7 +11,7 @@ import click
 
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors, output_option
-from swivel.cli.options import Command, Integer
+from swivel.cli.options import Command, Integer, overwrite_option
 from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.counts import Matrix, open_matrix
@@ -20,7 +20,7 @@ from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
 from swivel.reports import plots, run_summary
 from swivel.runtime.options import RunOptions
 from swivel.storage import Manifest, read_manifest
-from swivel.storage.overlap import refuse_overlap
+from swivel.storage.overlap import check_output_file, refuse_overlap
 from swivel.vectors import Vectors
 from swivel.vectors.formats import find_vectors
 
@@ -51,10 +51,11 @@ def draw(output: str, inputs: Iterable[str | Path], make: Callable[[], Any]) -> 
 @click.option(
     "--layout", type=click.Choice(LAYOUTS), default="umap", show_default=True, help="UMAP, or principal components"
 )
+@overwrite_option
 def map_command(vectors: str, output: str, words: int, layout: str, options: RunOptions) -> None:
     """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
     check_map_format(Path(output))
-    refuse_overlap([Path(output)], [find_vectors(vectors)])
+    check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
     title = f"Map of {split_name(vectors)[0]}"
     found = make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress)
     found.save(output)
