@@ -30,6 +30,7 @@ CASE = HOME / "case"  # the folder in which calls fail
 READY = HOME / "ready"  # what verbs read
 LEFTOVER = re.compile(r"(^|/)(scratch-[^/]*|lock|[^/]*\.part)(/|$)")
 OLD = re.compile(r"checkpoint-[12]|plan\.json")
+REFUSING = ("export", "encode", "phrases", "plot map")  # verbs that do not replace a result
 TIMED = ("report.html", "report.md", "measures.json", "results.json")  # hold what a run took
 WORDS = ["red", "green", "blue", "round", "square", "flat", "sweet", "sour", "salt", "warm", "cold", "wet"]
 
@@ -255,6 +256,10 @@ def make_ready(bench: Bench) -> list[Verb]:
         Verb("compare", ("compare", vectors, f"{vectors}-2", "--min-count", "1", "-o", f"{CASE}/moved.tsv")),
         Verb("plot png", ("plot", "loss", "-o", f"{CASE}/loss.png")),
         Verb("plot svg", ("plot", "epochs", vectors, "-o", f"{CASE}/epochs.svg")),
+        Verb("plot map", ("plot", "map", vectors, "--layout", "pca", "-o", f"{CASE}/map.html")),
+        Verb("encode", ("encode", vectors, str(text), "-o", f"{CASE}/texts.npy")),
+        Verb("phrases", ("phrases", str(text), "-o", f"{CASE}/phrases.txt", *one)),
+        Verb("count --phrases", (*count, "--phrases", "npmi")),
         *(Verb(f"export {name}", ("export", vectors, file, "--format", name)) for name, file in exports.items()),
     ]
     reproduce = ("reproduce", str(text), "-o", out, "--data", str(sets), "--methods", "fast,paper", "--dim", "4", *one)
@@ -342,7 +347,7 @@ def check_again(bench: Bench, verb: Verb, undisturbed: Undisturbed, finished: di
     before: they must not be made again.
     """
     again = bench.run(verb.arguments)
-    is_refusal = verb.name.startswith("export") and "exists already" in again.errors  # The folder is complete.
+    is_refusal = verb.name.startswith(REFUSING) and "exists already" in again.errors  # The result is complete.
     if "Traceback" in again.errors or (again.code != 0 and not is_refusal):
         return f"the same command again: {again.code}, {last_line(again.errors)}"
 

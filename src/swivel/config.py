@@ -268,7 +268,7 @@ class TrainConfig:
     common: float | None = config_field(
         None,
         "with sampled zeros: share of the most frequent rows and columns whose zeros are all computed; "
-        "default: .05, on a GPU .1",
+        "default: .03, on a GPU .1",
         FRACTION,
     )
     middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
@@ -447,12 +447,12 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "fast": {
         "count": {"columns": "symmetric"},
-        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto"},
+        "train": {**_QUICK, "weight_decay": 1e-4, "zeros": "auto", "middle": 0.2, "share": 0.006},
         "vectors": {"combine": "sum", "subwords": "ngrams"},
     },
     "default": {
         "count": {"columns": "directional-bands", "near": 1},
-        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto"},
+        "train": {**_QUICK, "weight_decay": 5e-5, "zeros": "auto", "middle": 0.2, "share": 0.004},
         "vectors": {
             "combine": "parts",
             "column_weight": 0.5,

@@ -381,6 +381,7 @@ def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> 
     ("zeros", "device", "blocks", "expected"),
     [
         ("auto", "cpu", 4, True),
+        ("auto", "cpu", 1, False),
         ("auto", "cuda", 24, False),
         ("auto", "cuda:1", 97, True),
         ("auto", "mps", 4, True),

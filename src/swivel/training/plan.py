@@ -32,7 +32,7 @@ from swivel.training.schedule import (
 MAX_EPOCHS = 100  # with end="converged"
 # Default share of rows and columns whose zeros are all computed. A GPU computes more cells in tiles faster than it
 # gathers the observed cells that lie between them.
-COMMON = {"cpu": 0.05}
+COMMON = {"cpu": 0.03}
 COMMON_ON_GPU = 0.1
 MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them: one or two columns
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
@@ -118,10 +118,10 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
 
 
 def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:
-    """Return whether to sample zeros. By default a GPU does so only if a round has many blocks."""
+    """Return whether to sample zeros. By default a GPU does so only if a round has many blocks, a CPU if it has two."""
     if config.zeros != "auto":
         return config.zeros == "sampled"
-    return not device.startswith("cuda") or min(blocks) >= MIN_BLOCKS_TO_SAMPLE
+    return min(blocks) >= (MIN_BLOCKS_TO_SAMPLE if device.startswith("cuda") else 2)
 
 
 def estimate_needs(
