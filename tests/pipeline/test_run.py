@@ -494,3 +494,12 @@ def test_device_that_cannot_be_used_is_told_before_the_text_is_read(tmp_path: Pa
 
     with pytest.raises(ConfigError, match="device 'cuda:77' cannot be used for counting"):
         count(texts(), tmp_path / "matrix", device="cuda:77")
+
+
+def test_a_list_of_phrases_is_not_overwritten_by_a_result(tmp_path: Path) -> None:
+    phrases = tmp_path / "out" / "vectors" / "phrases.txt"
+    phrases.parent.mkdir(parents=True)
+    phrases.write_text("new york\n")
+    with pytest.raises(ConfigError, match=r"phrases\.txt"):
+        run(["in new york city"] * 9, tmp_path / "out", min_count=1, dim=2, phrases=str(phrases))
+    assert phrases.read_text() == "new york\n"

@@ -76,7 +76,7 @@ def run(
 
     named = given(window=window, min_count=min_count, dim=dim, epochs=epochs, seed=seed, device=device)
     chosen: dict[str, Any] = {**settings, **named}
-    split_settings(recipe, chosen, *STAGES.values())
+    corpus, *_ = split_settings(recipe, chosen, *STAGES.values())
     for_count = settings_of(chosen, CorpusConfig, VocabularyConfig, CountConfig)
     for_train = settings_of(chosen, TrainConfig, VectorsConfig)
 
@@ -85,7 +85,7 @@ def run(
         raise StorageError(f"{path}: not a folder")
 
     texts = find_texts(texts, path)
-    read = [*local_files(texts), file_of(vocabulary), source_of(init)]
+    read = [*local_files(texts), file_of(vocabulary), corpus.phrase_file, source_of(init)]
     refuse_overlap([path / name for name in OUTPUTS], read)
     listed = list_tokens(vocabulary)
 

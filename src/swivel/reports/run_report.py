@@ -41,7 +41,7 @@ NORMS = (
     "bucket, and the band goes from the 10 % to the 90 % quantile."
 )
 MAP = (
-    "Words that say most among the common ones; similar words are near each other (t-SNE). `swivel plot map` and "
+    "The most informative of the common words; similar words are near each other (t-SNE). `swivel plot map` and "
     "`swivel explore` show all words."
 )
 FIT = (

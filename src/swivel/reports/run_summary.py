@@ -30,7 +30,7 @@ Doubles = NDArray[np.float64]
 BANDS = ("common", "middling", "rare")
 WORDS_PER_BAND = 5
 NEIGHBORS = 8
-SKIPPED = 50  # the most common words are function words, whose neighbors say little
+SKIPPED = 50  # the most common words are function words, whose neighbors are not informative
 MIN_LETTERS = 3  # shorter words are chosen only if there are too few longer ones
 MAX_CANDIDATES = 200_000  # neighbors are searched among this many most common words, and the chosen words
 
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class SmallMap:
-    """The words that say most among the common ones, and their coordinates (n, 2)."""
+    """The most informative of the common words, and their coordinates (n, 2)."""
 
     labels: tuple[str, ...]
     points: NDArray[np.float32]
@@ -112,7 +112,7 @@ def summarize_run(vectors: Vectors, matrix: Matrix, seconds: Mapping[str, float]
 
 
 def find_map(vectors: Vectors) -> SmallMap:
-    """Return the map of the words that say most among the common ones."""
+    """Return the map of the most informative of the common words."""
     common = min(len(vectors), MAP_CANDIDATES)
     weights = weigh_labels(vectors, common)
     ids = np.sort(np.argsort(-weights, kind="stable")[:MAP_WORDS])
