@@ -48,7 +48,16 @@ MEASURES = (
 )
 HOME = scratch_in_memory("damage")
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("ala", "ere", "ini", "oto", "uru")]
-REMEDIES = ("--overwrite", "restore", "run it again", "remove it", "name ", "using ", "from the beginning")
+REMEDIES = (
+    "--overwrite",
+    "restore",
+    "run it again",
+    "run the same command again",
+    "remove it",
+    "name ",
+    "using ",
+    "from the beginning",
+)
 SMALL: dict[str, Any] = {"dim": 5, "epochs": 3, "backend": "reference", "dtype": "float32", "device": "cpu"}
 FLIPPED_BITS = (0, 5)
 

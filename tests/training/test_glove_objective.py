@@ -205,7 +205,7 @@ def test_device_load_includes_the_biases(planted: Matrix) -> None:
 
 
 def test_almost_no_zeros_are_sampled(planted: Matrix) -> None:
-    zeros = choose_zeros(planted, replace(CONFIG, zeros="auto", common=0.1), "cpu", (1, 1))
+    zeros = choose_zeros(planted, replace(CONFIG, zeros="auto", common=0.1), "cpu", (2, 2))
     panels = list(zeros.panels(1000, 1000, (1,)))
     assert [(panel.start, panel.stop) for panel in panels] == [(0, 100), (100, 1000)]
     assert panels[1].chosen is not None

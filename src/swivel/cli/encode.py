@@ -66,9 +66,9 @@ def encode(
     from swivel.corpus.streams import read_lines
 
     path = Path(output)
+    check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
     if path.suffix != ".npy":
         raise ConfigError(f"{path}: the array is written as .npy; use this suffix")
-    check_output_file(path, [Path(vectors), Path(file)], overwrite=options.overwrite)
 
     opened = open_vectors(vectors)
     config = dataclasses.replace(find_tokenizer(opened), **given(encoding=encoding, errors=errors))

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import VocabularyConfig
-from swivel.errors import ConfigError, UnknownToken, VocabularyError, clear_errors
-from swivel.runtime.numbers import is_integer
+from swivel.errors import ConfigError, CountsError, UnknownToken, VocabularyError, clear_errors
+from swivel.runtime.numbers import is_integer, plural
 
 # Two reserved values in arrays of token ids.
 BREAK = np.uint32(0xFFFFFFFF)  # between two units; no window crosses it
@@ -286,3 +286,17 @@ def read_tokens(file: Path) -> tuple[str, ...]:
     while tokens and not tokens[-1]:
         tokens.pop()
     return tuple(tokens)
+
+
+def describe_text(tokens: int, units: int, unit: str, vocabulary: Vocabulary) -> str:
+    """Return the size of a text as a message; raise CountsError if no unit has two words.
+
+    >>> describe_text(6, 2, "line", Vocabulary(["tea", "milk"]))
+    '6 tokens in 2 lines; vocabulary of 2'
+    """
+    if 0 < tokens == units:
+        raise CountsError(
+            f"every {unit} has only one word, so no words occur together; a string is a whole text: pass tokens as one "
+            "list per text, such as [['the', 'cat']]"
+        )
+    return f"{plural(tokens, 'token')} in {plural(units, unit)}; vocabulary of {len(vocabulary):,}"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
-from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, read_tokens
-from swivel.errors import ConfigError, CountsError
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, describe_text, read_tokens
+from swivel.errors import ConfigError
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
@@ -177,17 +177,10 @@ def _count(
             _forecast_reading(texts, path, options.progress)
         encoded = encode_texts(texts, counting, scratch, options, check)
 
-        if 0 < encoded.token_count == encoded.unit_count:
-            raise CountsError(
-                f"every {counting.corpus.unit} has only one word, so no words occur together; a string is a whole "
-                "text: pass tokens as one list per text, such as [['the', 'cat']]"
-            )
         lowercase = counting.corpus.lowercase
         vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
-        options.progress.message(
-            f"{plural(encoded.token_count, 'token')} in {plural(encoded.unit_count, counting.corpus.unit)}; "
-            f"vocabulary of {len(vocabulary):,}"
-        )
+        unit = counting.corpus.unit
+        options.progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
         return count_encoded(encoded, vocabulary, counting, path, scratch, record, options)
 
 

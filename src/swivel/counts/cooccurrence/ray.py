@@ -26,7 +26,7 @@ from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
 from swivel.corpus.sources import TextFile, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
-from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary
+from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import count_part, make_spec
 from swivel.counts.cooccurrence.plan import split_evenly
@@ -127,7 +127,7 @@ class _RayCounter:
         return self.ray.remote(**settings)(function)
 
     def _results(self, references: Sequence[Any]) -> Generator[tuple[int, Any]]:
-        """Yield the number and the result of each task as it ends; closing the generator cancels the other"""
+        """Yield the number and the result of each task as it ends; closing the generator cancels the others."""
         with closing(take_results(self.ray, references, idle_seconds=self.idle_seconds)) as ended:
             for number in ended:
                 yield number, fetch(self.ray, references[number], seconds=self.idle_seconds)
@@ -145,7 +145,7 @@ class _RayCounter:
                 task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces")
 
         vocabulary = self._choose_words([types for _, types in results])
-        self.progress.message(f"{tokens:,} tokens in {units:,} {self.corpus.unit}s; vocabulary of {len(vocabulary):,}")
+        self.progress.message(describe_text(tokens, units, self.corpus.unit, vocabulary))
         return vocabulary
 
     def _choose_words(self, tables: list[Any]) -> Vocabulary:
