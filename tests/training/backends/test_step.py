@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from step_contract import (
     ARRAYS,
@@ -242,3 +243,21 @@ def test_one_value_that_is_not_finite_is_detected(make: Maker, value: float, arr
     changed[array][-1, -1] = value
     backend.set_block(side, 1, ParameterBlock(**changed, offsets=ones[:2, 0]))
     assert not backend.is_finite()
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
+    rng = np.random.default_rng(1)
+    numbers = rng.standard_normal((40, 50)).astype(np.float32) * 10.0 ** rng.integers(-40, 38, (40, 50))
+    # Numbers halfway between two of bfloat16, which go to the even one, and their neighbors.
+    halfway = (rng.integers(0, 1 << 14, (3, 50), dtype=np.uint32) << np.uint32(16)) + np.uint32(0x8000)
+    halfway += np.array([[0], [1], [-1]]).astype(np.uint32)
+    numbers = np.concatenate([numbers, halfway.view(np.float32)]).astype(np.float32)
+
+    rounded = np.empty(numbers.shape, np.uint16)
+    kernels.round_rows(numbers, rounded)
+    expected = torch.from_numpy(numbers).to(torch.bfloat16)
+    np.testing.assert_array_equal(rounded, expected.view(torch.uint16).numpy())
+
+    widened = np.empty_like(numbers)
+    kernels.widen_rows(rounded, widened)
+    np.testing.assert_array_equal(widened, expected.float().numpy())

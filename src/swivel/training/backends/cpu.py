@@ -49,8 +49,8 @@ class CpuBackend(HeldParameters):
         self.settings = settings
         self.dtype = dtype
         self.threads = threads
-        self._torch_dtype = getattr(torch, dtype)
-        self._is_float32 = self._torch_dtype == torch.float32
+        self._is_float32 = dtype == "float32"
+        self._operand_type = np.float32 if self._is_float32 else np.uint16  # the bits of bfloat16
 
         # The tuple `objective` of the kernels: b0, b, a, f_max, log of the count that replaces 0, whether zeros push.
         objective = settings.objective
@@ -118,21 +118,14 @@ class CpuBackend(HeldParameters):
         buffer: NDArray[Any] = buffers[name][:size].reshape(shape)
         return buffer
 
-    def _operand(self, array: NDArray[np.float32]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._is_float32 else tensor.to(self._torch_dtype)
+    def _multiply(self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the product a b to `out`; all three are operands: float32, or the bits of bfloat16."""
+        torch.mm(self._as_tensor(a), self._as_tensor(b), out=self._as_tensor(out))
 
-    def _multiply(self, a: torch.Tensor, b: torch.Tensor, out: NDArray[np.float32], *, is_sum: bool = False) -> None:
-        """Write the product a b to `out`, or add it if `is_sum`."""
-        target = torch.from_numpy(out)
-        if not self._is_float32:
-            # bfloat16 products cannot be written to a float32 tensor directly.
-            product = torch.mm(a, b)
-            target.add_(product) if is_sum else target.copy_(product)
-        elif is_sum:
-            target.addmm_(a, b)
-        else:
-            torch.mm(a, b, out=target)
+    def _as_tensor(self, operand: NDArray[Any]) -> torch.Tensor:
+        if self._is_float32:
+            return torch.from_numpy(operand)
+        return torch.from_numpy(operand.view(np.int16)).view(torch.bfloat16)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step; the arrays are buffers of a thread of the pool."""
@@ -173,28 +166,41 @@ class CpuBackend(HeldParameters):
         rows, columns = sides
         gradients = self._buffer("rows", rows.vectors.shape), self._buffer("columns", columns.vectors.shape)
 
+        W = self._round("W", rows.vectors)
+        C = self._round("C", columns.vectors)
+
         loss = Loss()
-        is_first = True
         for panel in self.settings.zeros.panels(len(rows.vectors), len(columns.vectors), seed):
             for piece in panel.pieces(MAX_PRODUCT_ROWS):
-                loss += self._run_panel(piece, cells, sides, gradients, is_first=is_first)
-                is_first = False
+                loss += self._run_panel(piece, cells, sides, (W, C), gradients)
 
         return loss, gradients
 
+    def _round(self, name: str, vectors: _Array) -> NDArray[Any]:
+        """Return vectors as an operand of products: themselves, or rounded to bfloat16, in the buffer `name`."""
+        if self._is_float32:
+            return vectors
+        rounded = self._buffer(name, vectors.shape, np.uint16)
+        kernels.round_rows(vectors, rounded)
+        return rounded
+
     def _run_panel(
-        self, panel: RowPanel, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array], *, is_first: bool
+        self,
+        panel: RowPanel,
+        cells: BlockCells,
+        sides: Sides,
+        operands: tuple[NDArray[Any], NDArray[Any]],
+        gradients: tuple[_Array, _Array],
     ) -> Loss:
         """Set the gradients of a panel's rows and set (first panel) or add to those of the columns; return the loss."""
         rows, columns = sides
-        part = rows.part(panel.start, panel.stop)
-        taken, taken_offsets, places, weights = self._take_columns(panel, columns)
+        row_offsets = rows.offsets[panel.start : panel.stop]
+        W = operands[0][panel.start : panel.stop]
+        C, taken_offsets, places, weights = self._take_columns(panel, operands[1], columns.offsets)
 
         # `products` is W C^T first and then, overwritten in place, G = dL / d(W C^T).
-        W = self._operand(part.vectors)
-        C = self._operand(taken)
-        products = self._buffer("products", (len(part.vectors), len(taken)))
-        self._multiply(W, C.t(), products)
+        products = self._buffer("products", (len(W), len(C)), self._operand_type)
+        self._multiply(W, C.T, products)
 
         # The observed cells of the panel, and work arrays with an element for each of them.
         first, last = kernels.find_cells(cells.positions, panel.start, panel.stop)
@@ -205,43 +211,52 @@ class CpuBackend(HeldParameters):
         observed, unobserved, weight, found = kernels.panel_gradient(
             (positions, counts, panel.start),
             products,
-            (part.offsets, taken_offsets),
+            (row_offsets, taken_offsets),
             (places, weights),
             self._objective,
             (whole[0], whole[1], real[0], real[1], real[2], whole[2]),
         )
-        loss = Loss(observed, found, unobserved, len(part.vectors) * len(columns.vectors) - weight)
+        loss = Loss(observed, found, unobserved, len(W) * len(columns.vectors) - weight)
 
         # dL/dW = G C; dL/dC = G^T W.
-        G = self._operand(products)
-        self._multiply(G, C, gradients[0][panel.start : panel.stop])
-        if panel.chosen is None:
-            self._multiply(G.t(), W, gradients[1], is_sum=not is_first)
+        self._set_product(gradients[0][panel.start : panel.stop], products, C)
+        if panel.chosen is None and panel.start == 0:
+            self._set_product(gradients[1], products.T, W)
             return loss
 
-        # The panel is sampled: add G^T W to the sampled columns only, then the observed cells of the other columns.
-        if is_first:
+        part = self._buffer("part", C.shape, self._operand_type)
+        self._multiply(products.T, W, part)
+        if panel.start == 0:
             gradients[1].fill(0)
-        sampled = self._buffer("part", taken.shape)
-        self._multiply(G.t(), W, sampled)
-        kernels.add_rows(gradients[1], panel.chosen, sampled)
+        chosen = self._ramp[: len(C)] if panel.chosen is None else panel.chosen
+        kernels.add_rows(gradients[1], chosen, part)
+
+        # The observed cells in columns that were not sampled.
         others = positions, counts, whole[2, : last - first - found]
         arrays = rows.vectors, rows.offsets, columns.vectors, columns.offsets
         return loss + Loss(kernels.sparse_step(others, arrays, gradients, self._objective), len(others[2]))
 
+    def _set_product(self, gradient: _Array, a: NDArray[Any], b: NDArray[Any]) -> None:
+        """Set a gradient to the product of two operands."""
+        if self._is_float32:
+            self._multiply(a, b, gradient)
+            return
+        product = self._buffer("product", gradient.shape, np.uint16)
+        self._multiply(a, b, product)
+        kernels.widen_rows(product, gradient)
+
     def _take_columns(
-        self, panel: RowPanel, columns: ParameterBlock
-    ) -> tuple[_Array, _Array, NDArray[np.int64], _Array]:
-        """Return vectors and offsets of the columns that a panel samples: views of all columns, or copies.
+        self, panel: RowPanel, C: NDArray[Any], offsets: _Array
+    ) -> tuple[NDArray[Any], _Array, NDArray[np.int64], _Array]:
+        """Return operand and offsets of the columns that a panel samples: those of all columns, or copies.
 
         Also the index of each column of the block among them (-1: not sampled), and the weight of a zero in each.
         """
-        width = len(columns.vectors)
         if panel.chosen is None or panel.weights is None:
-            return columns.vectors, columns.offsets, self._ramp[:width], self._ones[:width]
+            return C, offsets, self._ramp[: len(C)], self._ones[: len(C)]
 
-        vectors = self._buffer("taken", (len(panel.chosen), columns.vectors.shape[1]))
-        offsets = self._buffer("offsets", (len(panel.chosen),))
-        places = self._buffer("places", (width,), np.int64)
-        kernels.take_columns(columns.vectors, columns.offsets, panel.chosen, (vectors, offsets, places))
-        return vectors, offsets, places, panel.weights
+        taken = self._buffer("taken", (len(panel.chosen), C.shape[1]), self._operand_type)
+        taken_offsets = self._buffer("offsets", (len(panel.chosen),))
+        places = self._buffer("places", (len(C),), np.int64)
+        kernels.take_columns(C, offsets, panel.chosen, (taken, taken_offsets, places))
+        return taken, taken_offsets, places, panel.weights

@@ -14,6 +14,10 @@ Symbols, as in the paper and in `swivel.training.objective`::
     G              (rows, columns): derivative of the loss with respect to w_i . c_j
 
 Exponents are computed in base 2: e^z = 2^(z log2(e)).
+
+The operands and results of matrix products (`products`, and what `round_rows` writes) are float32, or bfloat16 as the
+uint16 of its bits, because neither NumPy nor numba has bfloat16. `_widen` reads an element of either, `_narrow` writes
+one; everything in between is float32.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.extending import overload
 
 from swivel.runtime.kernels import njit_cached
 from swivel.training.objective import MIN_ACCUMULATOR
@@ -40,6 +45,38 @@ _inline = numba.njit(inline="always", fastmath=True, error_model="numpy")
 # round differently, depending on which process compiled which of them first.
 _part = numba.njit(inline="always", nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
 _kernel = njit_cached(nogil=True, fastmath=True, error_model="numpy", boundscheck=False)
+
+
+def _widen(x: Any) -> Any:
+    """Return a float32, given as itself or as the bits of a bfloat16."""
+
+
+@overload(_widen, inline="always")
+def _choose_widen(x: Any) -> Any:
+    def widen(x: Any) -> Any:
+        return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)  # A bfloat16 is the upper half of a float32.
+
+    def keep(x: Any) -> Any:
+        return x
+
+    return widen if isinstance(x, numba.types.Integer) else keep
+
+
+def _narrow(x: Any, like: Any) -> Any:
+    """Return a float32 in the form of `like`: as itself, or as the bits of the nearest bfloat16 (ties to even)."""
+
+
+@overload(_narrow, inline="always")
+def _choose_narrow(x: Any, like: Any) -> Any:
+    def narrow(x: Any, like: Any) -> Any:
+        bits = F(x).view(np.uint32)
+        odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+        return np.uint16(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> np.uint32(16))
+
+    def keep(x: Any, like: Any) -> Any:
+        return x
+
+    return narrow if isinstance(like, numba.types.Integer) else keep
 
 
 @_inline
@@ -99,7 +136,7 @@ def _power(y: Any) -> Any:
 def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
     """Replace dot products by the gradient of unobserved cells, in place; return the sum of their losses L_0.
 
-    products: (rows, columns) float32, w_i . c_j on entry and e^z / (1 + e^z) on return. The offsets are those of pmi*,
+    products: (rows, columns), w_i . c_j on entry and e^z / (1 + e^z) on return. The offsets are those of pmi*,
     times log2(e). Four cells share one logarithm, because a sum of log(1 + e^z) is the logarithm of a product.
     """
     rows, columns = products.shape
@@ -122,19 +159,22 @@ def hinge(products: Any, row_offsets: Any, column_offsets: Any) -> float:
 
         for j in range(q):
             # e = e^z and y = 1 + e^z of four cells.
-            ea = _power(a[j] * LOG2E - (offset + oa[j]))
-            eb = _power(b[j] * LOG2E - (offset + ob[j]))
-            ec = _power(c[j] * LOG2E - (offset + oc[j]))
-            ed = _power(d[j] * LOG2E - (offset + od[j]))
+            ea = _power(_widen(a[j]) * LOG2E - (offset + oa[j]))
+            eb = _power(_widen(b[j]) * LOG2E - (offset + ob[j]))
+            ec = _power(_widen(c[j]) * LOG2E - (offset + oc[j]))
+            ed = _power(_widen(d[j]) * LOG2E - (offset + od[j]))
             ya, yb, yc, yd = one + ea, one + eb, one + ec, one + ed
             loss += _log((ya * yb) * (yc * yd))
-            a[j], b[j], c[j], d[j] = ea / ya, eb / yb, ec / yc, ed / yd
+            a[j] = _narrow(ea / ya, a[j])
+            b[j] = _narrow(eb / yb, b[j])
+            c[j] = _narrow(ec / yc, c[j])
+            d[j] = _narrow(ed / yd, d[j])
 
         # The columns % 4 columns at the end of the last part.
         for j in range(q, columns - 3 * q):
-            e = _power(d[j] * LOG2E - (offset + od[j]))
+            e = _power(_widen(d[j]) * LOG2E - (offset + od[j]))
             loss += _log(one + e)
-            d[j] = e / (one + e)
+            d[j] = _narrow(e / (one + e), d[j])
 
         total += float(loss)  # float32 within a row, float64 over the rows
 
@@ -151,9 +191,9 @@ def weighted_hinge(products: Any, row_offsets: Any, column_offsets: Any, weights
         line, offset = products[i], row_offsets[i]
         loss = F(0.0)
         for j in range(columns):
-            e = _power(line[j] * LOG2E - (offset + column_offsets[j]))
+            e = _power(_widen(line[j]) * LOG2E - (offset + column_offsets[j]))
             loss += weights[j] * _log(F(1.0) + e)
-            line[j] = weights[j] * e / (F(1.0) + e)
+            line[j] = _narrow(weights[j] * e / (F(1.0) + e), line[j])
         total += float(loss)
 
     return total
@@ -220,7 +260,7 @@ def read_observed(cells: Any, products: Any, offsets: Any, taken: Any, work: Any
         columns[found] = place
         found_counts[found] = counts[n]
         zero_weights[found] = weights[place]
-        margins[found] = products[row, place] - (row_offsets[row] + column_offsets[place])
+        margins[found] = _widen(products[row, place]) - (row_offsets[row] + column_offsets[place])
         found += 1
 
     return found
@@ -243,7 +283,7 @@ def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objectiv
     # All cells as if they were unobserved. `powers` are the offsets of pmi*, times log2(e).
     powers = (offsets[0] + F(objective[4])) * LOG2E, offsets[1] * LOG2E
     if not objective[5]:
-        products[:] = F(0.0)
+        products[:] = 0
         unobserved = as_zeros  # 0: the count that replaces 0 is infinite
     elif products.shape[1] == len(taken[0]):
         unobserved = hinge(products, powers[0], powers[1])
@@ -253,10 +293,28 @@ def panel_gradient(cells: Any, products: Any, offsets: Any, taken: Any, objectiv
     # Then the observed cells, over the gradient of a zero.
     weight = 0.0
     for n in range(found):
-        products[rows[n], columns[n]] = margins[n]
+        products[rows[n], columns[n]] = _narrow(margins[n], products[rows[n], columns[n]])
         weight += zero_weights[n]
 
     return observed, unobserved - as_zeros, weight, found
+
+
+@_kernel
+def round_rows(source: Any, target: Any) -> None:
+    """Write the rows of `source`, rounded to bfloat16, to `target`."""
+    for i in range(len(source)):
+        come, to = source[i], target[i]
+        for t in range(len(come)):
+            to[t] = _narrow(come[t], to[t])
+
+
+@_kernel
+def widen_rows(source: Any, target: Any) -> None:
+    """Write the rows of `source`, which are bfloat16, to the float32 array `target`."""
+    for i in range(len(source)):
+        come, to = source[i], target[i]
+        for t in range(len(come)):
+            to[t] = _widen(come[t])
 
 
 @_kernel
@@ -312,7 +370,7 @@ def add_rows(target: Any, which: Any, source: Any) -> None:
     for n in range(len(which)):
         to, come = target[which[n]], source[n]
         for t in range(len(to)):
-            to[t] += come[t]
+            to[t] += _widen(come[t])
 
 
 @_kernel
