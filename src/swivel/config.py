@@ -224,7 +224,7 @@ class TrainConfig:
     dim: int = config_field(300, "dimensions of a vector", POSITIVE_INT)
     epochs: int | None = config_field(None, "number of epochs; default: enough for updates_per_vector", POSITIVE_INT)
     updates_per_vector: int = config_field(
-        480, "if epochs is not given: about how many times every vector is updated, in at least 3 epochs", POSITIVE_INT
+        480, "if epochs is not given: about how many times every vector is updated, in at least 4 epochs", POSITIVE_INT
     )
     block_size: int | None = config_field(None, "number of rows and columns of a block", POSITIVE_INT)
     largest_block: int | None = config_field(
