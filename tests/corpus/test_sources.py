@@ -188,8 +188,17 @@ def test_an_unknown_encoding_is_a_config_error(tmp_path: Path, encoding: str) ->
 
 def test_a_binary_file_is_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "a.dat").write_bytes(b"PK\x00\x01\xff\n")
-    with pytest.raises(CorpusError, match=r"a\.dat: looks binary, not text; leave it out, such as with '.*/\*\.txt'"):
+    with pytest.raises(CorpusError, match=r"a\.dat: looks binary, not text; leave it out, or pass encoding"):
         encode_corpus(tmp_path / "a.dat", CorpusConfig(), scratch=tmp_path, threads=2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_recognized_by_its_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(
+        ("" if encoding == "utf-16" else "\ufeff").encode(encoding) + "a b\n".encode(encoding)
+    )
+    with pytest.raises(CorpusError, match=r"a\.txt: looks like UTF-16; pass encoding='utf-16'"):
+        encode_corpus(tmp_path / "a.txt", CorpusConfig(), scratch=tmp_path, threads=2)
 
 
 @pytest.mark.parametrize("piece_bytes", [8, 64, 1 << 20])

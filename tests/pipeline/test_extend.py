@@ -359,7 +359,7 @@ def test_files_of_other_tools_are_refused(folders: dict[str, Path], tmp_path: Pa
 
 def test_vectors_without_training_settings_are_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
     load(folders["fast"]).save(tmp_path / "saved")
-    with pytest.raises(ConfigError, match="saved: the manifest has no training settings"):
+    with pytest.raises(ConfigError, match="saved: no record of how rows and columns were trained"):
         extend(tmp_path / "saved", NEW_TEXT)
     vectors = load(folders["fast"])
     with pytest.raises(ConfigError, match="vectors in memory have no record"):

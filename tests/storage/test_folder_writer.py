@@ -163,7 +163,7 @@ def test_overwriting_that_fails_halfway_leaves_an_incomplete_folder(tmp_path: Pa
 
 def test_incomplete_folder_may_be_written_again(tmp_path: Path) -> None:
     with create_folder(tmp_path, "example") as folder:
-        folder.write_array("numbers.npy", np.arange(100))
+        folder.write_array("row_sums.npy", np.arange(100))
     with pytest.raises(UnfinishedFolder, match=r"no manifest\.json, because the stage that writes it was interrupted"):
         open_folder(tmp_path, "example")
     make_folder(tmp_path)

@@ -178,9 +178,11 @@ def test_the_command_marks_guesses(planted: Vectors, tmp_path: Path) -> None:
     assert isinstance(data["balps"], list)
 
     with pytest.raises(
-        UnknownToken, match=r"'qqqqqqqq' is not in .* tokens; nearest guesses its vector with guess=True$"
+        UnknownToken, match=r"'qqqqqqqq' is not in .* tokens \(pass guess=True for a guess from its spelling\)$"
     ):
         fitted.nearest("qqqqqqqq")
+    with pytest.raises(UnknownToken, match=r"'qqqqqqqq' is not in .* tokens$"):
+        fitted.similarity("qqqqqqqq", "balps")
 
 
 def test_unknown_pairs_can_be_scored_with_guesses(planted: Vectors) -> None:

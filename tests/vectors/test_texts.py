@@ -23,7 +23,7 @@ from swivel.config import CorpusConfig
 from swivel.corpus.text_numbers import TextNumbering
 from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError
+from swivel.errors import ConfigError, CorpusError, FolderExists, StorageError, SwivelWarning
 from swivel.vectors import Vectors, VectorTable, texts
 from swivel.vectors.formats import export
 
@@ -197,6 +197,22 @@ def test_model2vec_gives_texts_the_same_vectors(tmp_path: Path, format: str, cor
     assert np.allclose(StaticModel.from_pretrained(tmp_path / "m").encode(given), vectors.encode(given), atol=1e-6)
 
 
+def test_the_exported_tokenizer_is_that_of_the_training_if_a_vector_of_zeros_is_left_out(tmp_path: Path) -> None:
+    from model2vec import StaticModel
+
+    vectors = make([*WORDS, "new_york", "York"], [*COUNTS, 1, 1])
+    values = np.array(vectors.vectors)
+    values[-1] = 0
+    settings = {"corpus": {"keep_underscores": True}}
+    vectors = Vectors(VectorTable(vectors.vocabulary, values), settings=settings)
+
+    with pytest.warns(SwivelWarning, match="zero"):
+        export(vectors, tmp_path / "m", format="model2vec")
+    given = ["in New_York, the cat."]
+    # The word that is left out is one of 612, so the shares of the others differ a little.
+    assert np.allclose(StaticModel.from_pretrained(tmp_path / "m").encode(given), vectors.encode(given), atol=1e-3)
+
+
 def test_the_command_writes_one_row_per_line(tmp_path: Path) -> None:
     vectors = make()
     vectors.save(tmp_path / "v")
@@ -213,6 +229,8 @@ def test_the_command_writes_one_row_per_line(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "t.npy"), vectors.encode(lines, normalize=True))
     missing = [*command[:-1], str(tmp_path / "missing" / "t.npy")]
     assert isinstance(CliRunner().invoke(cli, missing).exception, StorageError)
+    is_folder = CliRunner().invoke(cli, [*command[:-1], str(tmp_path), "--overwrite"]).exception
+    assert str(is_folder) == f"{tmp_path} is a folder: pass the path of a file"
 
 
 def test_the_command_reads_the_encoding_of_the_training_and_refuses_invalid_bytes(

@@ -482,9 +482,11 @@ def describe_bad_byte(piece: TextPiece, at: int) -> CorpusError:
         item = piece.items_before + piece.data.count(b"\xff", 0, at) + 1
         return CorpusError(f"item {item}: contains a lone surrogate, which UTF-8 cannot encode; pass errors='replace'")
 
+    name = piece.stream.name
+    if piece.place == TextPlace() and piece.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return CorpusError(f"{name}: looks like UTF-16; pass encoding='utf-16'")
     if b"\0" in piece.data:
-        folder = "".join(piece.stream.name.rpartition("/")[:2])
-        return CorpusError(f"{piece.stream.name}: looks binary, not text; leave it out, such as with '{folder}*.txt'")
+        return CorpusError(f"{name}: looks binary, not text; leave it out, or pass encoding if it is text")
     place = replace(piece.place)
     place.move(piece.data[:at])
     return _encoding_error(piece.stream.name, place, "UTF-8", piece.data[at])

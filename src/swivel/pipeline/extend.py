@@ -165,7 +165,9 @@ def _open_trained(vectors: Vectors | str | Path) -> TrainedModel:
     loaded = vectors if isinstance(vectors, Vectors) else load(path)
 
     if not {"train", "vectors"} <= set(manifest.config):
-        raise ConfigError(f"{path}: the manifest has no training settings; pass a folder written by training")
+        raise ConfigError(
+            f"{path}: no record of how rows and columns were trained and combined; pass a folder written by training"
+        )
     if manifest.config["train"].get("objective", "swivel") != "swivel":
         raise ConfigError(f"{path}: trained with objective='glove', whose column biases are not saved; use 'swivel'")
 

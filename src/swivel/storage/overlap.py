@@ -71,6 +71,8 @@ def refuse_overlap(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> No
 
 def check_output_file(path: Path, inputs: Iterable[Path | None], *, overwrite: bool) -> None:
     """Raise an error if a file cannot be written: it would replace an input, exists already, or has no folder."""
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder: pass the path of a file")
     refuse_overlap([path], inputs)
     if path.exists() and not overwrite:
         raise FolderExists(f"{path}: exists already; choose another file or pass overwrite=True")

@@ -73,18 +73,14 @@ class Contents:
 
     def find_row(self, token: str) -> int:
         """Return the id of a row; an UnknownToken error says if a table has a column of that name."""
+        words = self.rows.vocabulary
         is_table = self.columns is not None and not self.columns_per_row
-        try:
-            return self.rows.vocabulary.id(token, kind="labels" if is_table else "tokens")
-        except UnknownToken as error:
-            if is_table and self.columns is not None and token in self.columns.vocabulary:
-                raise UnknownToken(
-                    f"{token!r} is the label of a column, not of a row; for its neighbors use "
-                    "swivel.Recommender(vectors).similar, or the file that swivel export --side columns writes"
-                ) from None
-            if self.subwords is None or "did you mean" in str(error):
-                raise
-            raise UnknownToken(f"{error}; nearest guesses its vector with guess=True") from None
+        if is_table and token not in words and self.columns is not None and token in self.columns.vocabulary:
+            raise UnknownToken(
+                f"{token!r} is the label of a column, not of a row; for its neighbors use "
+                "swivel.Recommender(vectors).similar, or the file that swivel export --side columns writes"
+            )
+        return words.id(token, kind="labels" if is_table else "tokens")
 
     def _check_columns(self, columns: VectorTable) -> None:
         if columns.values.shape[1] != self.rows.values.shape[1]:

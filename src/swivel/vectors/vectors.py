@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -211,8 +212,8 @@ class Vectors:
         return _restore, (self.contents.to_arguments(), self.path, self.source)
 
     def __deepcopy__(self, memo: Any) -> Vectors:
-        """Return these vectors themselves, because their arrays are read-only."""
-        return self
+        """Return a copy that shares the arrays, because they are read-only."""
+        return copy.copy(self)
 
     def __repr__(self) -> str:
         vocabulary = self.column_vocabulary
@@ -312,7 +313,12 @@ class Vectors:
         if among != "rows":
             raise ConfigError(f"among must be 'rows' or 'columns', got {among!r}")
 
-        resolved = self._resolve(query, minus)
+        try:
+            resolved = self._resolve(query, minus)
+        except UnknownToken as error:
+            if self.contents.subwords is None or not isinstance(query, str) or " " in query:
+                raise
+            raise UnknownToken(f"{error} (pass guess=True for a guess from its spelling)") from None
         direction = scale_to_unit(resolved.total[None])[0]
         if not direction.any():
             raise self._explain_zero(resolved)

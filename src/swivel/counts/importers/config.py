@@ -101,7 +101,7 @@ def pick_fields(config: ImportConfig, names: list[str] | None, width: int, where
             example = ",".join(map(one_line, names[:3] if names else "123"))
             raise ConfigError(
                 f"{where}: {width} fields; pass the row, the column and the count, such as fields='{example}' "
-                "(a crosstab, with one column per label, is imported as a matrix with row_labels and column_labels)"
+                "(a crosstab, with one column per label, is imported in Python, as an array with labels)"
             )
         return tuple(range(width))
     return tuple(_find_field(name, names, width, where) for name in config.field_names)

@@ -114,7 +114,10 @@ def _make_config(settings: dict[str, Any]) -> ImportConfig:
         if setting not in names:
             raise ConfigError(f"{setting!r} is not a setting of import_counts; the settings are {', '.join(names)}")
     if isinstance(settings.get("fields"), (list, tuple)):
-        settings = {**settings, "fields": ",".join(map(str, settings["fields"]))}
+        names = [str(name) for name in settings["fields"]]
+        if any("," in name for name in names):
+            raise ConfigError(f"fields cannot have names with a comma, got {names!r}; pass their positions, from 1")
+        settings = {**settings, "fields": ",".join(names)}
     return ImportConfig(**settings)
 
 
