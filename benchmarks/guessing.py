@@ -1,17 +1,21 @@
 """Compare vectors guessed from the spelling with gensim's FastText on the same text: words left out, and Rare Words.
 
-A share of the words of the vocabulary is left out: FastText is trained without them, and Swivel's n-grams are fitted
-without them. Guesses are compared with the vectors of a training that had the words: the mean cosine, and the overlap
-of the ten nearest words that were not left out. Rare Words is scored on all pairs. With `--vectors`, trained vectors
-are scored without and with a part of rare words from their spelling, on all sets. Every model is trained once and kept
-in the work folder.
+Some words of the vocabulary are left out: a random share, and half of the known first words of the Rare Words pairs.
+Swivel and FastText are trained on the text with and without them. Three measures: the overlap of the ten nearest words
+of a guess with those of the vector from the training that had the word (and as its limit, that of words which both
+trainings had); Rare Words on the pairs with a left-out word; and Rare Words on all pairs. Analogies with rare words are
+answered without and with a part of the vectors from the spelling. The guesses of an export for fastText are compared
+with Swivel's own.
+
+With `--vectors`, trained vectors are scored without and with a part of rare words from their spelling instead, on all
+sets. Every model is trained once and kept in the work folder.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +28,13 @@ from swivel.evaluation import find_sets
 from swivel.evaluation.baselines import BaselineConfig, train_gensim_model, vectors_of_words
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
-from swivel.evaluation.scores import score_set, score_similarity
+from swivel.evaluation.scores import score_analogies, score_set, score_similarity
 from swivel.runtime.options import RunOptions
 from swivel.vectors import Vectors, VectorTable, subwords
-from swivel.vectors.search import scale_to_unit
+from swivel.vectors.formats import fasttext_binary
+from swivel.vectors.search import Floats, scale_to_unit
 
-MEASURES = ("swivel.vectors.subwords",)
+MEASURES = ("swivel.vectors.subwords", "swivel.vectors.formats.fasttext_binary")
 FASTTEXT = {"window": 5, "sample": 1e-4}  # as in its paper (Bojanowski et al. 2017)
 NEAREST = 10
 RULES = EvaluationConfig(draws=0)
@@ -47,14 +52,15 @@ def main() -> None:
     arguments = parse_arguments(parser, **smoke)
     if arguments.smoke:
         subwords.MIN_WORDS = 50
+        fasttext_binary.BUCKETS = 1_000
 
     config = stage_config(VectorsConfig, spelling=None)
-    result: dict[str, Any] = {"spelling": config.spelling}
     sets = find_sets(arguments.eval).sets
     if arguments.vectors or arguments.smoke:
-        result["recipe"] = score_spelling(train_or_load(arguments), sets, config, arguments)
-    result |= compare_with_fasttext(sets, config, arguments)
-    keep(arguments, result)
+        recipe = score_spelling(train_or_load(arguments), sets, config, arguments)
+        keep(arguments, {"spelling": config.spelling, "recipe": recipe}, name="guessing_spelling")
+    if not arguments.vectors:
+        keep(arguments, {"spelling": config.spelling, **compare_with_fasttext(sets, config, arguments)})
 
 
 def train_or_load(arguments: argparse.Namespace) -> Vectors:
@@ -72,7 +78,7 @@ def score_spelling(
     """Return the figures of vectors without and with a part from the spelling, and the card of left-out words."""
     plain = vectors.with_subwords()
     blended = subwords.add_subwords(vectors, config)
-    is_left_out = choose_left_out(len(vectors), arguments)
+    is_left_out = np.random.default_rng(1).random(len(vectors)) < arguments.left_out
     return {
         "words": len(vectors),
         "plain": score_all(plain, sets, arguments.every),
@@ -97,10 +103,6 @@ def shorten(figure: float | None) -> float | None:
     return None if figure is None else round(float(figure), 4)
 
 
-def choose_left_out(words: int, arguments: argparse.Namespace) -> NDArray[np.bool_]:
-    return np.asarray(np.random.default_rng(1).random(words) < arguments.left_out)
-
-
 def card_of_fit(vectors: Vectors, is_left_out: NDArray[np.bool_], arguments: argparse.Namespace) -> dict[str, Any]:
     """Fit n-grams without some words, and compare the guesses for these with their vectors."""
     values = np.array(vectors.vectors)
@@ -113,100 +115,206 @@ def card_of_fit(vectors: Vectors, is_left_out: NDArray[np.bool_], arguments: arg
 
     unit = vectors.unit_vectors
     cosines = np.einsum("ij,ij->i", scale_to_unit(guesses), unit[asked])
+    space = unit[~is_left_out]
     return {
-        **compare_guesses(guesses, unit[asked], unit[~is_left_out], unit[~is_left_out]),
+        "overlap": measure_overlap(find_nearest(guesses, space), find_nearest(unit[asked], space)),
         "cosine": round(float(cosines.mean()), 4),
         "expected_cosine": round(float(fitted.estimate_cosines(guesses).mean()), 4),
         "asked": len(asked),
     }
 
 
-def compare_guesses(guesses: Any, true: Any, guess_space: Any, true_space: Any) -> dict[str, float]:
-    """Return the overlap of the nearest words of guesses and of true vectors, each in its own space."""
-    guesses = scale_to_unit(guesses)
-    found = find_nearest(guesses, guess_space)
-    expected = find_nearest(true, true_space)
-    overlap = np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(found, expected, strict=True)])
-    return {"overlap": round(float(overlap), 4)}
-
-
-def find_nearest(queries: Any, space: Any) -> list[list[int]]:
+def find_nearest(queries: Any, space: Any, own: NDArray[np.int64] | None = None) -> list[list[int]]:
+    """Return the nearest rows of a space for each query, without the row `own` of each query."""
     found = []
     for start in range(0, len(queries), 256):
-        scores = queries[start : start + 256] @ space.T
+        scores = scale_to_unit(queries[start : start + 256]) @ space.T
+        if own is not None:
+            np.put_along_axis(scores, own[start : start + 256, None], -2.0, axis=1)
         found += np.argpartition(-scores, NEAREST, axis=1)[:, :NEAREST].tolist()
     return found
+
+
+def measure_overlap(found: list[list[int]], expected: list[list[int]]) -> float:
+    shares = [len(set(a) & set(b)) / NEAREST for a, b in zip(found, expected, strict=True)]
+    return round(float(np.mean(shares)), 4)
+
+
+class TwoTrainings(NamedTuple):
+    """Vectors of a method from trainings with and without some words; words that a training lacked have guesses.
+
+    Both have the words of the vocabulary, and after these the unknown words of Rare Words.
+    """
+
+    trained: Vectors
+    guessed: Vectors
 
 
 def compare_with_fasttext(
     sets: tuple[TestSet, ...], config: VectorsConfig, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Train Swivel and FastText on the same text, unless they are in the work folder, and compare their guesses."""
+    """Train Swivel and FastText with and without some words, unless they are in the work folder, and compare them."""
     folder = work_folder() / "guessing"
     files = plain_corpus(arguments.corpus)
     options = RunOptions(threads=arguments.threads)
     matrix = swivel.count(files, folder / "matrix", options=options)
-    is_left_out = choose_left_out(len(matrix.rows), arguments)
-    tokens = np.array(matrix.rows.tokens, object)
-    left_out = tokens[is_left_out].tolist()
-    rest = Vocabulary(tokens[~is_left_out].tolist(), matrix.rows.counts[~is_left_out])
+    vocabulary = matrix.rows
     rare = next(each for each in sets if each.name == "rare_words")
     assert isinstance(rare, SimilaritySet)
-    asked = [*left_out, *sorted({word for pair in rare.pairs for word in pair if word not in matrix.rows})]
+
+    is_left_out = choose_left_out(vocabulary, rare, arguments.left_out)
+    tokens = np.array(vocabulary.tokens, object)
+    rest = Vocabulary(tokens[~is_left_out].tolist(), vocabulary.counts[~is_left_out])
+    unknown = sorted({word for pair in rare.pairs for word in pair if word not in vocabulary})
+
+    smaller = swivel.count(files, folder / "matrix-without", vocabulary=rest.tokens, options=options)
+    plain = train_once(folder / "with", matrix, arguments)
+    with_words = subwords.add_subwords(plain, config)
+    without_words = subwords.add_subwords(train_once(folder / "without", smaller, arguments), config)
 
     settings = FASTTEXT | {"dim": arguments.dim, "buckets": 1_000 if arguments.smoke else 2_000_000}
-    models = {}
-    for name, words in (("without", rest), ("with", matrix.rows)):
+    asked = [*tokens[is_left_out].tolist(), *unknown]
+    fasttext = {}
+    for name, words in (("without", rest), ("with", vocabulary)):
         path = folder / f"fasttext-{name}.npz"
         if not path.exists():
             train_fasttext(path, files, words, asked, settings, options)
-        models[name] = np.load(path)
+        with np.load(path) as arrays:
+            fasttext[name] = Vectors(VectorTable(Vocabulary(arrays["words"].tolist()), arrays["vectors"]))
+            fasttext[f"{name}, guesses"] = Vectors(VectorTable(Vocabulary(asked), arrays["guesses"]))
 
-    path = folder / "with"
-    if path.exists():
-        trained = swivel.load(path)
-    else:
-        trained = swivel.train(matrix, path, dim=arguments.dim, subwords="none", spelling=0.0, options=options)
-    return {
-        "corpus_words": len(matrix.rows),
-        "fasttext": score_fasttext(models, rare, is_left_out, arguments),
-        "swivel": {
-            "rare_words_all_pairs": shorten(
-                score_similarity(subwords.add_subwords(trained, config), rare, GUESSING).figure
-            ),
-            "left_out": card_of_fit(trained, is_left_out, arguments),
-        },
+    def extend(vectors: Vectors, guesses: Vectors) -> Vectors:
+        labels = Vocabulary([*vocabulary.tokens, *unknown])
+        rows = [vectors[word] if word in vectors else guesses[word] for word in labels]
+        return Vectors(VectorTable(labels, np.stack(rows)))
+
+    def guess_all(vectors: Vectors) -> Vectors:
+        assert vectors.subwords is not None
+        return Vectors(VectorTable(Vocabulary(asked), vectors.subwords.guess(asked)))
+
+    methods = {
+        "swivel": TwoTrainings(
+            extend(with_words, guess_all(with_words)), extend(without_words, guess_all(without_words))
+        ),
+        "fasttext": TwoTrainings(*(extend(fasttext[each], fasttext[f"{each}, guesses"]) for each in ("with", "without"))),
     }
+    figures = {name: score_method(method, rare, is_left_out, arguments.asked) for name, method in methods.items()}
+    answering = {"plain": plain, "spelling": with_words, "fasttext": fasttext["with"]}
+    return {
+        "corpus_words": len(vocabulary),
+        "left_out_words": int(is_left_out.sum()),
+        **figures,
+        "rare_analogies": score_rare_analogies(answering, sets, vocabulary),
+        "export": compare_export(without_words, tokens[is_left_out].tolist()),
+    }
+
+
+def choose_left_out(vocabulary: Vocabulary, rare: SimilaritySet, share: float) -> NDArray[np.bool_]:
+    """Return which words are left out: a random share, and half of the known first words of the Rare Words pairs."""
+    rng = np.random.default_rng(1)
+    is_left_out = rng.random(len(vocabulary)) < share
+    firsts = sorted({vocabulary.ids[first] for first, _ in rare.pairs if first in vocabulary})
+    is_left_out[firsts] = rng.random(len(firsts)) < 0.5
+    return is_left_out
+
+
+def train_once(path: Path, matrix: swivel.Matrix, arguments: argparse.Namespace) -> Vectors:
+    """Return vectors without n-grams, from the folder if it exists."""
+    if path.exists():
+        return swivel.load(path)
+    options = RunOptions(threads=arguments.threads)
+    return swivel.train(matrix, path, dim=arguments.dim, subwords="none", spelling=0.0, options=options)
 
 
 def train_fasttext(
     path: Path, files: list[Path], words: Vocabulary, asked: list[str], settings: dict[str, Any], options: RunOptions
 ) -> None:
-    """Write the vectors of a vocabulary, and those that FastText guesses for other words."""
+    """Write the vectors of a vocabulary, and those that FastText has or guesses for other words."""
     model = train_gensim_model(files, words, "fasttext", BaselineConfig(**settings), options)
     guesses = np.stack([model.wv[word] for word in asked])
-    np.savez(path, words=np.array(words.tokens), vectors=vectors_of_words(model, words), asked=asked, guesses=guesses)
+    np.savez(path, words=np.array(words.tokens), vectors=vectors_of_words(model, words), guesses=guesses)
 
 
-def score_fasttext(
-    models: dict[str, Any], rare: SimilaritySet, is_left_out: NDArray[np.bool_], arguments: argparse.Namespace
+def score_method(
+    method: TwoTrainings, rare: SimilaritySet, is_left_out: NDArray[np.bool_], count: int
 ) -> dict[str, Any]:
-    """Return Rare Words on all pairs of the full model, and the card of the words that the other one did not see."""
-    full = models["with"]
-    guessed = full["guesses"][is_left_out.sum() :]
-    words = [*full["words"].tolist(), *full["asked"].tolist()[is_left_out.sum() :]]
-    everything = Vectors(VectorTable(Vocabulary(words), np.concatenate([full["vectors"], guessed])))
+    """Return Rare Words on all pairs, on those with a left-out word, and the overlap of nearest words."""
+    left_out = set(np.array(method.trained.vocabulary.tokens, object)[: len(is_left_out)][is_left_out])
+    known = set(method.trained.vocabulary.tokens[: len(is_left_out)])
+    kept = [number for number, pair in enumerate(rare.pairs) if left_out & set(pair) and known >= set(pair)]
+    pairs = SimilaritySet("left_out", tuple(rare.pairs[n] for n in kept), tuple(rare.scores[n] for n in kept))
 
-    asked = np.flatnonzero(is_left_out)
-    kept = slice(None, None, max(len(asked) // arguments.asked, 1))
-    with_words = scale_to_unit(full["vectors"])
-    card = compare_guesses(
-        models["without"]["guesses"][: len(asked)][kept],
-        with_words[asked[kept]],
-        scale_to_unit(models["without"]["vectors"]),
-        with_words[~is_left_out],
-    )
-    return {"rare_words_all_pairs": shorten(score_similarity(everything, rare, RULES).figure), "left_out": card}
+    trained, guessed = (each.unit_vectors[: len(is_left_out)] for each in method)
+    rest = np.flatnonzero(~is_left_out)
+    asked = np.flatnonzero(is_left_out)[:: max(int(is_left_out.sum()) // count, 1)]
+    common = np.arange(len(rest))[:: max(len(rest) // count, 1)]
+    return {
+        "rare_words_all_pairs": shorten(score_similarity(method.trained, rare, RULES).figure),
+        "left_out": {
+            "pairs": pairs.size,
+            "rare_words_trained": shorten(score_similarity(method.trained, pairs, RULES).figure),
+            "rare_words_guessed": shorten(score_similarity(method.guessed, pairs, RULES).figure),
+            "overlap": measure_overlap(
+                find_nearest(guessed[asked], guessed[rest]), find_nearest(trained[asked], trained[rest])
+            ),
+            "overlap_of_trained_words": measure_overlap(
+                *(find_nearest(space[rest[common]], space[rest], own=common) for space in (guessed, trained))
+            ),
+        },
+    }
+
+
+def score_rare_analogies(
+    models: dict[str, Vectors], sets: tuple[TestSet, ...], vocabulary: Vocabulary
+) -> dict[str, dict[str, Any]]:
+    """Return the accuracy on the fifth of the known questions whose rarest word is least frequent."""
+    figures: dict[str, dict[str, Any]] = {}
+    for each in sets:
+        if isinstance(each, AnalogySet):
+            asked, count = take_rare_questions(each, vocabulary)
+            scores = {name: shorten(score_analogies(model, asked, RULES).figure) for name, model in models.items()}
+            figures[each.name] = {"questions": asked.size, "max_count": count, **scores}
+    return figures
+
+
+def take_rare_questions(questions: AnalogySet, vocabulary: Vocabulary) -> tuple[AnalogySet, int]:
+    """Return the least frequent fifth of the known questions, and the largest count of their rarest words."""
+    counts = dict(zip(vocabulary, vocabulary.counts.tolist(), strict=True))
+    rarest = [min(counts.get(word, 0) for word in words) for words in questions.questions]
+    known = [number for number in np.argsort(rarest, kind="stable").tolist() if rarest[number]]
+    chosen = known[: max(len(known) // 5, 1)]
+    asked = tuple(questions.questions[number] for number in chosen)
+    sections = tuple(questions.sections[number] for number in chosen)
+    return AnalogySet(questions.name, asked, sections), rarest[chosen[-1]]
+
+
+def compare_export(vectors: Vectors, unseen: list[str]) -> dict[str, Any]:
+    """Return cosines of the guesses that gensim makes from an exported model with Swivel's own."""
+    from gensim.models.fasttext import load_facebook_vectors
+
+    path = work_folder() / "guessing" / "model.bin"
+    swivel.export(vectors, path, format="fasttext-bin", overwrite=True)
+    model = load_facebook_vectors(str(path))
+    size = path.stat().st_size
+    path.unlink()
+
+    assert vectors.subwords is not None
+    guesses = vectors.subwords.guess(unseen)
+    cosines = np.sort(row_cosines(np.stack([model[word] for word in unseen]), guesses))
+    known = np.flatnonzero(~vectors.is_zero)
+    words = [vectors.vocabulary[number] for number in known.tolist()]
+    return {
+        "unseen_words": len(unseen),
+        "mean_cosine": round(float(cosines.mean()), 4),
+        "cosine_of_the_worst_twentieth": round(float(cosines[len(cosines) // 20]), 4),
+        "lowest_cosine": round(float(cosines[0]), 4),
+        "lowest_cosine_of_known_words": round(float(row_cosines(model[words], vectors.vectors[known]).min()), 6),
+        "bytes": size,
+    }
+
+
+def row_cosines(first: Floats, second: Floats) -> NDArray[np.float64]:
+    return np.asarray(np.einsum("ij,ij->i", scale_to_unit(first).astype(np.float64), scale_to_unit(second)))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""Vectors of texts: texts per second beside model2vec with the same vectors, and semantic textual similarity.
+"""Vectors of texts: texts per second beside model2vec with the same vectors, textual similarity and classification.
 
-`--sts` is a folder of files with a score and two texts per line, separated by tabs (lines without a score are skipped):
-those of SemEval 2012 to 2016, from github.com/brmson/dataset-sts. The figure is the mean of Spearman's rho over the
-files. `--against` compares with `.npy` files of vectors in the order of the vocabulary.
+`--sets` is a folder of sets of texts; without it the published ones are downloaded (see `swivel.evaluate_texts`). The
+figures are Spearman's rho on pairs of texts, and the accuracy of a logistic regression on labels, per set and as means.
+`--against` compares with `.npy` files of vectors in the order of the vocabulary.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import numpy as np
 
 import swivel
 from common import keep, make_parser, median_seconds, parse_arguments, plain_corpus, write_corpus
-from swivel.evaluation.bootstrap import rank_correlation
+from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
+from swivel.evaluation.texts import PLAIN_MEAN, TextPairSet, TextSet, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
-MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers")
+MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers", "swivel.evaluation.texts")
 WAYS: dict[str, dict[str, Any]] = {
-    "mean": {"smoothing": np.inf, "components": 0, "guess": False},
+    "mean": dict(PLAIN_MEAN),
     "weighted": {"components": 0, "guess": False},
     "without_guesses": {"guess": False},
     "encode": {},
@@ -31,24 +33,26 @@ WAYS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = make_parser(__doc__, "corpus", "repeats", "threads")
     parser.add_argument("--vectors", type=Path, help="trained vectors")
-    parser.add_argument("--sts", type=Path, help="folder of STS files")
+    parser.add_argument("--sets", type=Path, help="folder of sets of texts; default: the published ones, downloaded")
     parser.add_argument("--against", type=Path, nargs="*", default=[], help=".npy files of other vectors")
     parser.add_argument("--texts", type=int, default=100_000, help="number of texts to encode")
-    smoke = {"corpus": write_corpus, "repeats": 1, "threads": 1, "texts": 100, "vectors": train_small, "sts": write_sts}
-    arguments = parse_arguments(parser, **smoke)
+    smoke = {"corpus": write_corpus, "repeats": 1, "threads": 1, "texts": 100, "vectors": train_small}
+    arguments = parse_arguments(parser, **smoke, sets=write_text_sets)
 
     vectors = swivel.load(arguments.vectors)
     result: dict[str, Any] = {"words": len(vectors)}
     if arguments.texts:
         result["speed"] = measure_speed(vectors, read_texts(arguments.corpus, arguments.texts), arguments)
-    if arguments.sts:
-        is_ready = arguments.smoke or vectors.subwords is not None  # A smoke run has too few words for n-grams.
-        models = {"swivel": vectors if is_ready else vectors.with_subwords()}
-        models |= {file.stem: Vectors(VectorTable(vectors.vocabulary, np.load(file))) for file in arguments.against}
-        sets = read_sts(arguments.sts)
-        result["sts_files"] = len(sets)
-        result["sts_pairs"] = sum(len(rows) for rows in sets)
-        result["sts"] = {name: score_sts(model, sets) for name, model in models.items()}
+
+    is_ready = arguments.smoke or vectors.subwords is not None  # A smoke run has too few words for n-grams.
+    models = {"swivel": vectors if is_ready else vectors.with_subwords()}
+    models |= {file.stem: Vectors(VectorTable(vectors.vocabulary, np.load(file))) for file in arguments.against}
+    sets = read_text_sets(arguments.sets or fetch_sets(TEXT_SOURCES))
+    pairs = [each for each in sets if isinstance(each, TextPairSet)]
+    labels = [each for each in sets if not isinstance(each, TextPairSet)]
+    result["sts_pairs"] = sum(len(each.pairs) for each in pairs)
+    result["sts"] = {name: score_all(model, pairs, arguments.threads) for name, model in models.items()}
+    result["classification"] = {name: score_all(model, labels, arguments.threads) for name, model in models.items()}
     keep(arguments, result)
 
 
@@ -58,11 +62,12 @@ def train_small(folder: Path) -> Path:
     return path
 
 
-def write_sts(folder: Path) -> Path:
-    (folder / "sts").mkdir()
+def write_text_sets(folder: Path) -> Path:
+    (folder / "text-sets").mkdir()
     lines = "4.5\tword1 word2\tword2\n\tword1\tword3\n0.5\tword3 word4\tword5\n2\tword6\tword1\n"
-    (folder / "sts" / "a.test.tsv").write_text(lines)
-    return folder / "sts"
+    (folder / "text-sets" / "pairs.tsv").write_text(lines)
+    (folder / "text-sets" / "labels.txt").write_text("a word1 word13\nb word2 word14\n" * 6)
+    return folder / "text-sets"
 
 
 def read_texts(corpus: Path, count: int) -> list[str]:
@@ -100,26 +105,15 @@ def measure_speed(vectors: Vectors, texts: list[str], arguments: Any) -> dict[st
     }
 
 
-def read_sts(folder: Path) -> list[list[list[str]]]:
-    """Return the lines of each file that have a score."""
-    sets = []
-    for file in sorted(folder.rglob("*.test.tsv")):
-        if file.parent.name != "all":  # the same files again
-            rows = [line.split("\t") for line in file.read_text(encoding="utf-8").split("\n")]
-            sets.append([row for row in rows if len(row) >= 3 and row[0].strip()])
-    return sets
-
-
-def score_sts(vectors: Vectors, sets: list[list[list[str]]]) -> dict[str, float]:
-    figures = {}
-    for way, settings in WAYS.items():
-        rhos = []
-        for rows in sets:
-            first, second = (vectors.encode([row[side] for row in rows], normalize=True, **settings) for side in (1, 2))
-            cosines = np.einsum("ij,ij->i", first, second)
-            rhos.append(rank_correlation(cosines.astype(float), np.array([float(row[0]) for row in rows])) or 0.0)
-        figures[way] = round(float(np.mean(rhos)), 4)
-    return figures
+def score_all(vectors: Vectors, sets: Sequence[TextSet], threads: int) -> dict[str, Any]:
+    """Return the mean over the sets for every way to make vectors, and the figures of each set."""
+    figures = {
+        each.name: {way: score_texts(vectors, each, settings, threads=threads) or 0.0 for way, settings in WAYS.items()}
+        for each in sets
+    }
+    means = {way: round(float(np.mean([found[way] for found in figures.values()])), 4) for way in WAYS}
+    rounded = {name: {way: round(value, 4) for way, value in found.items()} for name, found in figures.items()}
+    return {**means, "sets": rounded}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from swivel.estimator import SwivelEncoder as SwivelEncoder
     from swivel.evaluation import evaluate as evaluate
     from swivel.evaluation import evaluate_ranking as evaluate_ranking
+    from swivel.evaluation import evaluate_texts as evaluate_texts
     from swivel.explorer.word_map import make_map as make_map
     from swivel.pipeline.add import add as add
     from swivel.pipeline.count import count as count
@@ -59,6 +60,7 @@ _HOMES = {
     "count": "swivel.pipeline.count",
     "evaluate": "swivel.evaluation",
     "evaluate_ranking": "swivel.evaluation",
+    "evaluate_texts": "swivel.evaluation",
     "export": "swivel.vectors.formats",
     "extend": "swivel.pipeline.extend",
     "find_phrases": "swivel.pipeline.phrases",

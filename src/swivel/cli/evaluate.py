@@ -1,4 +1,4 @@
-"""`swivel evaluate`: word similarity, analogies and categories."""
+"""`swivel evaluate`: word similarity, analogies and categories; cells of a table; texts."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from swivel.counts import Matrix
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
+USED_WITH_TEXTS = {"texts", "sets", "data", "markdown"}
 ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
 
 
@@ -31,6 +32,7 @@ ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
 @click.option("--data", metavar="DIR", help="folder of sets  [default: the paper's eight, fetched into the cache]")
 @click.option("--against", multiple=True, metavar="VECTORS", help="compare with these, item by item; may be repeated")
 @config_options(evaluation.EvaluationConfig)
+@click.option("--texts", is_flag=True, help="evaluate vectors of texts: STS and labels, fetched, or your own files")
 @click.option(
     "--held-out", metavar="FILE", help="rank cells of a table that were not trained with, of any format of import"
 )
@@ -48,6 +50,7 @@ def evaluate(
     matrix: str | None,
     fields: str | None,
     header: bool,
+    texts: bool,
     k: int,
     sections: bool,
     markdown: bool,
@@ -56,11 +59,13 @@ def evaluate(
 ) -> None:
     """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
-    With --held-out and --matrix instead: how well cells of a table are ranked that were not trained with.
+    With --held-out and --matrix instead: how well cells of a table are ranked that were not trained with. With --texts
+    instead: semantic textual similarity, and classification.
 
-    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category.
+    A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
+    with --texts a score and two texts a line, separated by tabs, or a label and a text.
     """
-    _refuse_unused(is_table=held_out is not None)
+    _refuse_unused(is_table=held_out is not None, is_texts=texts)
     if held_out is not None:
         from swivel.counts.importers import import_counts
 
@@ -69,6 +74,12 @@ def evaluate(
         return
 
     places = [data, *sets] if data else list(sets)
+    draw = _draw_markdown if markdown else draw_table
+    if texts:
+        scored = evaluation.evaluate_texts(open_vectors(vectors), places or None, progress=options.progress)
+        show(scored.to_dict(), lambda: draw(evaluation.TEXT_TABLE_HEADER, scored.table()))
+        return
+
     reports = {}
     for path in (vectors, *against):
         reports[path] = evaluation.evaluate(open_vectors(path), places or None, progress=options.progress, **rules)
@@ -79,13 +90,6 @@ def evaluate(
     if against:
         result["against"] = {path: [each.to_dict() for each in found] for path, found in compared.items()}
 
-    def draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        if markdown:
-            cells = [list(map(shown, row)) for row in rows]
-            print_result(*evaluation.draw_markdown(header, cells).split("\n"))
-        else:
-            draw_table(header, rows)
-
     def draw_all() -> None:
         draw(evaluation.TABLE_HEADER, report.table(sections=sections))
         for name, comparisons in compared.items():
@@ -95,15 +99,27 @@ def evaluate(
     show(result, draw_all)
 
 
-def _refuse_unused(*, is_table: bool) -> None:
-    """Raise ConfigError for the first given parameter that has no effect, with or without --held-out."""
+def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    cells = [list(map(shown, row)) for row in rows]
+    print_result(*evaluation.draw_markdown(header, cells).split("\n"))
+
+
+def _refuse_unused(*, is_table: bool, is_texts: bool) -> None:
+    """Raise ConfigError for the first given parameter that has no effect in this kind of evaluation."""
     ctx = click.get_current_context()
     for parameter in ctx.command.params:
         name = str(parameter.name)
-        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in ALWAYS_USED and (name in USED_WITH_TABLES) != is_table:
-            which = "with" if is_table else "without"
-            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {which} --held-out; leave it out")
+        if name in ALWAYS_USED or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        unused = None
+        if is_table and name not in USED_WITH_TABLES:
+            unused = "with --held-out"
+        elif is_texts and name not in USED_WITH_TEXTS:
+            unused = "with --texts"
+        elif not is_table and name in USED_WITH_TABLES:
+            unused = "without --held-out"
+        if unused:
+            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {unused}; leave it out")
 
 
 def _evaluate_table(vectors: str, held_out: Matrix, matrix: str | None, k: int) -> None:

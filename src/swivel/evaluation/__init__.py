@@ -1,4 +1,4 @@
-"""Evaluation of vectors: word similarity, analogies and categories, with confidence intervals and comparisons.
+"""Evaluation of vectors: word similarity, analogies, categories and texts, with confidence intervals and comparisons.
 
 The default data sets and rules are those of the paper.
 """
@@ -20,12 +20,14 @@ from swivel.evaluation.scores import (
     summarize_answers,
     summarize_pairs,
 )
+from swivel.evaluation.texts import TEXT_TABLE_HEADER, TextReport, TextResult, evaluate_texts, read_text_sets, score_texts
 
 __all__ = [
     "COMPARISON_HEADER",
     "MIN_KNOWN",
     "PAPER_ORDER",
     "TABLE_HEADER",
+    "TEXT_TABLE_HEADER",
     "AnalogyResult",
     "AnalogySet",
     "CategoryResult",
@@ -38,22 +40,27 @@ __all__ = [
     "SectionResult",
     "SimilarityResult",
     "SimilaritySet",
+    "TextReport",
+    "TextResult",
     "bucket_by_frequency",
     "compare_buckets",
     "compare_reports",
     "draw_markdown",
     "evaluate",
     "evaluate_ranking",
+    "evaluate_texts",
     "fetch_sets",
     "find_sets",
     "rank_correlation",
     "read_bundled",
     "read_set",
     "read_sets",
+    "read_text_sets",
     "score_analogies",
     "score_categories",
     "score_sets",
     "score_similarity",
+    "score_texts",
     "split_set",
     "split_table",
     "summarize_answers",

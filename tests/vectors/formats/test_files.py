@@ -36,7 +36,7 @@ NAMES = {
     "arrow": "v.arrow",
 }
 FREE = ["npy", "npz", "safetensors", "parquet", "arrow", "model2vec", "sentence-transformers", "swivel"]
-READ = [name for name in FORMATS if name != "gensim"]  # a pickle, which is never read
+READ = [name for name in FORMATS if name not in ("gensim", "fasttext-bin")]  # which are only written
 STRICT = sorted(set(READ) - set(FREE))
 WITH_COUNTS = ["npy", "npz", "safetensors", "parquet", "arrow", "projector", "swivel"]
 PLAIN = ["king", "state-of-the-art", "naïve", "👑", "中文", "5", "x\u00a0y", "[UNK]", "a\\b", "-0.5", "\ufeffx"]

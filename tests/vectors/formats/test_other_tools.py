@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import StorageError
+from swivel.errors import ConfigError, StorageError, SwivelWarning, VocabularyError
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.formats import export, from_gensim, load, to_gensim
+from swivel.vectors.formats import export, fasttext_binary, from_gensim, load, to_gensim
 
 WORDS = ["king", "queen", "don't", "state-of-the-art", "naïve", "中文"]
 
@@ -238,3 +240,74 @@ def test_sentence_transformers_gives_texts_the_mean_of_their_words(tmp_path: Pat
     model.save(str(tmp_path / "again"))
 
     assert load(tmp_path / "again").vectors.tobytes() == vectors.vectors.tobytes()
+
+
+@pytest.fixture(scope="module")
+def spelled() -> Vectors:
+    """Vectors of 1,500 words that are sums of the vectors of their stem and of their ending, with n-grams."""
+    rng = np.random.default_rng(3)
+    stems = ["".join(letters) for letters in itertools.product("bdgkt", "aeiou", "lmnr", "pst")]
+    words = [stem + ending for stem in stems for ending in ("", "s", "ing", "ness", "able")]
+    values = np.repeat(rng.standard_normal((300, 16)), 5, axis=0) + np.tile(rng.standard_normal((5, 16)), (300, 1))
+    counts = rng.integers(1, 99, len(words))  # not descending
+    return Vectors(VectorTable(Vocabulary(words, counts), values.astype(np.float32))).with_subwords()
+
+
+def measure_cosines(first: Any, second: Any) -> Any:
+    return (first * second).sum(axis=1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gensim leaves a file open
+def test_gensim_reads_known_words_and_guesses_from_a_fasttext_model(
+    tmp_path: Path, spelled: Vectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gensim.models.fasttext import load_facebook_vectors
+
+    monkeypatch.setattr(fasttext_binary, "BUCKETS", 50_000)
+    monkeypatch.setattr(fasttext_binary, "_CHUNK_ROWS", 700)
+    export(spelled, tmp_path / "model.bin", format="fasttext-bin")
+    read = load_facebook_vectors(str(tmp_path / "model.bin"))
+
+    assert tuple(read.index_to_key) == spelled.vocabulary.tokens
+    assert read.get_vecattr("balping", "count") == spelled.vocabulary.counts[spelled.vocabulary.ids["balping"]]
+    assert np.allclose(read.vectors, spelled.vectors, atol=1e-4)
+
+    unseen = [stem + ending for stem in ("balp", "torts", "ginp") for ending in ("ed", "ly", "ings", "lessness")]
+    guesses = np.stack([spelled.guess(word).vector for word in unseen])
+    assert measure_cosines(np.stack([read[word] for word in unseen]), guesses).min() > 0.97
+
+
+def test_a_fasttext_model_has_words_without_counts_and_without_zeros(
+    tmp_path: Path, spelled: Vectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gensim.models.fasttext import load_facebook_vectors
+
+    monkeypatch.setattr(fasttext_binary, "BUCKETS", 1_000)
+    values = np.array(spelled.vectors)
+    values[7] = 0
+    vectors = Vectors(VectorTable(Vocabulary(spelled.vocabulary.tokens), values), subwords=spelled.subwords)
+    with pytest.warns(SwivelWarning, match="1 of 1,500 words have no co-occurrences"):
+        export(vectors, tmp_path / "model.bin", format="fasttext-bin")
+
+    with (tmp_path / "model.bin").open("rb") as file:
+        read = load_facebook_vectors(file.name)
+    assert len(read) == 1_499
+    assert np.allclose(read.vectors, np.delete(values, 7, axis=0), atol=1e-4)
+
+
+def test_a_fasttext_model_needs_ngrams_and_is_not_read(tmp_path: Path, spelled: Vectors) -> None:
+    with pytest.raises(ConfigError, match="no n-grams to write: train with subwords='ngrams'"):
+        export(make(WORDS), tmp_path / "model.bin", format="fasttext-bin")
+    labels = Vocabulary([*spelled.vocabulary.tokens[1:], "olive oil"])
+    with pytest.raises(VocabularyError, match="fasttext-bin cannot store the label 'olive oil'"):
+        export(
+            Vectors(VectorTable(labels, spelled.vectors), subwords=spelled.subwords),
+            tmp_path / "model.bin",
+            format="fasttext-bin",
+        )
+    assert not list(tmp_path.iterdir())
+
+    (tmp_path / "model.bin").write_bytes(fasttext_binary.MAGIC)
+    for format in (None, "fasttext-bin"):
+        with pytest.raises(StorageError, match=r"model\.bin: a fastText model; use the \.vec file"):
+            load(tmp_path / "model.bin", format=format)

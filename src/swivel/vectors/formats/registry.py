@@ -18,7 +18,16 @@ from swivel.runtime.estimates import check_memory
 from swivel.storage import MANIFEST, sweep_folder
 from swivel.storage.overlap import refuse_overlap
 from swivel.vectors import Vectors, VectorTable
-from swivel.vectors.formats import arrow_parquet, gensim, npy_npz, projector, safetensors, static_models, word2vec
+from swivel.vectors.formats import (
+    arrow_parquet,
+    fasttext_binary,
+    gensim,
+    npy_npz,
+    projector,
+    safetensors,
+    static_models,
+    word2vec,
+)
 from swivel.vectors.formats.validate import check_vectors
 from swivel.vectors.search import LABEL_BYTES
 
@@ -42,6 +51,7 @@ FORMATS = {
     "word2vec": Format(word2vec.read_binary, word2vec.write_binary, (".bin",)),
     "word2vec-text": Format(word2vec.read_text, word2vec.write_text, (".txt", ".w2v")),
     "fasttext": Format(word2vec.read_text, word2vec.write_text, (".vec",)),
+    "fasttext-bin": Format(fasttext_binary.read_fasttext, fasttext_binary.write_fasttext),
     "glove": Format(word2vec.read_text, word2vec.write_glove),
     "gensim": Format(gensim.read_gensim, gensim.write_gensim, (".kv",)),
     "npy": Format(npy_npz.read_npy, npy_npz.write_npy, (".npy",), outputs=npy_npz.npy_outputs),
@@ -59,7 +69,7 @@ FORMATS = {
 
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz"}
 _UNSUPPORTED = {
-    b"\xba\x16\x4f\x2f": "a fastText model; use the .vec file that fastText writes next to it",
+    fasttext_binary.MAGIC: fasttext_binary.NOT_READ,
     b"\x1f\x8b": "compressed; unpack it first (gunzip)",
     b"BZh": "compressed; unpack it first (bunzip2)",
     b"\xfd7zXZ": "compressed; unpack it first (xz -d)",
@@ -199,8 +209,8 @@ def export(
         Destination. The suffix selects the format: `.bin` (word2vec binary), `.txt` and `.vec` (word2vec text), `.npy`,
         `.npz`, `.safetensors`, `.parquet`, `.arrow`, `.kv` (gensim). Its folder must exist.
     format
-        Name of the format (see `swivel.vectors.formats.FORMATS`); required for `glove` and for the folder formats
-        `projector`, `sentence-transformers`, `model2vec` and `swivel`.
+        Name of the format (see `swivel.vectors.formats.FORMATS`); required for `fasttext-bin`, `glove` and for the
+        folder formats `projector`, `sentence-transformers`, `model2vec` and `swivel`.
     side : {"rows", "columns"}
         "rows" writes the vectors that `vectors[word]` returns, "columns" the trained columns under their own labels,
         which is useful if rows and columns are different things.
@@ -282,7 +292,7 @@ def _leave_out_zeros(vectors: Vectors) -> Vectors:
     check_memory("leaving out vectors of zeros", vectors.vectors.nbytes + LABEL_BYTES * len(vectors))
     words = vectors.vocabulary
     table = VectorTable(Vocabulary([words[row] for row in kept], words.counts[kept]), vectors.vectors[kept])
-    return Vectors(table, settings=vectors.contents.settings)
+    return Vectors(table, subwords=vectors.subwords, settings=vectors.contents.settings)
 
 
 def _take_columns(vectors: Vectors) -> Vectors:

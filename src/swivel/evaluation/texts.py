@@ -1,0 +1,257 @@
+"""Evaluation of vectors of texts: pairs of texts with scores of people, and texts with labels.
+
+The kind of a file follows from its first line: `score text1 text2`, separated by tabs (pairs without a score are left
+out), or `label text`, separated by a tab or a space. Each set is scored with `Vectors.encode` and with the plain mean of
+the vectors of known words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swivel.errors import EvaluationError, clear_errors, missing_extra
+from swivel.evaluation.bootstrap import rank_correlation
+from swivel.evaluation.datasets import SUFFIXES
+from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
+from swivel.evaluation.report import draw_figure, draw_markdown
+from swivel.runtime.notebook import draw_html
+from swivel.runtime.numbers import parse_float
+from swivel.runtime.progress import Progress, track
+from swivel.runtime.progress_bars import choose_progress
+from swivel.vectors import Vectors
+from swivel.vectors.formats import as_vectors
+from swivel.vectors.search import Floats
+
+ENCODE: Mapping[str, Any] = {}
+PLAIN_MEAN: Mapping[str, Any] = {"smoothing": math.inf, "components": 0, "guess": False}
+TEXT_TABLE_HEADER = ("set", "measure", "encode", "plain mean", "items")
+FOLDS = 5
+_EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPairSet:
+    """Pairs of texts with human similarity scores."""
+
+    name: str
+    pairs: tuple[tuple[str, str], ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabeledTextSet:
+    """Texts and the label of each of them."""
+
+    name: str
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+TextSet = TextPairSet | LabeledTextSet
+
+
+@dataclass(frozen=True, slots=True)
+class TextResult:
+    """The figures of one set of texts: `encode` and `plain_mean` are the two ways to make vectors of texts.
+
+    `measure` is "rho" (Spearman's rank correlation) for pairs, "accuracy" for labels. A figure is None if it is not
+    defined.
+    """
+
+    name: str
+    measure: str
+    encode: float | None
+    plain_mean: float | None
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextReport:
+    """The results of all sets of texts."""
+
+    results: tuple[TextResult, ...]
+
+    def mean(self, measure: str) -> tuple[float, float]:
+        """Return the means of `encode` and of `plain_mean` over the sets with a measure; NaN if there are none."""
+        chosen = [result for result in self.results if result.measure == measure]
+        if not chosen:
+            return math.nan, math.nan
+        figures = np.array([[result.encode or 0.0, result.plain_mean or 0.0] for result in chosen])
+        encode, plain = figures.mean(axis=0).tolist()
+        return encode, plain
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        return {"sets": [dataclasses.asdict(result) for result in self.results]}
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return one row of text per set, and the mean of each measure that several sets have."""
+        rows = [_draw_row(result) for result in self.results]
+        for measure in ("rho", "accuracy"):
+            sizes = [result.items for result in self.results if result.measure == measure]
+            if len(sizes) > 1:
+                rows.append(_draw_row(TextResult("mean", measure, *self.mean(measure), sum(sizes))))
+        return rows
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        return draw_markdown(TEXT_TABLE_HEADER, self.table())
+
+    def _repr_html_(self) -> str:
+        return draw_html("Evaluation of texts", TEXT_TABLE_HEADER, self.table())
+
+
+def _draw_row(result: TextResult) -> tuple[str, ...]:
+    figures = draw_figure(result.encode), draw_figure(result.plain_mean)
+    return result.name, result.measure, *figures, f"{result.items:,}"
+
+
+def evaluate_texts(
+    vectors: Vectors | str | Path,
+    source: str | Path | Iterable[str | Path] | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | bool | None = None,
+) -> TextReport:
+    """Evaluate vectors of texts on semantic textual similarity and on classification.
+
+    Pairs of texts have Spearman's rho between the cosines of their vectors and the scores. Labels have the accuracy of
+    a logistic regression (scikit-learn, on standardized vectors) in a cross-validation with five folds.
+
+    Parameters
+    ----------
+    vectors
+        The vectors to evaluate, or their file or folder.
+    source
+        A folder of sets of texts, or a list of files and folders. By default 23 sets of SemEval 2012 to 2016 and three
+        sets of labels, downloaded on first use.
+    threads
+        Number of threads of `encode`.
+    progress
+        A receiver of progress events; by default a progress bar for work that takes longer than a second, False for
+        none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from swivel.vectors import VectorTable
+    >>> from swivel.corpus.vocabulary import Vocabulary
+    >>> words = Vocabulary(["tea", "coffee", "car"])
+    >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "drinks.tsv"
+    ...     _ = file.write_text("5\\ta tea\\tthe coffee\\n0\\ttea\\ta car\\n")
+    ...     evaluate_texts(vectors, file).results[0].encode
+    1.0
+    """
+    vectors = as_vectors(vectors)
+    receiver = choose_progress(progress)
+    if source is None:
+        source = fetch_sets(TEXT_SOURCES, progress=receiver, title="the sets of texts")
+    sets = read_text_sets(source)
+
+    results = []
+    with track(receiver, "texts", len(sets), "sets") as task:
+        for each in sets:
+            figures = [score_texts(vectors, each, way, threads=threads) for way in (ENCODE, PLAIN_MEAN)]
+            is_pairs = isinstance(each, TextPairSet)
+            items = len(each.pairs) if isinstance(each, TextPairSet) else len(each.texts)
+            results.append(TextResult(each.name, "rho" if is_pairs else "accuracy", *figures, items))
+            task.advance(1)
+    return TextReport(tuple(results))
+
+
+def read_text_sets(source: str | Path | Iterable[str | Path]) -> tuple[TextSet, ...]:
+    """Read sets of texts from a file, the `.tsv` and `.txt` files of a folder, or a list of files and folders."""
+    listed = [source] if isinstance(source, (str, Path)) else list(source)
+    files: list[Path] = []
+    for path in map(Path, listed):
+        with clear_errors(path, EvaluationError):
+            inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        files += [file for file in inside if file == path or file.suffix.lower() in SUFFIXES]
+    if not files:
+        raise EvaluationError(f"{', '.join(map(str, listed)) or 'no files'}: no sets of texts found; {_EXPECTED}")
+    return tuple(map(_read_text_set, files))
+
+
+def _read_text_set(path: Path) -> TextSet:
+    with clear_errors(path, EvaluationError):
+        data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")  # as some published sets
+
+    lines = [(number, line.strip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        raise EvaluationError(f"{path}: the file is empty; {_EXPECTED}")
+    if lines[0][1].count("\t") >= 2:
+        return _parse_pairs(path, lines)
+
+    rows = [line.split("\t" if "\t" in line else " ", 1) for _, line in lines]
+    for (number, line), row in zip(lines, rows, strict=True):
+        if len(row) < 2:
+            raise EvaluationError(f"{path}, line {number}: {_EXPECTED}, got {line!r}")
+    return LabeledTextSet(path.stem, tuple(text for _, text in rows), tuple(label for label, _ in rows))
+
+
+def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> TextPairSet:
+    pairs = []
+    scores = []
+    for number, line in lines:
+        score, *texts = line.split("\t")
+        if len(texts) < 2:
+            raise EvaluationError(f"{path}, line {number}: expected score, text and text, got {line!r}")
+        if not score.strip():
+            continue
+
+        try:
+            scores.append(parse_float(score.strip()))
+        except ValueError:
+            raise EvaluationError(f"{path}, line {number}: expected a number as the score, got {score!r}") from None
+        pairs.append((texts[0], texts[1]))
+    return TextPairSet(path.stem, tuple(pairs), tuple(scores))
+
+
+def score_texts(
+    vectors: Vectors, texts: TextSet, way: Mapping[str, Any] = ENCODE, *, threads: int | None = None
+) -> float | None:
+    """Return the figure of one set of texts, with the arguments of `Vectors.encode`; None if it is not defined."""
+    if isinstance(texts, LabeledTextSet):
+        encoded = vectors.encode(texts.texts, normalize=True, threads=threads, **way)
+        return _classify(encoded, texts)
+
+    firsts, seconds = (
+        vectors.encode([pair[side] for pair in texts.pairs], normalize=True, threads=threads, **way) for side in (0, 1)
+    )
+    cosines = np.einsum("ij,ij->i", firsts, seconds).astype(np.float64)
+    return rank_correlation(cosines, np.array(texts.scores))
+
+
+def _classify(encoded: Floats, texts: LabeledTextSet) -> float | None:
+    """Return the accuracy of a logistic regression in a cross-validation; None if a label has too few texts."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold, cross_val_score
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ImportError as error:
+        raise missing_extra("sets of labels", "scikit-learn", "evaluate") from error
+
+    _, labels, sizes = np.unique(texts.labels, return_inverse=True, return_counts=True)
+    if len(sizes) < 2 or sizes.min() < FOLDS:
+        return None
+
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the number of steps
+        return float(cross_val_score(model, encoded, labels, cv=folds).mean())
