@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from swivel.config import SCORERS, CorpusConfig
 from swivel.corpus import phrase_kernels as kernels
 from swivel.corpus.tokenizer_kernels import map_ids
-from swivel.corpus.vocabulary import BREAK, GAP, TokenCounts, Vocabulary, read_tokens
+from swivel.corpus.type_tables import TypeTable
+from swivel.corpus.vocabulary import BREAK, GAP, Vocabulary, read_tokens
 from swivel.errors import ConfigError
 from swivel.runtime.parallel import map_in_order
 from swivel.storage import ArrayAppender, open_array
@@ -72,9 +73,14 @@ class JoinedCorpus:
         return int(self._counts.sum())
 
     @property
-    def types(self) -> TokenCounts:
+    def types(self) -> JoinedCorpus:
         """The counts of the tokens, which are methods of this object."""
         return self
+
+    def merge(self) -> TypeTable:
+        """Return a table of all tokens that occur, with their counts."""
+        counts = self.most_frequent()
+        return TypeTable.from_tokens(counts, counts.values())
 
     def most_frequent(self, min_count: int = 1, limit: int = 0) -> Mapping[str, int]:
         """Return all tokens that occur at least `min_count` times, with their counts; `limit` is not used."""

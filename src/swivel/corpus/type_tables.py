@@ -71,11 +71,13 @@ class TypeTable:
         self.types = np.zeros((_INITIAL_TYPES + 1, 2), np.int64)
 
     @classmethod
-    def from_tokens(cls, tokens: Iterable[str]) -> TypeTable:
-        """Return a table of distinct tokens, each with the count 0; the number of a token is its position."""
+    def from_tokens(cls, tokens: Iterable[str], counts: Iterable[int] | None = None) -> TypeTable:
+        """Return a table of distinct tokens with their counts, or zeros; the number of a token is its position."""
         encoded = [token.encode("utf-8", "surrogatepass") for token in tokens]
         types = np.zeros((len(encoded) + 1, 2), np.int64)
         types[1:, kernels.START] = np.cumsum([len(token) for token in encoded])
+        if counts is not None:
+            types[:-1, kernels.COUNT] = list(counts)
 
         table = cls()
         table.merge(PackedTypes(np.frombuffer(bytearray().join(encoded), np.uint8), types))

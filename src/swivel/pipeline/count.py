@@ -126,7 +126,7 @@ def count(
         with hold_folder(folder.path):
             check_libraries("counting")
             record = {"inputs": inputs, "facts": to_facts(digests)}
-            matrix = _count(texts, folder.path, counting, listed, record, options)
+            matrix = _count(texts, folder.path, counting, listed, phrases, record, options)
             matrix.trust()  # This process has just written it.
             return folder.keep(matrix)
 
@@ -149,8 +149,11 @@ def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] |
     """Return the phrases of the file that `config.phrases` names; None if it names no file."""
     if config.phrases == "none":
         return None
-    if options.ray is not None:
-        raise ConfigError("phrases cannot be joined on a cluster: count in one process, without ray")
+    if options.ray is not None and config.phrase_file is None:
+        raise ConfigError(
+            f"phrases={config.phrases!r}: phrases cannot be found on a cluster, which joins those of a list only; write "
+            "one with find_phrases or `swivel phrases TEXT -o FILE`, and pass the file as phrases"
+        )
     from swivel.corpus.phrases import read_phrases  # imports numba
 
     return read_phrases(config)
@@ -161,13 +164,14 @@ def _count(
     path: Path,
     counting: TextCounting,
     listed: tuple[str, ...] | None,
+    phrases: tuple[str, ...] | None,
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
     if options.ray is not None:
         from swivel.counts.cooccurrence.ray import ClusterCount, count_on_ray
 
-        job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, **record)
+        job = ClusterCount(texts, path, counting.to_dict(), counting.count, listed=listed, phrases=phrases, **record)
         return count_on_ray(job, options)
 
     check = check_device(counting.count)

@@ -137,6 +137,18 @@ def test_a_vocabulary_list_is_used(text: Path, tmp_path: Path, address: str) -> 
     assert_same(tmp_path / "alone", tmp_path / "many")
 
 
+@pytest.mark.parametrize("settings", [{}, {"unit": "sentence", "oov": "gap", "min_count": 3}])
+def test_listed_phrases_are_joined(settings: dict[str, Any], text: Path, tmp_path: Path, address: str) -> None:
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "list.txt").write_text("wörd0 wörd1\nwörd0_wörd1_wörd2\nWörd3 wörd0\nnowhere wörd0\n")
+    texts = [tmp_path / "empty.txt", text]
+    phrases = str(tmp_path / "list.txt")
+    alone = swivel.count(texts, tmp_path / "alone", phrases=phrases, **settings)
+    swivel.count(texts, tmp_path / "many", phrases=phrases, options=RunOptions(ray=address), **settings)
+    assert {"wörd0_wörd1", "wörd0_wörd1_wörd2", "wörd3_wörd0"} <= set(alone.rows)
+    assert_same(tmp_path / "alone", tmp_path / "many")
+
+
 def test_many_small_files_and_packed_ones_are_counted(tmp_path: Path, address: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

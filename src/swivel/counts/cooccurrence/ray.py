@@ -24,6 +24,7 @@ from swivel._version import __version__
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig
 from swivel.corpus.encode import EncodedCorpus
 from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group_ranges
+from swivel.corpus.phrases import JoinedCorpus, join_corpus
 from swivel.corpus.sources import TextFile, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
 from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, describe_text
@@ -64,6 +65,7 @@ class ClusterCount:
     count: CountConfig
     inputs: Mapping[str, str]  # fingerprints of the texts, for the manifest
     listed: tuple[str, ...] | None = None  # tokens of a vocabulary file; None to choose them from the corpus
+    phrases: tuple[str, ...] | None = None  # phrases of a list, which are joined; None to join none
     facts: Mapping[str, Any] = field(default_factory=dict)  # further entries of the manifest
 
 
@@ -92,7 +94,7 @@ class _RayCounter:
         self.progress = options.progress
         self.shared = shared
         self.corpus = CorpusConfig(**job.configs["corpus"])
-        self.reading = TextReading(config=self.corpus, shared=shared)
+        self.reading = TextReading(config=self.corpus, shared=shared, phrases=job.phrases)
 
         nodes = await_nodes(ray)
         self.cores = max(1, int(sum(node.cores for node in nodes)))
@@ -267,6 +269,7 @@ class TextReading:
 
     config: CorpusConfig
     shared: Path  # a folder that all nodes share
+    phrases: tuple[str, ...] | None = None  # joined after a text is read
     version: str = __version__
 
     def check(self) -> None:
@@ -415,13 +418,16 @@ def _scratch() -> AbstractContextManager[Path]:
     return scratch_folder(Path(tempfile.gettempdir()))
 
 
-def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus:
+def _encode(ranges: tuple[FileRange, ...], reading: TextReading, scratch: Path) -> EncodedCorpus | JoinedCorpus:
     try:
-        return encode_ranges(ranges, reading.config, scratch=scratch)
+        encoded = encode_ranges(ranges, reading.config, scratch=scratch)
     except CorpusError as error:
         if isinstance(error.__cause__, OSError):
             raise CorpusError(f"{error} ({_name_node()}; every node must see the corpus)") from error
         raise
+    if reading.phrases is None:
+        return encoded
+    return join_corpus(encoded, reading.config, scratch=scratch, threads=1, phrases=reading.phrases)
 
 
 def _name_node() -> str:
