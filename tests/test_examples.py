@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_the_notebook_of_words_goes_from_text_to_a_map_and_an_evaluation(tmp_pat
 def test_the_notebook_of_ratings_recommends_what_users_prefer(tmp_path: Path) -> None:
     outputs = run_notebook(nbformat.read(EXAMPLES / "ratings.ipynb", as_version=4), tmp_path)
     assert float(outputs[-1][-1].data["text/plain"]) > 0.9  # by chance .25
+
+
+@pytest.mark.slow
+def test_the_notebook_of_guesses_is_surer_of_what_a_guess_can_do(tmp_path: Path) -> None:
+    outputs = run_notebook(nbformat.read(EXAMPLES / "guesses.ipynb", as_version=4), tmp_path)
+    tables = [outputs[number][-1].data["text/plain"] for number in (2, 3)]
+    can, cannot = ([float(figure) for figure in re.findall(r"\b0\.\d+", table)] for table in tables)
+    assert (len(can), len(cannot)) == (4, 3)
+    assert min(can) > max(cannot)
+    assert all(word in tables[0] for word in ("computing", "guitar,", "president", "mathematics"))
+    assert not [each for output in outputs for each in output if each.output_type in ("stream", "error")]
 
 
 @pytest.mark.slow

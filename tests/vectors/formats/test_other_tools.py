@@ -274,7 +274,7 @@ def test_gensim_reads_known_words_and_guesses_from_a_fasttext_model(
 
     unseen = [stem + ending for stem in ("balp", "torts", "ginp") for ending in ("ed", "ly", "ings", "lessness")]
     guesses = np.stack([spelled.guess(word).vector for word in unseen])
-    assert measure_cosines(np.stack([read[word] for word in unseen]), guesses).min() > 0.97
+    assert measure_cosines(np.stack([read[word] for word in unseen]), guesses).min() > 0.95
 
 
 def test_a_fasttext_model_has_words_without_counts_and_without_zeros(
