@@ -1,6 +1,6 @@
 """Compare vectors guessed from the spelling with gensim's FastText on the same text: words left out, and Rare Words.
 
-Some words of the vocabulary are left out: a random share, and half of the known first words of the Rare Words pairs.
+Some words of the vocabulary are left out: a random share, and the first words of the Rare Words pairs.
 Swivel and FastText are trained on the text with and without them. Three measures: the overlap of the ten nearest words
 of a guess with those of the vector from the training that had the word (and as its limit, that of words which both
 trainings had); Rare Words on the pairs with a left-out word; and Rare Words on all pairs. Analogies with rare words are
@@ -25,7 +25,7 @@ from common import keep, make_parser, parse_arguments, plain_corpus, work_folder
 from swivel.config import VectorsConfig, stage_config
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.evaluation import find_sets
-from swivel.evaluation.baselines import BaselineConfig, train_gensim_model, vectors_of_words
+from swivel.evaluation.baselines import BaselineConfig, train_gensim_model
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import AnalogySet, SimilaritySet, TestSet
 from swivel.evaluation.scores import score_analogies, score_set, score_similarity
@@ -165,56 +165,35 @@ def compare_with_fasttext(
     is_left_out = choose_left_out(vocabulary, rare, arguments.left_out)
     tokens = np.array(vocabulary.tokens, object)
     rest = Vocabulary(tokens[~is_left_out].tolist(), vocabulary.counts[~is_left_out])
-    unknown = sorted({word for pair in rare.pairs for word in pair if word not in vocabulary})
-
     smaller = swivel.count(files, folder / "matrix-without", vocabulary=rest.tokens, options=options)
+
     plain = train_once(folder / "with", matrix, arguments)
     with_words = subwords.add_subwords(plain, config)
     without_words = subwords.add_subwords(train_once(folder / "without", smaller, arguments), config)
 
-    settings = FASTTEXT | {"dim": arguments.dim, "buckets": 1_000 if arguments.smoke else 2_000_000}
-    asked = [*tokens[is_left_out].tolist(), *unknown]
-    fasttext = {}
-    for name, words in (("without", rest), ("with", vocabulary)):
-        path = folder / f"fasttext-{name}.npz"
-        if not path.exists():
-            train_fasttext(path, files, words, asked, settings, options)
-        with np.load(path) as arrays:
-            fasttext[name] = Vectors(VectorTable(Vocabulary(arrays["words"].tolist()), arrays["vectors"]))
-            fasttext[f"{name}, guesses"] = Vectors(VectorTable(Vocabulary(asked), arrays["guesses"]))
-
-    def extend(vectors: Vectors, guesses: Vectors) -> Vectors:
-        labels = Vocabulary([*vocabulary.tokens, *unknown])
-        rows = [vectors[word] if word in vectors else guesses[word] for word in labels]
-        return Vectors(VectorTable(labels, np.stack(rows)))
-
-    def guess_all(vectors: Vectors) -> Vectors:
-        assert vectors.subwords is not None
-        return Vectors(VectorTable(Vocabulary(asked), vectors.subwords.guess(asked)))
-
+    unknown = sorted({word for pair in rare.pairs for word in pair if word not in vocabulary})
+    labels = Vocabulary([*vocabulary, *unknown])
     methods = {
-        "swivel": TwoTrainings(
-            extend(with_words, guess_all(with_words)), extend(without_words, guess_all(without_words))
+        "swivel": TwoTrainings(*(fill_guesses(each, labels) for each in (with_words, without_words))),
+        "fasttext": TwoTrainings(
+            *(train_fasttext(folder, files, words, labels, arguments) for words in (vocabulary, rest))
         ),
-        "fasttext": TwoTrainings(*(extend(fasttext[each], fasttext[f"{each}, guesses"]) for each in ("with", "without"))),
     }
-    figures = {name: score_method(method, rare, is_left_out, arguments.asked) for name, method in methods.items()}
-    answering = {"plain": plain, "spelling": with_words, "fasttext": fasttext["with"]}
+    known = VectorTable(vocabulary, methods["fasttext"].trained.vectors[: len(vocabulary)])
+    answering = {"plain": plain, "spelling": with_words, "fasttext": Vectors(known)}
     return {
         "corpus_words": len(vocabulary),
         "left_out_words": int(is_left_out.sum()),
-        **figures,
+        **{name: score_method(method, rare, is_left_out, arguments.asked) for name, method in methods.items()},
         "rare_analogies": score_rare_analogies(answering, sets, vocabulary),
         "export": compare_export(without_words, tokens[is_left_out].tolist()),
     }
 
 
 def choose_left_out(vocabulary: Vocabulary, rare: SimilaritySet, share: float) -> NDArray[np.bool_]:
-    """Return which words are left out: a random share, and half of the known first words of the Rare Words pairs."""
-    rng = np.random.default_rng(1)
-    is_left_out = rng.random(len(vocabulary)) < share
-    firsts = sorted({vocabulary.ids[first] for first, _ in rare.pairs if first in vocabulary})
-    is_left_out[firsts] = rng.random(len(firsts)) < 0.5
+    """Return which words are left out: a random share, and the first words of the Rare Words pairs."""
+    is_left_out = np.random.default_rng(1).random(len(vocabulary)) < share
+    is_left_out[[vocabulary.ids[first] for first, _ in rare.pairs if first in vocabulary]] = True
     return is_left_out
 
 
@@ -226,13 +205,22 @@ def train_once(path: Path, matrix: swivel.Matrix, arguments: argparse.Namespace)
     return swivel.train(matrix, path, dim=arguments.dim, subwords="none", spelling=0.0, options=options)
 
 
+def fill_guesses(vectors: Vectors, labels: Vocabulary) -> Vectors:
+    """Return the vectors of some words, with guesses for unknown ones."""
+    return Vectors(VectorTable(labels, np.stack([vectors.get(word, guess=True) for word in labels])))
+
+
 def train_fasttext(
-    path: Path, files: list[Path], words: Vocabulary, asked: list[str], settings: dict[str, Any], options: RunOptions
-) -> None:
-    """Write the vectors of a vocabulary, and those that FastText has or guesses for other words."""
-    model = train_gensim_model(files, words, "fasttext", BaselineConfig(**settings), options)
-    guesses = np.stack([model.wv[word] for word in asked])
-    np.savez(path, words=np.array(words.tokens), vectors=vectors_of_words(model, words), guesses=guesses)
+    folder: Path, files: list[Path], words: Vocabulary, labels: Vocabulary, arguments: argparse.Namespace
+) -> Vectors:
+    """Return FastText's vectors of some labels, with guesses for those that are not among the trained words."""
+    path = folder / f"fasttext-{len(words)}.npy"
+    if not path.exists():
+        settings = FASTTEXT | {"dim": arguments.dim, "buckets": 1_000 if arguments.smoke else 2_000_000}
+        options = RunOptions(threads=arguments.threads)
+        model = train_gensim_model(files, words, "fasttext", BaselineConfig(**settings), options)
+        np.save(path, np.stack([model.wv[word] for word in labels]))
+    return Vectors(VectorTable(labels, np.load(path)))
 
 
 def score_method(

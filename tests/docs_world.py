@@ -14,6 +14,7 @@ import pytest
 import swivel
 from swivel.evaluation import AnalogySet
 from swivel.pipeline import demo as sample
+from swivel.vectors import VectorTable
 
 GROUPS = [
     ["tuxedo", "gown", "ball", "dinner", "jacket", "tie", "shirt"],
@@ -48,6 +49,7 @@ def write_world(home: Path) -> None:
     write_tables(home)
     write_sets(home / "sets")
 
+    (home / "reviews.tsv").write_text("good\tthe king\nbad\ta flea\n" * 6, encoding="utf-8")
     (home / "own.tsv").write_text("king\tqueen\t9\ntie\tshirt\t8\nking\tflea\t1\n", encoding="utf-8")
     shutil.copytree(home / "sets", home / "more", ignore=shutil.ignore_patterns("g*"))
 
@@ -55,6 +57,15 @@ def write_world(home: Path) -> None:
         swivel.run(home / "corpus.txt", home / name, recipe="fast", dim=8, epochs=3, seed=seed)
     swivel.export(swivel.load(home / "work"), home / "glove.6B.300d.txt", format="glove")
     shutil.copytree(home / "work" / "matrix", home / "experiment" / "matrices" / "symmetric-sentence")
+    make_spelled().save(home / "spelled" / "vectors")
+
+
+def make_spelled() -> swivel.Vectors:
+    """Return vectors of enough words for n-grams: those of the texts, and made-up ones."""
+    letters = itertools.product("bdgkt", "aeiou", "lmnr", "pst", ["", "ed", "ing", "able"])
+    words = [*itertools.chain(*GROUPS), *map("".join, letters), "computable"]
+    values = np.random.default_rng(5).standard_normal((len(words), 8)).astype(np.float32)
+    return swivel.Vectors(VectorTable(swivel.Vocabulary(words), values)).with_subwords()
 
 
 def write_texts(home: Path) -> None:
@@ -105,8 +116,10 @@ def write_sets(folder: Path) -> None:
 
 def copy_world(world: Path, page: str, target: Path) -> None:
     """Copy all files, and the folders that a page expects to exist."""
-    missing = {"work", "other", "experiment"} - set(MADE_BEFORE.get(page, ()))
+    missing = {"work", "other", "experiment", "spelled"} - set(MADE_BEFORE.get(page, ()))
     shutil.copytree(world, target, ignore=lambda folder, _: missing if Path(folder) == world else ())
+    if page == "guess.md":  # It needs vectors with n-grams.
+        shutil.copytree(world / "spelled", target / "work")
 
 
 def shorten_demo(patch: pytest.MonkeyPatch, text: Path) -> None:

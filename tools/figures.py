@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- figures: (\w+) -->\n.*?<!-- /figures -->", re.DOTALL)
 
+MODELS = {"swivel": "Swivel `default`", "sgns": "SGNS, gensim", "fasttext": "FastText, gensim"}
+WAYS = {
+    "mean": "plain mean",
+    "without_guesses": "weighted, common component removed",
+    "encode": "and unknown words guessed",
+}
 SETS = {
     "ws353_similarity": "WS sim",
     "ws353_relatedness": "WS rel",
@@ -352,33 +358,71 @@ def table_ranking() -> str:
 
 def guessing_spelling() -> str:
     """Figures without and with a part of the vectors of rare words from their spelling."""
-    recipe = read_result("guessing")["recipe"]
+    result = read_result("guessing_spelling")
+    recipe = result["recipe"]
     names = {"rare_words_all_pairs": "Rare, all pairs", **SETS}
     rows = [
         [label, draw_figure(recipe["plain"][name]), draw_figure(recipe["blended"][name])]
         for name, label in names.items()
     ]
-    return draw_table(["", "without", f"with `spelling` {read_result('guessing')['spelling']:g}"], rows)
+    return draw_table(["", "without", f"with `spelling` {result['spelling']:g}"], rows)
 
 
 def guessing_fasttext() -> str:
-    """Guesses for words that were left out, and Rare Words on all pairs, beside FastText."""
+    """Guesses for words that were left out, and Rare Words, beside FastText."""
     result = read_result("guessing")
-    rows = [
-        [label, draw_figure(found["rare_words_all_pairs"]), draw_figure(found["left_out"]["overlap"])]
-        for label, found in (("Swivel `default`", result["swivel"]), ("FastText, gensim", result["fasttext"]))
-    ]
-    return draw_table(["", "Rare Words, all pairs", "overlap of the ten nearest"], rows)
+    rows = []
+    for label, method in (("Swivel `default`", "swivel"), ("FastText, gensim", "fasttext")):
+        found = result[method]
+        card = found["left_out"]
+        figures = [card["rare_words_guessed"], card["rare_words_trained"], found["rare_words_all_pairs"]]
+        figures += [card["overlap"], card["overlap_of_trained_words"]]
+        rows.append([label, *map(draw_figure, figures)])
+    header = ["left-out pairs, guessed", "the same, trained", "all pairs", "overlap, guessed words", "trained words"]
+    return draw_table(["", *header], rows)
+
+
+def guessing_analogies() -> str:
+    """Accuracy on the analogies whose words are rare."""
+    rows = []
+    for name, found in read_result("guessing")["rare_analogies"].items():
+        figures = (draw_figure(found[model]) for model in ("plain", "spelling", "fasttext"))
+        rows.append([SETS[name], f"{found['questions']:,}", f"{found['max_count']:,}", *figures])
+    header = ["questions", "occurrences of the rarest word, at most", "without", "with `spelling`", "FastText"]
+    return draw_table(["", *header], rows)
+
+
+def guessing_export() -> str:
+    """Cosines of guesses from an exported fastText model with Swivel's own."""
+    found = read_result("guessing")["export"]
+    names = {
+        "mean_cosine": "unseen words, mean",
+        "cosine_of_the_worst_twentieth": "95 % of the unseen words are above",
+        "lowest_cosine": "unseen words, lowest",
+        "lowest_cosine_of_known_words": "known words, lowest",
+    }
+    return draw_table(["", "cosine"], [[label, draw_figure(found[name])] for name, label in names.items()])
 
 
 def texts_sts() -> str:
     """Mean Spearman's rho on STS of three ways to make a vector of a text, for several vectors."""
-    names = {"swivel": "Swivel `default`", "sgns": "SGNS, gensim", "fasttext": "FastText, gensim"}
-    rows = []
-    for name, found in read_result("texts")["sts"].items():
-        guesses = draw_figure(found["encode"]) if name == "swivel" else ""
-        rows.append([names[name], *(draw_figure(found[way]) for way in ("mean", "without_guesses")), guesses])
-    return draw_table(["", "plain mean", "weighted, common component removed", "and unknown words guessed"], rows)
+    models = read_result("texts")["sts"]
+    return draw_table(["", *WAYS.values()], [[MODELS[name], *_draw_ways(name, models[name])] for name in models])
+
+
+def texts_labels() -> str:
+    """Accuracy on each set of labels, of the same."""
+    rows = [
+        [f"{label.replace('_', ' ')}: {MODELS[model]}", *_draw_ways(model, figures)]
+        for model, found in read_result("texts")["classification"].items()
+        for label, figures in found["sets"].items()
+    ]
+    return draw_table(["", *WAYS.values()], sorted(rows, key=lambda row: row[0].split(":")[0]))
+
+
+def _draw_ways(model: str, figures: dict[str, float]) -> list[str]:
+    """Return a figure per way to make vectors; only Swivel's vectors have guesses."""
+    return ["" if way == "encode" and model != "swivel" else draw_figure(figures[way]) for way in WAYS]
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -399,7 +443,10 @@ TABLES: dict[str, Callable[[], str]] = {
         fault_tests,
         guessing_spelling,
         guessing_fasttext,
+        guessing_analogies,
+        guessing_export,
         texts_sts,
+        texts_labels,
     )
 }
 

@@ -159,7 +159,7 @@ def test_phrases_are_counted_extended_and_encoded(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("york city\n")
     with pytest.raises(FolderExists):
         swivel.count(CITY, tmp_path / "own", phrases=str(tmp_path / "own.txt"), min_count=2)
-    with pytest.raises(ConfigError, match="phrases='npmi': phrases cannot be found on a cluster, which joins those of a"):
+    with pytest.raises(ConfigError, match="phrases='npmi': phrases cannot be found on a cluster, only those of a list"):
         swivel.count(CITY, phrases="npmi", options=RunOptions(ray="local"))
 
 

@@ -31,6 +31,7 @@ def export(vectors: str, file: str, format: str | None, side: str, with_zeros: b
     swivel export work/vectors vectors.kv                           gensim's KeyedVectors.load
     swivel export work/vectors vectors.txt                          word2vec's text; also .vec, .npy, .npz,
                                                                     .safetensors, .parquet, .arrow
+    swivel export work/vectors model.bin --format fasttext-bin      words and n-grams, for fastText and gensim
     swivel export work/vectors tags.vec --side columns              what a table's columns are
     swivel export work/vectors static --format sentence-transformers
     swivel export glove.6B.300d.txt glove --format swivel           opens at once afterwards

@@ -20,7 +20,14 @@ from swivel.evaluation.scores import (
     summarize_answers,
     summarize_pairs,
 )
-from swivel.evaluation.texts import TEXT_TABLE_HEADER, TextReport, TextResult, evaluate_texts, read_text_sets, score_texts
+from swivel.evaluation.texts import (
+    TEXT_TABLE_HEADER,
+    TextReport,
+    TextResult,
+    evaluate_texts,
+    read_text_sets,
+    score_texts,
+)
 
 __all__ = [
     "COMPARISON_HEADER",

@@ -1,8 +1,8 @@
 """Evaluation of vectors of texts: pairs of texts with scores of people, and texts with labels.
 
 The kind of a file follows from its first line: `score text1 text2`, separated by tabs (pairs without a score are left
-out), or `label text`, separated by a tab or a space. Each set is scored with `Vectors.encode` and with the plain mean of
-the vectors of known words.
+out), or `label text`, separated by a tab or a space. Each set is scored with `Vectors.encode` and with the plain mean
+of the vectors of known words.
 """
 
 from __future__ import annotations

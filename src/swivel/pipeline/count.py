@@ -151,8 +151,8 @@ def list_phrases(config: CorpusConfig, options: RunOptions) -> tuple[str, ...] |
         return None
     if options.ray is not None and config.phrase_file is None:
         raise ConfigError(
-            f"phrases={config.phrases!r}: phrases cannot be found on a cluster, which joins those of a list only; write "
-            "one with find_phrases or `swivel phrases TEXT -o FILE`, and pass the file as phrases"
+            f"phrases={config.phrases!r}: phrases cannot be found on a cluster, only those of a list can be joined: "
+            "write one with find_phrases or `swivel phrases TEXT -o FILE`, and pass the file as phrases"
         )
     from swivel.corpus.phrases import read_phrases  # imports numba
 

@@ -77,16 +77,8 @@ class Subwords:
 
     def guess(self, words: Sequence[str]) -> Floats:
         """Return one vector per word, of shape (n_words, dim); the mean for a word without n-grams."""
-        import scipy.sparse
-
         hashes, starts = hash_ngrams(words, self.min_n, self.max_n)
-        places = find_sorted(self.ngrams, hashes)
-        is_known = places >= 0
-        known_starts = np.concatenate([[0], np.cumsum(is_known)])[starts]
-        ones = np.ones(known_starts[-1], np.float32)
-        shape = len(words), len(self.ngrams)
-
-        sums = scipy.sparse.csr_array((ones, places[is_known], known_starts), shape) @ self.table[:-1]
+        sums = sum_rows(self.table[:-1], find_sorted(self.ngrams, hashes), starts)
         lengths = np.sqrt(np.maximum(np.diff(starts), 1), dtype=np.float32)
         return np.asarray(sums / lengths[:, None] + self.table[-1])
 
@@ -130,6 +122,21 @@ def find_sorted(values: NDArray[np.uint32], asked: NDArray[np.uint32]) -> NDArra
     is_found = places < len(values)
     is_found[is_found] = values[places[is_found]] == asked[is_found]
     return np.where(is_found, places, -1)
+
+
+def sum_rows(table: Floats, places: NDArray[np.int64], starts: NDArray[np.int64]) -> Floats:
+    """Return sums of rows of a table: sum n has those at places[starts[n]:starts[n + 1]], without places of -1.
+
+    >>> sum_rows(np.eye(2, dtype=np.float32), np.array([0, 1, -1, 1]), np.array([0, 2, 4])).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    import scipy.sparse
+
+    is_used = places >= 0
+    used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
+    ones = np.ones(used_starts[-1], np.float32)
+    shape = len(starts) - 1, len(table)
+    return np.asarray(scipy.sparse.csr_array((ones, places[is_used], used_starts), shape) @ table)
 
 
 def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -1,11 +1,11 @@
 """Models with n-grams in fastText's binary format, which fastText and gensim's `load_facebook_vectors` read.
 
-fastText's vector of an unknown word is the mean of the buckets of its n-grams; that of a known word is the mean of these
-and of a vector of its own. Swivel's guess for a word with n n-grams is m + S / sqrt(n), where m is the mean of all words
-and S the sum of the z of its n-grams. Buckets of c z + m, and of m where no n-gram is known, give m + c S / n: the same
-for words with c^2 n-grams. For others the parts of m and S differ, and n-grams may share a bucket, so the direction of a
-guess is nearly the same, and its length is not (`benchmarks/guessing.py`). The own vectors of known words make up for
-their n-grams, so that these keep their vectors up to rounding.
+fastText's vector of an unknown word is the mean of the buckets of its n-grams; that of a known word is the mean of
+these and of a vector of its own. Swivel's guess for a word with n n-grams is m + S / sqrt(n), where m is the mean of
+all words and S the sum of the z of its n-grams. Buckets of c z + m, and of m where no n-gram is known, give
+m + c S / n: the same for words with c^2 n-grams. For others the parts of m and S differ, and n-grams may share a
+bucket, so the direction of a guess is nearly the same, and its length is not (`benchmarks/guessing.py`). The own
+vectors of known words make up for their n-grams, so that these keep their vectors up to rounding.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from swivel.errors import ConfigError, StorageError
 from swivel.storage import create_file
 from swivel.vectors import Subwords, Vectors
 from swivel.vectors.formats.validate import refuse_labels
 from swivel.vectors.search import Floats
-from swivel.vectors.subwords import find_sorted, hash_ngrams
+from swivel.vectors.subwords import find_sorted, hash_ngrams, sum_rows
 
 MAGIC = struct.pack("<i", 793_712_314)
 NOT_READ = "a fastText model; use the .vec file that fastText writes next to it"
@@ -79,7 +78,7 @@ class _Buckets:
         _, starts = hash_ngrams(vectors.vocabulary.tokens, subwords.min_n, subwords.max_n)
         scale = np.sqrt(np.median(np.maximum(np.diff(starts), 1)))
 
-        self._numbers, places = np.unique(subwords.ngrams % BUCKETS, return_inverse=True)
+        self._numbers, places = np.unique(subwords.ngrams % np.uint32(BUCKETS), return_inverse=True)
         self._sums = np.zeros((len(self._numbers), vectors.dim), np.float32)
         np.add.at(self._sums, places, np.float32(scale) * subwords.table[:-1])
 
@@ -94,21 +93,10 @@ class _Buckets:
 
     def own_vectors(self, vectors: Vectors) -> Iterator[Floats]:
         """Yield the vectors of words that have the right mean with their n-grams, a part at a time."""
+        subwords = self._subwords
         for start in range(0, len(vectors), _CHUNK_ROWS):
-            values = vectors.vectors[start : start + _CHUNK_ROWS]
-            totals, numbers = self._add_up(vectors.vocabulary.tokens[start : start + _CHUNK_ROWS])
-            yield (numbers[:, None] + 1) * values - totals
-
-    def _add_up(self, words: tuple[str, ...]) -> tuple[Floats, NDArray[np.float32]]:
-        """Return the sums of the buckets of words, and the numbers of their n-grams."""
-        import scipy.sparse
-
-        hashes, starts = hash_ngrams(words, self._subwords.min_n, self._subwords.max_n)
-        places = find_sorted(self._numbers, hashes % BUCKETS)
-        is_used = places >= 0
-        used_starts = np.concatenate([[0], np.cumsum(is_used)])[starts]
-        ones = np.ones(used_starts[-1], np.float32)
-        sums = scipy.sparse.csr_array((ones, places[is_used], used_starts), (len(words), len(self._numbers))) @ self._sums
-
-        numbers = np.diff(starts).astype(np.float32)
-        return sums + numbers[:, None] * self._subwords.table[-1], numbers
+            words = vectors.vocabulary.tokens[start : start + _CHUNK_ROWS]
+            hashes, starts = hash_ngrams(words, subwords.min_n, subwords.max_n)
+            sums = sum_rows(self._sums, find_sorted(self._numbers, hashes % np.uint32(BUCKETS)), starts)
+            numbers = np.diff(starts).astype(np.float32)[:, None]
+            yield (numbers + 1) * vectors.vectors[start : start + _CHUNK_ROWS] - numbers * subwords.table[-1] - sums
