@@ -50,7 +50,7 @@ def main() -> None:
     sets = read_text_sets(arguments.sets or fetch_sets(TEXT_SOURCES))
     pairs = [each for each in sets if isinstance(each, TextPairSet)]
     labels = [each for each in sets if not isinstance(each, TextPairSet)]
-    result["sts_pairs"] = sum(len(each.pairs) for each in pairs)
+    result["sts_pairs"] = sum(each.size for each in pairs)
     result["sts"] = {name: score_all(model, pairs, arguments.threads) for name, model in models.items()}
     result["classification"] = {name: score_all(model, labels, arguments.threads) for name, model in models.items()}
     keep(arguments, result)

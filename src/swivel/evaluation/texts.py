@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,18 +41,32 @@ _EXPECTED = "expected score, text and text, separated by tabs, or label and text
 class TextPairSet:
     """Pairs of texts with human similarity scores."""
 
+    measure: ClassVar[str] = "rho"
+
     name: str
     pairs: tuple[tuple[str, str], ...]
     scores: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class LabeledTextSet:
     """Texts and the label of each of them."""
 
+    measure: ClassVar[str] = "accuracy"
+
     name: str
     texts: tuple[str, ...]
     labels: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of texts."""
+        return len(self.texts)
 
 
 TextSet = TextPairSet | LabeledTextSet
@@ -161,10 +175,9 @@ def evaluate_texts(
     results = []
     with track(receiver, "texts", len(sets), "sets") as task:
         for each in sets:
-            figures = [score_texts(vectors, each, way, threads=threads) for way in (ENCODE, PLAIN_MEAN)]
-            is_pairs = isinstance(each, TextPairSet)
-            items = len(each.pairs) if isinstance(each, TextPairSet) else len(each.texts)
-            results.append(TextResult(each.name, "rho" if is_pairs else "accuracy", *figures, items))
+            encode = score_texts(vectors, each, ENCODE, threads=threads)
+            plain = score_texts(vectors, each, PLAIN_MEAN, threads=threads)
+            results.append(TextResult(each.name, each.measure, encode, plain, each.size))
             task.advance(1)
     return TextReport(tuple(results))
 
