@@ -107,10 +107,13 @@ def measure_speed(vectors: Vectors, texts: list[str], arguments: Any) -> dict[st
 
 def score_all(vectors: Vectors, sets: Sequence[TextSet], threads: int) -> dict[str, Any]:
     """Return the mean over the sets for every way to make vectors, and the figures of each set."""
-    figures = {
-        each.name: {way: score_texts(vectors, each, settings, threads=threads) or 0.0 for way, settings in WAYS.items()}
-        for each in sets
-    }
+    figures = {}
+    for each in sets:
+        found = {way: score_texts(vectors, each, WAYS[way], threads=threads) or 0.0 for way in WAYS if way != "encode"}
+        found["encode"] = found["without_guesses"]
+        if vectors.subwords is not None:
+            found["encode"] = score_texts(vectors, each, WAYS["encode"], threads=threads) or 0.0
+        figures[each.name] = found
     means = {way: round(float(np.mean([found[way] for found in figures.values()])), 4) for way in WAYS}
     rounded = {name: {way: round(value, 4) for way, value in found.items()} for name, found in figures.items()}
     return {**means, "sets": rounded}

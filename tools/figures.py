@@ -370,16 +370,16 @@ def guessing_spelling() -> str:
 
 def guessing_fasttext() -> str:
     """Guesses for words that were left out, and Rare Words, beside FastText."""
-    result = read_result("guessing")
     rows = []
-    for label, method in (("Swivel `default`", "swivel"), ("FastText, gensim", "fasttext")):
-        found = result[method]
+    for method in ("swivel", "fasttext"):
+        found = read_result("guessing")[method]
         card = found["left_out"]
         figures = [card["rare_words_guessed"], card["rare_words_trained"], found["rare_words_all_pairs"]]
+        figures += [read_result("guessing_40mb")[method]["rare_words_all_pairs"]]
         figures += [card["overlap"], card["overlap_of_trained_words"]]
-        rows.append([label, *map(draw_figure, figures)])
-    header = ["left-out pairs, guessed", "the same, trained", "all pairs", "overlap, guessed words", "trained words"]
-    return draw_table(["", *header], rows)
+        rows.append([MODELS[method], *map(draw_figure, figures)])
+    pairs = ["left-out pairs, guessed", "the same, trained", "all pairs", "all pairs, 40 MB of text"]
+    return draw_table(["", *pairs, "overlap, guessed words", "overlap, trained words"], rows)
 
 
 def guessing_analogies() -> str:
