@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "pairs.tsv").write_bytes(PAIRS.encode())
     lines = [f"{label} and and {word}\n" for label, word in (("royal", "king"), ("royal", "queen"), ("fruit", "pear"))]
-    (folder / "kinds.txt").write_text("".join(lines * 6))
+    (folder / "kinds.txt").write_text("".join(lines * 60))
     (folder / "notes.md").write_text("not a set")
     return folder
 
@@ -44,7 +44,7 @@ def test_pairs_and_labels_are_read_by_their_first_line(folder: Path) -> None:
     texts = (("king and and", "queen"), ("king", "queen queen pear"), ("king", "pear"))
     assert pairs == TextPairSet("pairs", texts, (5.0, 3.5, 0.0))
     assert isinstance(kinds, LabeledTextSet)
-    assert (kinds.texts[2], kinds.labels[:3], len(kinds.texts)) == ("and and pear", ("royal", "royal", "fruit"), 18)
+    assert (kinds.texts[2], kinds.labels[:3], len(kinds.texts)) == ("and and pear", ("royal", "royal", "fruit"), 180)
 
     (folder / "tab.txt").write_bytes("né\tdu caf\xe9\n".encode("latin-1"))
     assert read_text_sets([folder / "tab.txt"]) == (LabeledTextSet("tab", ("du café",), ("né",)),)
@@ -56,7 +56,7 @@ def test_weights_find_what_a_frequent_word_hides(vectors: Vectors, folder: Path)
 
     assert (pairs.name, pairs.measure, pairs.encode, pairs.items) == ("pairs", "rho", 1.0, 3)
     assert pairs.plain_mean is not None and pairs.plain_mean < 1
-    assert (kinds.measure, kinds.encode, kinds.items) == ("accuracy", 1.0, 18)
+    assert (kinds.measure, kinds.encode, kinds.items) == ("accuracy", 1.0, 180)
     assert report.mean("rho") == (1.0, pairs.plain_mean)
     assert [row[0] for row in report.table()] == ["kinds", "pairs"]
     assert report.markdown().startswith("| set | measure | encode | plain mean | items |")
