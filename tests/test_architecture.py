@@ -50,6 +50,7 @@ KNOWN_TO = {
     "ray": {"runtime", "counts", "training"},
     "fsspec": {"corpus"},
     "gensim": {"evaluation", "vectors"},
+    "implicit": {"evaluation"},
     "matplotlib": {"reports"},
     "pooch": {"evaluation"},
     "sklearn": {"estimator", "evaluation", "explorer"},

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from swivel import SwivelEmbedding
 from swivel.config import TrainConfig
 from swivel.errors import ConfigError, CountsError
-from swivel.estimator import _choose_unit
+from swivel.pipeline.sparse_fit import choose_unit
 
 # Checks that do not apply, with the reason. (`check_array_api_input` is skipped unless SCIPY_ARRAY_API is set.)
 EXPECTED_FAILURES: dict[str, str] = {}
@@ -122,7 +122,7 @@ def test_small_weights_stay_different_in_tables() -> None:
 
 @pytest.mark.parametrize("largest", [1e-30, 0.3, 3.5, 1e9 + 0.5, 1e15 + 0.5])
 def test_fractional_counts_keep_32_bits_of_the_largest(largest: float) -> None:
-    unit = _choose_unit(np.array([largest]))
+    unit = choose_unit(np.array([largest]))
     assert unit >= 1 and unit & (unit - 1) == 0
     assert largest * unit < 2**32 or unit == 1
     assert largest * unit >= 2**31 or unit == 2**52

@@ -1,13 +1,11 @@
 """scikit-learn estimators: `SwivelEmbedding` for tables of counts and `SwivelEncoder` for texts.
 
 The input of `SwivelEmbedding` may be anything that scikit-learn accepts: SciPy sparse matrices, arrays and data frames.
-`fit` writes the counts to a temporary folder and trains with `swivel.pipeline.train`; `transform` uses
-`swivel.training.fold_in`.
+`fit` trains with `swivel.pipeline.sparse_fit`; `transform` uses `swivel.training.fold_in`.
 """
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.config import TrainConfig, stage_config
-from swivel.corpus.vocabulary import Vocabulary
-from swivel.counts import Matrix, MatrixBuilder, MatrixSpec, to_units
 from swivel.errors import ConfigError, missing_extra
-from swivel.pipeline.train import train
+from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT
-from swivel.storage import read_manifest, scratch_folder
 from swivel.vectors import Vectors
 from swivel.vectors.formats import open_vectors
 from swivel.vectors.ranking import ColumnRanking, drop_zeros
@@ -38,10 +33,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     import scipy.sparse
 
-# Fractional counts are stored as multiples of 1 / unit, where unit is a power of two chosen so that the largest count
-# has 32 bits; rounding errors are below 2^-32 of it. A unit above 2^52 would exceed the precision of float64.
-COUNT_BITS = 32
-MAX_UNIT_BITS = 52
 NO_SETTINGS = ("recipe", "random_state", "threads", "memory")  # parameters that are not fields of TrainConfig
 
 
@@ -135,24 +126,16 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise ConfigError(f"recipe must be one of {names}, got {self.recipe!r}: its objective cannot fold in rows")
 
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
-        cells = self._validate(X, reset=True).tocoo()
-        recipe = self.recipe or ("fast" if cells.shape[0] == cells.shape[1] else "table")
-        row_order = _descending_order(cells.sum(axis=1))
-        column_order = _descending_order(cells.sum(axis=0))
+        counts = self._validate(X, reset=True)
+        recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")
+        fitted = fit_sparse(counts, recipe=recipe, options=options, **settings)
 
-        # Training needs rows and columns by descending sum; results are returned in the order of X.
-        with scratch_folder(Path(tempfile.gettempdir())) as folder:
-            matrix = _build_matrix(folder / "matrix", cells, (row_order, column_order), options)
-            vectors = train(matrix, folder / "vectors", recipe=recipe, options=options, combine="rows", **settings)
-
-            manifest = read_manifest(folder / "vectors")
-            self.config_ = TrainConfig(**manifest.config["train"])
-            self.losses_ = manifest.facts["losses"]
-            self.row_vectors_ = _restore_order(vectors.rows, row_order)
-            self.column_vectors_ = _restore_order(vectors.columns, column_order)
-            self.row_sums_ = _restore_order(vectors.row_sums, row_order)
-            self.column_sums_ = _restore_order(vectors.column_sums, column_order)
-
+        self.config_ = fitted.config
+        self.losses_ = fitted.losses
+        self.row_vectors_ = fitted.rows
+        self.column_vectors_ = fitted.columns
+        self.row_sums_ = fitted.row_sums
+        self.column_sums_ = fitted.column_sums
         self.total_ = float(self.column_sums_.sum())
         self.recipe_ = recipe
         return self
@@ -255,6 +238,7 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     Examples
     --------
+    >>> from swivel.corpus.vocabulary import Vocabulary
     >>> from swivel.vectors import Vectors, VectorTable
     >>> words = Vocabulary(["cat", "dog", "car"], [3, 2, 1])
     >>> vectors = Vectors(VectorTable(words, np.array([[1, 0], [1, 1], [0, 2]], np.float32)))
@@ -325,41 +309,3 @@ class SwivelEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 def _plain(value: Any) -> Any:
     """Return NumPy scalars as Python numbers; scikit-learn's parameter search passes NumPy scalars."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _descending_order(sums: Any) -> NDArray[np.int64]:
-    """Return ids by descending sum, as training requires; equal sums keep their order."""
-    return np.argsort(-np.asarray(sums).ravel(), kind="stable")
-
-
-def _restore_order(values: Any, order: NDArray[np.int64]) -> NDArray[Any]:
-    """Return a copy in which value n is stored at index `order[n]`."""
-    result: NDArray[Any] = np.empty_like(values, subok=False)
-    result[order] = values
-    return result
-
-
-def _choose_unit(counts: NDArray[np.float64]) -> int:
-    """Return the unit of the stored counts: 1 for integers, otherwise a power of two.
-
-    >>> _choose_unit(np.array([1.0, 7.0])), _choose_unit(np.array([0.5, 2.0])) == 2**30
-    (1, True)
-    """
-    if not counts.size or (counts == np.rint(counts)).all():
-        return 1
-    _, exponent = np.frexp(counts.max())
-    return 1 << min(max(COUNT_BITS - int(exponent), 0), MAX_UNIT_BITS)
-
-
-def _build_matrix(path: Path, cells: Any, orders: tuple[NDArray[np.int64], ...], options: RunOptions) -> Matrix:
-    """Write the counts with rows and columns by descending sum; labels are the original indices."""
-    vocabularies = [Vocabulary(map(str, order.tolist())) for order in orders]
-    ranks = [_restore_order(np.arange(len(order)), order) for order in orders]
-
-    unit = _choose_unit(cells.data)
-    spec = MatrixSpec(rows=vocabularies[0], columns=vocabularies[1], unit=unit)
-
-    with MatrixBuilder(path, spec, memory_bytes=options.memory_bytes, threads=options.thread_count) as builder:
-        row, column = cells.coords
-        builder.add(ranks[0][row], ranks[1][column], to_units(cells.data, unit))
-        return builder.finish()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from swivel import evaluation
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Integer, config_options
+from swivel.cli.options import Command, Integer, config_options, refuse_idle_options
 from swivel.cli.recommend import matrix_option, table_options
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result, shown
-from swivel.errors import ConfigError
 from swivel.runtime.options import RunOptions
 
 if TYPE_CHECKING:
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
 USED_WITH_TEXTS = {"texts", "sets", "data", "markdown"}
-ALWAYS_USED = {"vectors", "quiet", "json", "traceback"}
 
 
 @cli.command(cls=Command)
@@ -65,7 +61,13 @@ def evaluate(
     A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
     with --texts a score and two texts a line, separated by tabs, or a label and a text.
     """
-    _refuse_unused(is_table=held_out is not None, is_texts=texts)
+    if held_out is not None:
+        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TABLES}, where="with --held-out")
+    elif texts:
+        refuse_idle_options(lambda name: name not in {"vectors", *USED_WITH_TEXTS}, where="with --texts")
+    else:
+        refuse_idle_options(lambda name: name in USED_WITH_TABLES, where="without --held-out")
+
     if held_out is not None:
         from swivel.counts.importers import import_counts
 
@@ -104,24 +106,6 @@ def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     print_result(*evaluation.draw_markdown(header, cells).split("\n"))
 
 
-def _refuse_unused(*, is_table: bool, is_texts: bool) -> None:
-    """Raise ConfigError for the first given parameter that has no effect in this kind of evaluation."""
-    ctx = click.get_current_context()
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        if name in ALWAYS_USED or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        unused = None
-        if is_table and name not in USED_WITH_TABLES:
-            unused = "with --held-out"
-        elif is_texts and name not in USED_WITH_TEXTS:
-            unused = "with --texts"
-        elif not is_table and name in USED_WITH_TABLES:
-            unused = "without --held-out"
-        if unused:
-            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {unused}; leave it out")
-
-
 def _evaluate_table(vectors: str, held_out: Matrix, matrix: str | None, k: int) -> None:
     """Show how well held-out cells of a table are ranked."""
     from swivel.pipeline.recommend import Recommender
@@ -133,4 +117,4 @@ def _evaluate_table(vectors: str, held_out: Matrix, matrix: str | None, k: int) 
     names += [f"recall@{k}, {name} columns" for name in report.by_popularity]
     values += report.by_popularity.values()
     rows = [[name, f"{value:.3f}"] for name, value in zip(names, values, strict=True)]
-    show(asdict(report), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))
+    show(report.to_dict(), lambda: draw_table([f"{report.cells:,} cells of {report.rows:,} rows", ""], rows))

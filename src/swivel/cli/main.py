@@ -64,7 +64,7 @@ SECTIONS = {
         "evaluate": ("evaluate", "Word similarity and analogies; held-out cells."),
         "compare": ("compare", "Which words differ most between two models."),
         "plot": ("plot", "Figures of a run and of the paper, PNG or SVG."),
-        "reproduce": ("reproduce", "The paper's experiment on your text; resumes."),
+        "reproduce": ("reproduce", "Methods compared on your text or table; resumes."),
     },
     "Files and shell": {
         "info": ("main", "What a folder holds, or what this machine offers."),

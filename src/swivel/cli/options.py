@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from swivel.config import RECIPES, STAGES
+from swivel.errors import ConfigError
 from swivel.runtime.numbers import is_plain
 from swivel.runtime.options import ClusterConfig, RunOptions
 from swivel.runtime.progress import SILENT, Progress, warnings_as_messages
@@ -27,6 +29,7 @@ GROUPS = ["options", *STAGES, "machine", "output"]
 GROUP_OF = {config: name for name, config in STAGES.items()} | {ClusterConfig: "machine"}
 # Settings of the stages that --help shows; --help-all shows the others, too.
 COMMON = {"tokenizer", "min_count", "window", "dim", "epochs", "seed", "device"}
+ALWAYS_USED = {"quiet", "json", "traceback"}  # flags of every command
 _SHOWS_ALL = "swivel.cli.shows_all"
 
 
@@ -93,6 +96,16 @@ def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
         ctx.meta[_SHOWS_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
+
+
+def refuse_idle_options(is_idle: Callable[[str], bool], *, where: str) -> None:
+    """Raise ConfigError for the first parameter on the command line that has no effect; `where` says in which case."""
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in ALWAYS_USED and is_idle(name):
+            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {where}; leave it out")
 
 
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class RankingReport:
         Mean average precision of the first k: precision at each hit, divided by min(k, held-out columns).
     by_popularity
         Recall of the held-out cells (not of rows) of rare, middle and common columns.
+    per_row : ndarray of shape (rows, 3)
+        Recall, NDCG and average precision of each row that has held-out cells, in the order of the rows.
     """
 
     k: int
@@ -41,6 +43,11 @@ class RankingReport:
     ndcg: float
     map: float
     by_popularity: dict[str, float]
+    per_row: NDArray[np.float64] = field(compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values but those of single rows."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "per_row"}
 
 
 def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -> RankingReport:
@@ -80,7 +87,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
     k = min(k, held_out.shape[1])
     tiers = _popularity_tiers(held_out, seen)
     found = np.zeros(len(POPULARITY))
-    sums = np.zeros(3)
+    per_row = []
 
     size = max(_SCORES_PER_CHUNK // held_out.shape[1], 1)
     for start in range(0, len(rows), size):
@@ -88,15 +95,15 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
         top = _rank(np.array(scores(chunk), np.float32), seen[chunk], k)
         relevant = held_out[chunk].toarray() > 0
         hits = np.take_along_axis(relevant, top, axis=1)
-        sums += _sum_metrics(hits, relevant.sum(axis=1))
+        per_row.append(_measure_rows(hits, relevant.sum(axis=1)))
         found += np.bincount(tiers[top[hits]], minlength=len(POPULARITY))
 
     totals = np.bincount(tiers[held_out.indices], minlength=len(POPULARITY))
     shares = (found / np.maximum(totals, 1)).tolist()
-    recall, ndcg, precision = (sums / len(rows)).tolist()
-    return RankingReport(
-        k, len(rows), held_out.nnz, recall, ndcg, precision, dict(zip(POPULARITY, shares, strict=True))
-    )
+    metrics = np.concatenate(per_row)
+    by_popularity = dict(zip(POPULARITY, shares, strict=True))
+    recall, ndcg, precision = metrics.mean(axis=0).tolist()
+    return RankingReport(k, len(rows), held_out.nnz, recall, ndcg, precision, by_popularity, metrics)
 
 
 def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
@@ -108,15 +115,14 @@ def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
     return np.take_along_axis(top, order, axis=1)
 
 
-def _sum_metrics(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sums over rows of recall, NDCG and average precision."""
+def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return recall, NDCG and average precision of each row, of shape (rows, 3)."""
     k = hits.shape[1]
     ranks = np.arange(1, k + 1)
     gains = 1 / np.log2(ranks + 1)
     best = np.cumsum(gains)[np.minimum(relevant, k) - 1]
     precisions = np.where(hits, np.cumsum(hits, axis=1) / ranks, 0).sum(axis=1)
-    per_row = hits.sum(axis=1) / relevant, hits @ gains / best, precisions / np.minimum(relevant, k)
-    return np.array([values.sum() for values in per_row])
+    return np.column_stack([hits.sum(axis=1) / relevant, hits @ gains / best, precisions / np.minimum(relevant, k)])
 
 
 def _popularity_tiers(held_out: Any, seen: Any) -> NDArray[np.intp]:

@@ -63,9 +63,13 @@ def write_report(out: Path, results: Results, matrix: Path) -> None:
             if kind == "svg":
                 svgs[name] = data
 
-    document = compose_report(results, svgs)
+    write_pages(out, compose_report(results, svgs), results.to_dict())
+
+
+def write_pages(out: Path, document: Document, results: Mapping[str, Any]) -> None:
+    """Write a document as HTML and as Markdown, and the results as JSON."""
     texts = {
-        RESULTS: json.dumps(results.to_dict(), indent=1, ensure_ascii=False) + "\n",
+        RESULTS: json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         MARKDOWN: write_markdown(document),
         HTML: write_html(document),
     }
@@ -125,7 +129,8 @@ def format_figure(figure: float | None) -> str:
     return sign + text.removeprefix("0")
 
 
-def _range(interval: tuple[float, float] | None) -> str:
+def format_range(interval: tuple[float, float] | None) -> str:
+    """Return an interval as the tables show it, an empty string if there is none."""
     if interval is None:
         return ""
     low, high = interval
@@ -185,15 +190,17 @@ def _score_cell(method: MethodResult, name: str, results: Results) -> Cell:
     if score.known < MIN_KNOWN:  # neither an interval nor a best method
         return Cell(format_figure(score.mean), "too few known items" + items)
     is_best = score.mean == results.best(name)
-    return Cell(format_figure(score.mean), _range(score.interval) + items, is_best, _mark(method.comparisons.get(name)))
+    comparison = method.comparisons.get(name)
+    mark = mark_difference(None if comparison is None else comparison.interval)
+    return Cell(format_figure(score.mean), format_range(score.interval) + items, is_best, mark)
 
 
-def _mark(comparison: Comparison | None) -> str:
-    """Return the mark of a method whose difference from the first method is significant, else an empty string."""
-    if comparison is None or comparison.interval is None:
+def mark_difference(interval: tuple[float, float] | None) -> str:
+    """Return the mark of a method, by the interval of the first method minus this one; empty if it contains 0."""
+    if interval is None:
         return ""
 
-    low, high = comparison.interval  # of the first method minus this one
+    low, high = interval
     if low > 0:
         return BELOW
     return ABOVE if high < 0 else ""
@@ -203,7 +210,7 @@ def _difference_cell(comparison: Comparison | None) -> Cell:
     if comparison is None or comparison.difference is None or comparison.p_value is None:
         return Cell(NOTHING)
     p_value = f"p = {format_figure(comparison.p_value)}" if comparison.p_value >= 0.001 else "p < .001"
-    return Cell(format_figure(comparison.difference), f"{_range(comparison.interval)}, {p_value}")
+    return Cell(format_figure(comparison.difference), f"{format_range(comparison.interval)}, {p_value}")
 
 
 def _write_seeds(results: Results) -> Iterator[Block]:

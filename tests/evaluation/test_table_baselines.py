@@ -1,0 +1,86 @@
+"""Baselines of tables find planted groups, and the settings that are best on validation cells are chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from swivel.evaluation import evaluate_ranking
+from swivel.evaluation.bootstrap import draw_means, percentile_interval
+from swivel.evaluation.table_baselines import (
+    BASELINES,
+    NEGATIVE_POWERS,
+    POWERS,
+    RIDGES,
+    choose_fit,
+    split_in_three,
+    why_left_out,
+)
+
+
+def make_groups(rows: int = 120, columns: int = 40, groups: int = 4) -> scipy.sparse.csr_array:
+    """Return a table in which rows have three of four columns of their own group."""
+    rng = np.random.default_rng(1)
+    is_own = np.arange(rows)[:, None] % groups == np.arange(columns) % groups
+    return scipy.sparse.csr_array((is_own & (rng.random((rows, columns)) < 0.75)).astype(float))
+
+
+@pytest.mark.parametrize(("name", "tried"), [("svd", POWERS), ("ease", RIDGES), ("item2vec", NEGATIVE_POWERS)])
+def test_a_baseline_finds_the_columns_of_a_group_and_popularity_does_not(
+    name: str, tried: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.evaluation.table_baselines.ITEM_EPOCHS", 100)  # The table is small.
+    split = split_in_three(make_groups())
+    chosen = choose_fit(BASELINES[name](split.train, 4), split, k=5)
+    common = choose_fit(BASELINES["popularity"](split.train, 4), split, k=5)
+    assert chosen.report.recall > 0.7 > 2 * common.report.recall
+    assert (chosen.tried, common.tried) == (len(tried), 1)
+    assert chosen.cpu_seconds > 0 and chosen.settings
+
+
+@pytest.mark.heavy
+def test_als_finds_the_columns_of_a_group() -> None:
+    pytest.importorskip("implicit")
+    split = split_in_three(make_groups())
+    assert choose_fit(BASELINES["als"](split.train, 4), split, k=5).report.recall > 0.7
+
+
+def test_the_best_fit_on_validation_cells_is_reported_on_test_cells() -> None:
+    split = split_in_three(make_groups())
+    good = (split.train + split.validation + split.test).toarray()
+    bad = np.random.default_rng(2).random(good.shape)
+    chosen = choose_fit([("bad", lambda rows: bad[rows]), ("good", lambda rows: good[rows])], split, k=10)
+    assert (chosen.settings, chosen.tried) == ("good", 2)
+    expected = evaluate_ranking(lambda rows: good[rows], split.test, split.train + split.validation, k=10)
+    assert chosen.report == expected
+    np.testing.assert_array_equal(chosen.report.per_row, expected.per_row)
+
+
+def test_a_split_has_every_cell_once() -> None:
+    table = make_groups()
+    split = split_in_three(table)
+    assert (split.train + split.validation + split.test != table).nnz == 0
+    assert split.train.nnz + split.validation.nnz + split.test.nnz == table.nnz
+    assert split.train.nnz == pytest.approx(0.6 * table.nnz, rel=0.15)
+
+
+def test_methods_that_cannot_run_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_left_out("svd", 10**9) is None
+    assert why_left_out("ease", 100) is None and why_left_out("ease", 10**5) == "more than 8,000 columns"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert why_left_out("als", 10) == "the package implicit is not installed"
+    assert why_left_out("item2vec", 10) == "the package gensim is not installed"
+
+
+def test_intervals_of_means_cover_the_mean_and_pair_columns() -> None:
+    rng = np.random.default_rng(3)
+    first = rng.normal(size=400)
+    means = draw_means(np.column_stack([first, first - 0.1]), draws=500)
+    assert means.shape == (500, 2)
+    interval = percentile_interval(means[:, 0])
+    assert interval is not None and interval[0] < first.mean() < interval[1]
+    assert interval[1] - interval[0] == pytest.approx(2 * 1.96 * first.std() / 20, rel=0.2)
+    np.testing.assert_allclose(means[:, 0] - means[:, 1], 0.1)
