@@ -19,6 +19,7 @@ from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.pipeline.recommend import Recommender
 from swivel.vectors.ranking import ColumnRanking, default_popularity
+from swivel.vectors.top_columns import TopColumns
 
 GROUPS = 4
 
@@ -49,7 +50,11 @@ def group_of(label: str) -> int:
 
 @pytest.mark.parametrize("popularity", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("rows", [0, 1, 1_500])
-def test_best_columns_are_those_of_a_naive_ranking(popularity: float, rows: int) -> None:
+@pytest.mark.parametrize("tile", [7, 16_384])
+def test_best_columns_are_those_of_a_naive_ranking(
+    popularity: float, rows: int, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.vectors.top_columns.TILE_COLUMNS", tile)
     rng = np.random.default_rng(1)
     vectors = rng.normal(size=(rows, 5)).astype(np.float32)
     columns = rng.normal(size=(40, 5)).astype(np.float32)
@@ -71,10 +76,38 @@ def test_best_columns_are_those_of_a_naive_ranking(popularity: float, rows: int)
         np.testing.assert_allclose(scores[row, : len(expected)], exact[row, expected], atol=1e-4)
 
 
-def test_more_columns_than_there_are_leave_empty_places() -> None:
+@pytest.mark.parametrize("rows", [1, 300])
+def test_more_columns_than_there_are_leave_empty_places(rows: int) -> None:
     ranking = ColumnRanking(np.eye(2, dtype=np.float32), np.array([1.0, 0.0]), 2)
-    ids, scores = ranking.find_best(np.ones((1, 2), np.float32), 3)
-    assert ids.tolist() == [[0, -1, -1]] and np.isneginf(scores[0, 1:]).all()
+    ids, scores = ranking.find_best(np.ones((rows, 2), np.float32), 3)
+    assert ids.tolist() == [[0, -1, -1]] * rows and np.isneginf(scores[:, 1:]).all()
+
+
+@pytest.mark.parametrize("count", [1, 20, 500])
+@pytest.mark.parametrize("size", [500, 1_000, 4_099])
+def test_many_rows_find_what_sorting_finds(count: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.vectors.top_columns.TILE_COLUMNS", 1_000)
+    monkeypatch.setattr("swivel.vectors.top_columns.BATCH_ROWS", 64)
+    rng = np.random.default_rng(size + count)
+    columns = rng.normal(size=(size, 6)).astype(np.float32)
+    rows = rng.normal(size=(150, 6)).astype(np.float32)
+    seen = scipy.sparse.random_array((150, size), density=0.1, format="csr", rng=rng)
+
+    ids, scores = TopColumns(columns, np.zeros(size, np.float32), count).find(rows, seen)
+    exact = rows @ columns.T
+    exact[seen.nonzero()] = -np.inf
+    expected = -np.sort(-exact, axis=1)[:, :count]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    is_left = np.isfinite(expected)
+    np.testing.assert_allclose(np.take_along_axis(exact, ids, axis=1)[is_left], expected[is_left], atol=1e-5)
+    assert all(len(set(found)) == count for found in ids.tolist())
+
+
+def test_equal_scores_are_sorted_by_id() -> None:
+    columns = np.ones((1_000, 2), np.float32)
+    columns[700:710] = 2
+    ids, _ = TopColumns(columns, np.zeros(1_000, np.float32), 10).find(np.ones((300, 2), np.float32))
+    assert ids.tolist() == [list(range(700, 710))] * 300
 
 
 def test_popularity_grows_with_the_rows_per_column_and_stays_in_its_range() -> None:
@@ -109,6 +142,22 @@ def test_new_rows_are_folded_in_one_by_one_and_in_batches(recommender: Recommend
     ids, scores = recommender.recommend_each(scipy.sparse.csr_array(counts), 4)
     assert [vocabulary[column] for column in ids[0]] == [each.column for each in found]
     np.testing.assert_allclose(scores[0], [each.score for each in found], rtol=1e-5)
+
+
+def test_known_rows_in_batches_are_those_one_by_one(recommender: Recommender) -> None:
+    vocabulary = recommender.vectors.column_vocabulary
+    assert vocabulary is not None
+    for labels in (["r3", "r0"], None):
+        ids, scores = recommender.recommend_known(labels, 4)
+        for row, label in enumerate(labels or list(recommender.vectors.vocabulary)):
+            expected = recommender.recommend(label, 4)
+            assert [vocabulary[column] for column in ids[row]] == [each.column for each in expected]
+            np.testing.assert_allclose(scores[row], [each.score for each in expected], rtol=1e-5)
+
+    alone = Recommender(recommender.vectors)
+    assert alone.recommend_known(exclude_seen=False)[0].shape == (60, 10)
+    with pytest.raises(ConfigError, match="pass matrix, or exclude_seen=False"):
+        alone.recommend_known()
 
 
 def test_columns_with_the_count_zero_are_recommended(recommender: Recommender) -> None:

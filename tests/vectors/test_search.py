@@ -11,7 +11,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, UnknownToken
 from swivel.vectors import Vectors, VectorTable, search
 from swivel.vectors.expressions import Query
-from swivel.vectors.search import best_ids, best_rows
+from swivel.vectors.search import best_ids, best_of_each, best_rows
 
 
 def sorted_best(scores: np.ndarray, count: int) -> list[int]:
@@ -26,6 +26,15 @@ def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: in
     scores = rng.integers(0, levels, size).astype(np.float32)  # few levels give many ties
     scores[rng.random(size) < 0.1] = -np.inf
     assert best_ids(scores, count).tolist() == sorted_best(scores, count)
+
+
+@given(st.integers(1, 400), st.integers(1, 30), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_best_of_each_row_are_those_that_sorting_finds(size: int, count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.permutation(7 * size).reshape(7, size).astype(np.float32)
+    count = min(count, size)
+    assert best_of_each(scores, count).tolist() == np.argsort(-scores, axis=1)[:, :count].tolist()
 
 
 @pytest.mark.parametrize("block_scores", [1, 7, 40, 1000, 1 << 20])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.vectors.ranking import drop_zeros
+from swivel.vectors.search import best_of_each
 
 Scores = Callable[[NDArray[np.int64]], NDArray[Any]]
 POPULARITY = ("rare", "middle", "common")  # columns, each with about a third of the held-out cells
@@ -110,9 +111,7 @@ def _rank(scores: NDArray[np.float32], seen: Any, k: int) -> NDArray[np.intp]:
     """Return the k columns with the highest scores of each row, highest first, without those that were seen."""
     cells = seen.tocoo()
     scores[cells.coords] = -np.inf
-    top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(top, order, axis=1)
+    return best_of_each(scores, k)
 
 
 def _measure_rows(hits: NDArray[np.bool_], relevant: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = ("pmi", "log_count", "ranking")
 REASONS = 3  # columns in `because_of`
+NEEDS_MATRIX = "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
 
 
 class Recommendation(NamedTuple):
@@ -139,6 +140,22 @@ class Recommender:
         counts = drop_zeros(counts)
         return self.ranking.find_best(self.fold_in(counts), count, seen=counts if exclude_seen else None)
 
+    def recommend_known(
+        self, rows: Sequence[str] | None = None, count: int = 10, *, exclude_seen: bool = True
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns for each of many known rows, of shape (n_rows, count).
+
+        `rows` are labels, by default all in the order of `vocabulary`. Ids are positions in `column_vocabulary`, -1
+        where no column is left. `exclude_seen` needs `matrix`.
+        """
+        if exclude_seen and self.matrix is None:
+            raise ConfigError(NEEDS_MATRIX)
+        if rows is None:
+            return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
+
+        ids = [self.vectors.vocabulary.id(row) for row in rows]
+        return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
+
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:
         """Return the columns with the most similar vectors, by cosine."""
         return self._column_vectors.nearest(column, count)
@@ -238,9 +255,7 @@ class Recommender:
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:
-                raise ConfigError(
-                    "matrix is needed to leave out what a known row has: pass matrix, or exclude_seen=False"
-                )
+                raise ConfigError(NEEDS_MATRIX)
             return scipy.sparse.csr_array((1, size))
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.vectors.search import Floats, best_rows, check_count
+from swivel.vectors.top_columns import TopColumns
 
-ROWS_PER_BATCH = 1_024
+MANY_ROWS = 256
 
 
 def default_popularity(rows: int, columns: int) -> float:
@@ -86,26 +86,29 @@ class ColumnRanking:
         """
         check_count(count)
         is_hidden = self.is_empty if is_hidden is None else self.is_empty | is_hidden
-        pieces = list(self._best_pieces(rows, int(count), seen, is_hidden))
-        if not pieces:
-            return np.empty((0, count), np.intp), np.empty((0, count), np.float32)
+        most = min(int(count), len(self._columns))
+        # A few rows are not worth loading torch.
+        find = self._find_for_few if len(rows) < MANY_ROWS else self._find_for_many
+        ids, scores = find(rows, most, seen, is_hidden)
 
-        ids, scores = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-        missing = count - ids.shape[1]
+        missing = count - most
         if missing > 0:
             ids = np.pad(ids, ((0, 0), (0, missing)))
             scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         ids[np.isneginf(scores)] = -1
         return ids, scores
 
-    def _best_pieces(
+    def _find_for_few(
         self, rows: Floats, count: int, seen: Any, is_hidden: NDArray[np.bool_]
-    ) -> Iterator[tuple[NDArray[np.intp], Floats]]:
-        for start in range(0, len(rows), ROWS_PER_BATCH):
-            batch = self._extend(rows[start : start + ROWS_PER_BATCH])
-            excluded: list[Any] = [()] * len(batch)
-            if seen is not None:
-                ends = seen.indptr[start : start + len(batch) + 1]
-                excluded = [seen.indices[a:b] for a, b in pairwise(ends)]
-            found = best_rows(self._columns, batch, count, excluded=excluded, is_zero=is_hidden)
-            yield found.ids, found.scores
+    ) -> tuple[NDArray[np.intp], Floats]:
+        excluded: list[Any] = [()] * len(rows)
+        if seen is not None:
+            excluded = [seen.indices[a:b] for a, b in pairwise(seen.indptr)]
+        found = best_rows(self._columns, self._extend(rows), count, excluded=excluded, is_zero=is_hidden)
+        return found.ids, found.scores
+
+    def _find_for_many(
+        self, rows: Floats, count: int, seen: Any, is_hidden: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.intp], Floats]:
+        biases = np.where(is_hidden, -np.inf, self._columns[:, -1]).astype(np.float32)
+        return TopColumns(self._columns[:, :-1], biases, count).find(rows, seen)

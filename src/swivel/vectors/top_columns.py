@@ -1,0 +1,123 @@
+"""The columns with the highest dot products for many rows, on all cores or on a GPU.
+
+Selecting the best k of n scores costs more than computing them. So the columns form groups of s = sqrt(n / k), and the
+maximum of each group is found first. The k best columns are in the k groups with the highest maxima, because these
+maxima are k scores that no column of another group exceeds. Only k s scores are then compared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.runtime.parallel import map_in_order
+from swivel.runtime.resources import count_cores
+from swivel.vectors.search import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Rows of a batch, and columns of a tile, whose scores take 16 MiB: their maxima are found before they leave the caches.
+BATCH_ROWS = 256
+TILE_COLUMNS = 16_384
+
+
+class TopColumns:
+    """Finds the columns of the highest w . c + bias for each of many rows.
+
+    Parameters
+    ----------
+    columns : ndarray of shape (n_columns, dim)
+    biases : ndarray of shape (n_columns,)
+        Added to the products; columns with -inf are never returned.
+    count
+        Number of columns to find, at most n_columns.
+    """
+
+    def __init__(self, columns: Floats, biases: Floats, count: int) -> None:
+        import torch
+
+        size, dim = columns.shape
+        self.count = count
+        self.tiles = -(-size // TILE_COLUMNS)
+        self.group_size = max(1, math.isqrt(size // count))
+        self.groups = -(-size // (self.tiles * self.group_size))  # of a tile
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+
+        # Columns that fill the last tile, and hidden ones: zero with the bias -inf, because 0 x inf is not a number.
+        table = np.zeros((self.tiles * self.group_size * self.groups, dim + 1), np.float32)
+        table[:, dim] = -np.inf
+        is_shown = biases > -np.inf
+        table[:size][is_shown] = np.column_stack([columns, biases])[is_shown]
+        self._table = torch.from_numpy(table).to(self.device).view(self.tiles, -1, dim + 1)
+
+    def find(self, rows: Floats, seen: Any = None) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns of each row, of shape (len(rows), count), best first, ties by id.
+
+        `seen` is a csr matrix of cells that are not returned. The score is -inf where fewer columns are left.
+        """
+        import torch
+
+        ids = np.empty((len(rows), self.count), np.intp)
+        scores = np.empty((len(rows), self.count), np.float32)
+        workers = 1 if self.device == "cuda" else count_cores()
+
+        def search(worker: int) -> None:
+            torch.set_num_threads(1)  # of this thread: every thread has batches of its own
+            # Memory that is allocated for every batch would double the time of the products.
+            buffer = torch.empty(self.tiles, BATCH_ROWS, self._table.shape[1], device=self.device)
+            for start in range(worker * BATCH_ROWS, len(rows), workers * BATCH_ROWS):
+                part = slice(start, min(start + BATCH_ROWS, len(rows)))
+                found, values = self._search(rows[part], None if seen is None else seen[part], buffer)
+                order = np.lexsort((found, -values), axis=-1)
+                ids[part] = np.take_along_axis(found, order, axis=1)
+                scores[part] = np.take_along_axis(values, order, axis=1)
+
+        for _ in map_in_order(search, range(workers), threads=workers):
+            pass
+        return ids, scores
+
+    def _search(self, rows: Floats, seen: Any, buffer: Tensor) -> tuple[NDArray[np.intp], Floats]:
+        """Return ids and scores of the best columns of a batch of rows; `buffer` is overwritten."""
+        import torch
+
+        batch, dim = rows.shape
+        width = self._table.shape[1]
+        with_bias = np.ones((batch, dim + 1), np.float32)
+        with_bias[:, :dim] = rows
+        vectors = torch.from_numpy(with_bias).to(self.device)
+        scores = buffer[:, :batch]
+        is_seen = [] if seen is None else self._find_seen(seen)
+
+        peaks = torch.empty(batch, self.tiles, self.groups, device=self.device)
+        for tile in range(self.tiles):
+            torch.mm(vectors, self._table[tile].T, out=scores[tile])
+            if seen is not None:
+                scores[tile].view(-1).index_fill_(0, is_seen[tile], -torch.inf)
+            torch.amax(scores[tile].view(batch, self.group_size, self.groups), 1, out=peaks[:, tile])
+
+        # Group g of a tile has the columns g, g + groups, g + 2 groups, ... of the tile.
+        chosen = peaks.view(batch, -1).topk(self.count).indices
+        tiles, groups = chosen // self.groups, chosen % self.groups
+        members = self.groups * torch.arange(self.group_size, device=self.device)[:, None]
+        candidates = ((tiles * width + groups)[:, None] + members).flatten(1)
+        places = candidates + (candidates // width) * (BATCH_ROWS - 1) * width
+        places += width * torch.arange(batch, device=self.device)[:, None]
+
+        values, best = buffer.view(-1)[places].topk(self.count)
+        return candidates.gather(1, best).cpu().numpy(), values.cpu().numpy()
+
+    def _find_seen(self, seen: Any) -> list[Tensor]:
+        """Return the places of seen cells in the scores of each tile."""
+        import torch
+
+        width = self._table.shape[1]
+        row = np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr))
+        tile, column = np.divmod(seen.indices.astype(np.int64), width)
+        order = np.argsort(tile, kind="stable")
+        ends = np.cumsum(np.bincount(tile, minlength=self.tiles))
+        places = (row * width + column)[order]
+        return [torch.from_numpy(part).to(self.device) for part in np.split(places, ends[:-1])]
