@@ -61,9 +61,14 @@ def test_unseen_follows_the_mean_count() -> None:
 def test_large_tables_have_the_blocks_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.training.table_settings.MAX_SIZE", 30)
     assert set(choose_table_settings(make_table())) == {"weight_decay", "unseen"}
-    monkeypatch.setattr("swivel.training.table_settings.MAX_SIZE", 50)
-    monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 500)
-    assert choose_table_settings(make_table())["epochs"] == 20
+
+
+@pytest.mark.parametrize(("block_size", "epochs"), [(25, 40), (4, 34), (1, 10)])
+def test_vectors_of_small_and_large_tables_have_as_many_updates(
+    block_size: int, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swivel.training.table_settings.BLOCK_SIZE", block_size)
+    assert choose_table_settings(make_table())["epochs"] == epochs  # of 40 x 25
 
 
 def test_recipe_table_is_chosen_for_tables_alone_and_a_line_says_so() -> None:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from swivel.config import RECIPES
 from swivel.counts import Matrix
+from swivel.training.schedule import default_epochs
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 STRENGTH = 1.5  # factor of the weight decay
 BLOCK_SIZE = 512
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
-FEW_CELLS = 10_000_000  # tables with fewer cells, observed or not, have more epochs
-EPOCHS = 20
-EPOCHS_OF_FEW = 40
+UPDATES_PER_VECTOR = 240  # about how many times every vector is updated, in at most MAX_EPOCHS
+MAX_EPOCHS = 40
 
 
 def is_table(matrix: Matrix) -> bool:
@@ -39,7 +39,8 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
     settings: dict[str, Any] = {"weight_decay": float(f"{weight_decay:.9g}"), "unseen": float(f"{unseen:.9g}")}
     if max(rows, columns) <= MAX_SIZE:
         settings["block_size"] = BLOCK_SIZE
-        settings["epochs"] = EPOCHS_OF_FEW if rows * columns <= FEW_CELLS else EPOCHS
+        blocks = math.ceil(rows / BLOCK_SIZE), math.ceil(columns / BLOCK_SIZE)
+        settings["epochs"] = min(default_epochs(*blocks, UPDATES_PER_VECTOR), MAX_EPOCHS)
     return settings
 
 
