@@ -33,7 +33,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     import scipy.sparse
 
-NO_SETTINGS = ("recipe", "random_state", "threads", "memory")  # parameters that are not fields of TrainConfig
+NO_SETTINGS = ("recipe", "tune", "random_state", "threads", "memory")  # parameters that are not fields of TrainConfig
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares by identity and has its own repr.
@@ -50,6 +50,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     recipe : {"table", "fast", "default", "paper"}, optional
         Named settings to start from. By default `table`, whose weight decay follows from the table; `fast` if X is
         square, because then it probably has the co-occurrences of things of one kind.
+    tune
+        For recipe `table`: choose the weight decay and the part of popularity in rankings on held-out cells.
     epochs, block_size, learning_rate, weight_decay, zeros, shift, unseen
         Settings of training. If counts are weights, `unseen` is the weight that replaces 0.
     confidence_base, confidence_scale, confidence_power
@@ -73,6 +75,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Mean losses of each epoch: observed, unobserved, mean.
     config_, recipe_ : TrainConfig, str
         All settings used, and the recipe that they are from.
+    popularity_ : float or None
+        Factor of a column's log sum in rankings, if it was tuned.
     n_features_in_, feature_names_in_
         As in other scikit-learn estimators.
 
@@ -88,6 +92,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     dim: int = 300
     _: KW_ONLY
     recipe: str | None = None
+    tune: bool = False
     epochs: int | None = None
     block_size: int | None = None
     learning_rate: float | None = None
@@ -128,7 +133,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         options = RunOptions(threads=_plain(self.threads), memory=_plain(self.memory), progress=SILENT)
         counts = self._validate(X, reset=True)
         recipe = self.recipe or ("fast" if counts.shape[0] == counts.shape[1] else "table")
-        fitted = fit_sparse(counts, recipe=recipe, options=options, **settings)
+        fitted = fit_sparse(counts, recipe=recipe, tune=bool(self.tune), options=options, **settings)
 
         self.config_ = fitted.config
         self.losses_ = fitted.losses
@@ -138,6 +143,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.column_sums_ = fitted.column_sums
         self.total_ = float(self.column_sums_.sum())
         self.recipe_ = recipe
+        self.popularity_ = fitted.popularity
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -171,7 +177,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         X : array-like or sparse matrix of shape (n_rows, n_columns)
             Counts, with the columns of the fitted table.
         popularity
-            Factor of the logarithm of a column's sum; by default it follows from the shape of the fitted table.
+            Factor of the logarithm of a column's sum; by default it was tuned, or follows from the shape of the table.
         """
         return self._ranking(popularity).score(self.transform(X))
 
@@ -196,6 +202,8 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _ranking(self, popularity: float | None) -> ColumnRanking:
         check_is_fitted(self)
+        if popularity is None:
+            popularity = self.popularity_
         return ColumnRanking(self.column_vectors_, self.column_sums_, len(self.row_vectors_), popularity)
 
     def _validate(self, X: Any, *, reset: bool) -> scipy.sparse.csr_array:

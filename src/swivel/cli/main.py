@@ -204,6 +204,7 @@ def count(texts: tuple[str, ...], output: str, options: RunOptions, **settings: 
 @output_option("folder for the vectors")
 @train_recipe_option
 @init_option
+@click.option("--tune", is_flag=True, help="of a table: choose weight decay and popularity on held-out cells first")
 @config_options(TrainConfig, VectorsConfig)
 @cluster_options
 @resource_options

@@ -139,10 +139,10 @@ def fit_als(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
     for decay in ALS_DECAYS:
         for alpha in ALS_ALPHAS:
-            model = AlternatingLeastSquares(
-                dim, regularization=decay, alpha=alpha, iterations=ALS_ITERATIONS, random_state=1, use_gpu=False
-            )
             with threadpool_limits(1, "blas"):  # implicit has its own threads; those of BLAS slow them down.
+                model = AlternatingLeastSquares(
+                    dim, regularization=decay, alpha=alpha, iterations=ALS_ITERATIONS, random_state=1, use_gpu=False
+                )
                 model.fit(counts, show_progress=False)
             yield f"decay {decay:g} alpha {alpha:g}", partial(_multiply, model.user_factors, model.item_factors.T)
 

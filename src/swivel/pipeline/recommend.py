@@ -48,8 +48,8 @@ class Recommender:
         The table, or its folder: which columns the known rows have. By default the folder `matrix` beside that of the
         vectors, if it has the same labels. New rows do not need it.
     popularity
-        Factor of the logarithm of a column's sum in the ranking. By default it follows from the numbers of rows and
-        columns; 0 ranks by w . c alone.
+        Factor of the logarithm of a column's sum in the ranking. By default that of `swivel train --tune`, or one that
+        follows from the numbers of rows and columns; 0 ranks by w . c alone.
 
     Examples
     --------
@@ -75,6 +75,8 @@ class Recommender:
         self._columns, self._sums = self._need_table()
         if self.matrix is None and self.vectors.path is not None:
             self.matrix = self._find_matrix(self.vectors.path.parent / "matrix")
+        if popularity is None:
+            popularity = self.vectors.settings.get("ranking", {}).get("popularity")
         self.ranking = ColumnRanking(self._columns.values, self._sums, len(self.vectors), popularity)
 
     def _need_table(self) -> tuple[VectorTable, NDArray[np.float64]]:

@@ -28,7 +28,10 @@ MAX_UNIT_BITS = 52
 
 @dataclass(frozen=True, slots=True)
 class SparseFit:
-    """Trained rows and columns in the order of the counts, the marginal sums, all settings, and losses by epoch."""
+    """Trained rows and columns in the order of the counts, the marginal sums, all settings, and losses by epoch.
+
+    `popularity` is that of the ranking, if it was tuned.
+    """
 
     rows: Floats
     columns: Floats
@@ -36,9 +39,12 @@ class SparseFit:
     column_sums: NDArray[np.float64]
     config: TrainConfig
     losses: list[dict[str, float]]
+    popularity: float | None = None
 
     def scores(self, popularity: float | None = None) -> Callable[[NDArray[np.int64]], Floats]:
         """Return a function that scores all columns for some rows, as `evaluate_ranking` takes it."""
+        if popularity is None:
+            popularity = self.popularity
         ranking = ColumnRanking(self.columns, self.column_sums, len(self.rows), popularity)
         return lambda rows: ranking.score(self.rows[rows])
 
@@ -62,6 +68,7 @@ def fit_sparse(counts: Any, *, recipe: str = "table", options: RunOptions, **set
             column_sums=_restore_order(vectors.column_sums, column_order),
             config=TrainConfig(**manifest.config["train"]),
             losses=manifest.facts["losses"],
+            popularity=manifest.config.get("ranking", {}).get("popularity"),
         )
 
 

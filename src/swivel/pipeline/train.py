@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals, stop_on_signals
+from swivel.storage import hold_folder, remove_file
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from swivel.config import TrainSettings
     from swivel.counts import Matrix
+    from swivel.pipeline.tune import Tuning
     from swivel.vectors import Vectors
 
 
@@ -32,6 +35,7 @@ def train(
     *,
     recipe: str | None = None,
     init: Vectors | str | Path | None = None,
+    tune: bool = False,
     dim: int | None = None,
     epochs: int | None = None,
     seed: int | None = None,
@@ -58,6 +62,9 @@ def train(
     init
         Vectors to start from, or the folder of a training run. Words that both have start at their old vectors, other
         words are added, and a third of the epochs is enough. `dim` is that of `init`.
+    tune
+        For tables: choose the weight decay, and the part of popularity in rankings, on a tenth of the cells, in 5 to 10
+        more trainings; the manifest records them. An interrupted search is resumed, too.
     dim, epochs, seed
         Dimensions of a vector, number of times that every cell is visited, seed of all random numbers.
     device
@@ -79,7 +86,39 @@ def train(
     recipe = recipe or _choose_recipe(matrix, options.progress)
     _compare_recipe(matrix, recipe)
     chosen: dict[str, Any] = {**settings, **given(dim=dim, epochs=epochs, seed=seed, device=device)}
+    if tune:
+        return _tune_and_train(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
     return train_counted(matrix, out, recipe=recipe, init=init, options=options, settings=chosen)
+
+
+def _tune_and_train(
+    matrix: Matrix,
+    out: str | Path | None,
+    *,
+    recipe: str,
+    init: Vectors | str | Path | None,
+    options: RunOptions,
+    settings: dict[str, Any],
+) -> Vectors:
+    """Choose settings on held-out cells of a table and train with all of its cells."""
+    with defer_signals():
+        from swivel.counts.transform import transform_counts
+        from swivel.pipeline.tune import TUNING, check_tunable, tune_table, tuned_weight_decay
+
+    check_tunable(matrix, recipe, settings, has_init=init is not None)
+    transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
+    config, _ = resolve_configs(transform_counts(matrix, transform), recipe, settings)
+    path = None if out is None else Path(out)
+
+    with contextlib.nullcontext() if path is None else hold_folder(path):
+        tuning = tune_table(matrix, path, config, settings=settings, options=options)
+        settings = {**settings, "weight_decay": tuned_weight_decay(matrix, config, tuning)}
+        result = train_counted(
+            matrix, path, recipe=recipe, init=None, options=options, settings=settings, tuning=tuning
+        )
+        if path is not None:
+            remove_file(path / TUNING)
+        return result
 
 
 def _choose_recipe(matrix: Matrix, progress: Progress) -> str:
@@ -118,8 +157,12 @@ def train_counted(
     init: Vectors | str | Path | None,
     options: RunOptions,
     settings: Mapping[str, Any],
+    tuning: Tuning | None = None,
 ) -> Vectors:
-    """Train vectors for a matrix that was counted for this recipe; parameters are those of `train`."""
+    """Train vectors for a matrix that was counted for this recipe; parameters are those of `train`.
+
+    `tuning` is the search that the settings are from, for the manifest.
+    """
     check_libraries("training")
     with defer_signals():
         from swivel import vectors
@@ -140,7 +183,7 @@ def train_counted(
 
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
     trained_on = transform_counts(matrix, transform)
-    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init)
+    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init, tuning)
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)

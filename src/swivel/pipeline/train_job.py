@@ -13,6 +13,7 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
+from swivel.pipeline.tune import Tuning
 from swivel.runtime.options import RunOptions
 from swivel.storage import FolderWriter, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
@@ -33,17 +34,27 @@ class TrainJob:
     vectors_config: VectorsConfig
     init: Vectors | None = None
     start: WarmStart | None = None
+    tuning: Tuning | None = None
 
     def provenance(self) -> dict[str, Any]:
         """Return settings and inputs, as they are recorded in the manifest."""
         configs = {"train": result_settings(self.config), "vectors": result_settings(self.vectors_config)}
+        if self.tuning is not None:
+            configs["ranking"] = {"popularity": self.tuning.best.popularity}
         inputs = {"matrix": self.matrix.fingerprint}
         return {"config": configs, "inputs": inputs | ({"init": self.start.fingerprint} if self.start else {})}
 
 
-def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig, init: Vectors | None) -> TrainJob:
+def make_job(
+    matrix: Matrix,
+    config: TrainConfig,
+    vectors_config: VectorsConfig,
+    init: Vectors | None,
+    tuning: Tuning | None = None,
+) -> TrainJob:
     """Return the job; raise ConfigError if `init` does not fit the matrix or the settings."""
-    return TrainJob(matrix, config, vectors_config, init, None if init is None else find_start(matrix, init, config))
+    start = None if init is None else find_start(matrix, init, config)
+    return TrainJob(matrix, config, vectors_config, init, start, tuning)
 
 
 @contextlib.contextmanager
@@ -99,6 +110,8 @@ def write_result(
         "losses": losses,
         "training_seconds": round(trained.seconds, 3),
     }
+    if job.tuning is not None:
+        facts["tuning"] = job.tuning.to_dict()
     folder.finish(**job.provenance(), facts=facts)
     remove_checkpoints(folder.path)
 

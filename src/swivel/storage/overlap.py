@@ -12,7 +12,12 @@ from swivel.storage.manifest import MANIFEST, read_manifest
 from swivel.storage.temporary import is_scratch, is_temporary
 
 # Files that Swivel writes, with bytes near their start by which they differ from files of other tools.
-_FOLDER_MARKS = {MANIFEST: b'{\n "stage": ', "plan.json": b'{\n "identity": ', "measures.json": b'{\n "stages": '}
+_FOLDER_MARKS = {
+    MANIFEST: b'{\n "stage": ',
+    "plan.json": b'{\n "identity": ',
+    "tuning.json": b'{\n "identity": ',
+    "measures.json": b'{\n "stages": ',
+}
 _FILE_MARKS = {LOCK: b'{"pid": ', "report.html": b"<title>Swivel: "}
 _PROBE_BYTES = 512
 

@@ -52,7 +52,8 @@ class VectorTable:
 class Contents:
     """Everything in a folder of vectors; `vectors` is the same object as `rows.values` if they are equal.
 
-    `settings` has the settings of the stages "corpus" (to split texts) and "train" (to fold in rows), if known.
+    `settings` has the settings of the stages "corpus" (to split texts) and "train" (to fold in rows), and of "ranking"
+    (tuned ones, to recommend), if known.
     """
 
     rows: VectorTable
@@ -184,7 +185,7 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
         if "subwords" in tensors:
             subwords = Subwords(folder.array("ngrams.npy"), tensors["subwords"], **facts["subwords"])
         recorded = {**(facts.get("counted_with") or {}), **folder.manifest.config}
-        settings = {name: dict(recorded[name]) for name in ("corpus", "train") if name in recorded}
+        settings = {name: dict(recorded[name]) for name in ("corpus", "train", "ranking") if name in recorded}
         contents = Contents(
             rows, columns, vectors, float(facts["shift"]), int(facts["columns_per_row"]), subwords, settings
         )

@@ -475,7 +475,7 @@ class Vectors:
                 raise FolderExists(f"{path}: the folder of a run, with a result in {inside}; choose another folder")
 
         with create_folder(path, STAGE, overwrite=overwrite) as folder:
-            config = {"train": self.settings["train"]} if "train" in self.settings else {}
+            config = {name: self.settings[name] for name in ("train", "ranking") if name in self.settings}
             folder.finish(config=config, inputs={}, facts=write_vectors(folder, self))
 
     @classmethod

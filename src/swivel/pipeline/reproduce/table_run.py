@@ -115,7 +115,7 @@ def _rank_cells(matrix: Path, folder: Path, provenance: dict[str, Any], *, optio
     if method in BASELINES:
         candidates = BASELINES[method](split.train, dim)
     else:
-        candidates = fit_swivel(split.train, dim, options)
+        candidates = fit_swivel(split.train, dim, options, tune=method == "tuned")
     chosen = choose_fit(candidates, split)
 
     facts = {"settings": chosen.settings, "tried": chosen.tried, "cpu_seconds": chosen.cpu_seconds}
@@ -124,12 +124,17 @@ def _rank_cells(matrix: Path, folder: Path, provenance: dict[str, Any], *, optio
         writer.finish(**provenance, facts=facts | chosen.report.to_dict())
 
 
-def fit_swivel(train: Table, dim: int, options: RunOptions) -> Candidates:
-    """Return Swivel's vectors with the recipe `table`, whose settings follow from the table."""
+def fit_swivel(train: Table, dim: int, options: RunOptions, *, tune: bool = False) -> Candidates:
+    """Return Swivel's vectors with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
     # Load torch and compile kernels before the time is taken.
     fit_sparse(scipy.sparse.eye_array(8, format="csr"), options=options, dim=4, epochs=1)
 
     def fit() -> Candidates:
-        yield "", fit_sparse(train, options=options, dim=dim).scores()
+        fitted = fit_sparse(train, options=options, dim=dim, tune=tune)
+        settings = f"weight decay {fitted.config.weight_decay:.2g}"
+        yield (
+            settings if fitted.popularity is None else f"{settings}, popularity {fitted.popularity:.2g}",
+            fitted.scores(),
+        )
 
     return fit()

@@ -1,0 +1,190 @@
+"""`swivel train --tune`: choose the weight decay of a table, and the part of popularity, on held-out cells.
+
+The search trains on nine tenths of the cells and ranks the others. It multiplies the weight decay that follows from the
+table by powers of sqrt(2), moving uphill in steps of 2 first. Every fit also gives the best factor of popularity, which
+needs no training. Finished fits are recorded in the folder of the vectors, so that an interrupted search is resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from swivel.config import TrainConfig, result_settings
+from swivel.counts import Matrix
+from swivel.counts.transform import transform_counts
+from swivel.errors import ConfigError, FolderExists
+from swivel.evaluation.ranking import evaluate_ranking, split_table
+from swivel.pipeline.settings import given, settings_of
+from swivel.pipeline.sparse_fit import SparseFit, fit_sparse
+from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT, track
+from swivel.runtime.resources import find_rank
+from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
+from swivel.training.table_settings import choose_table_settings, choose_weight_decay, is_table
+from swivel.vectors.ranking import default_popularity
+
+TUNING = "tuning.json"
+VERSION = 1  # of the search, in the identity of its record
+HELD_OUT = 0.1  # share of the cells
+MAX_ROWS = 50_000  # to train on; of a larger table, so many random rows
+MAX_RANKED_ROWS = 5_000
+MAX_EXPONENT = 6  # factors of the weight decay are from 1/8 to 8
+POPULARITIES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A fit of the search: its factor of the weight decay is sqrt(2)^exponent."""
+
+    exponent: int
+    popularity: float
+    recall: float
+    ndcg: float
+
+    @property
+    def score(self) -> float:
+        """What the search maximizes."""
+        return self.recall + self.ndcg
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The finished fits of a search; `identity` is a digest of the table and of all settings."""
+
+    identity: str
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def best(self) -> Trial:
+        """The fit with the highest score."""
+        return max(self.trials, key=lambda trial: trial.score)
+
+    def next_exponent(self) -> int | None:
+        """Return what to try next: a step of 2 in each direction from the best so far, then a step of sqrt(2)."""
+        if not self.trials:
+            return 0
+        tried = {trial.exponent for trial in self.trials}
+        for step in (2, -2, 1, -1):
+            exponent = self.best.exponent + step
+            if abs(exponent) <= MAX_EXPONENT and exponent not in tried:
+                return exponent
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the search as JSON has it."""
+        return {"identity": self.identity, "trials": [asdict(trial) for trial in self.trials]}
+
+
+def tune_table(
+    matrix: Matrix, out: Path | None, config: TrainConfig, *, settings: Mapping[str, Any], options: RunOptions
+) -> Tuning:
+    """Search the weight decay of a table and return all fits; `config` has the settings without tuning."""
+    identity = fingerprint([VERSION, matrix.fingerprint, result_settings(config)])
+    tuning = _read_tuning(out, identity, options)
+    exponent = tuning.next_exponent()
+    if exponent is None:
+        return tuning
+
+    with track(options.progress, "tuning", None, "fits") as task:
+        task.advance(len(tuning.trials))
+        search = _Search(matrix, config, settings, options)
+        while exponent is not None:
+            trial = search.try_exponent(exponent)
+            tuning = dataclasses.replace(tuning, trials=(*tuning.trials, trial))
+            if out is not None:
+                write_file(out / TUNING, seal(tuning.to_dict()))
+            task.advance(1, _describe(tuning))
+            exponent = tuning.next_exponent()
+
+    options.progress.message(f"tuned in {len(tuning.trials)} fits: {_describe(tuning)}")
+    return tuning
+
+
+def _describe(tuning: Tuning) -> str:
+    best = tuning.best
+    return (
+        f"{2 ** (best.exponent / 2):.3g} times the weight decay of the recipe, popularity {best.popularity:g}: "
+        f"held-out recall@20 {best.recall:.3f}, untuned {tuning.trials[0].recall:.3f}"
+    )
+
+
+def check_tunable(matrix: Matrix, recipe: str, settings: Mapping[str, Any], *, has_init: bool) -> None:
+    """Raise ConfigError if there is nothing to tune."""
+    if not is_table(matrix):
+        raise ConfigError("tune is for tables; this matrix has counts of things of one kind, such as words: omit tune")
+    if recipe != "table":
+        raise ConfigError(f"tune needs the recipe table, got {recipe!r}: omit one of them")
+    if settings.get("weight_decay") is not None:
+        raise ConfigError("weight_decay is what tune chooses: omit one of them")
+    if has_init:
+        raise ConfigError("tune starts from random vectors: omit init or tune")
+    if find_rank() is not None:
+        raise ConfigError("tune works in one process, without torchrun: train there with the weight_decay it finds")
+
+
+def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning:
+    """Return the fits that an earlier call recorded, none if it had another table or other settings."""
+    if out is None or options.overwrite:
+        return Tuning(identity)
+
+    saved: Any = {}
+    if (out / MANIFEST).exists():
+        saved = read_manifest(out).facts.get("tuning") or {}
+        if saved.get("identity") != identity:
+            raise FolderExists(
+                f"{out}: finished already with other settings or inputs; choose another folder or pass overwrite=True"
+            )
+    else:
+        with contextlib.suppress(OSError, ValueError):  # There is none, or it is damaged: begin again.
+            saved = unseal((out / TUNING).read_bytes())
+    with contextlib.suppress(KeyError, TypeError):
+        if saved["identity"] == identity:
+            return Tuning(identity, tuple(Trial(**trial) for trial in saved["trials"]))
+    return Tuning(identity)
+
+
+class _Search:
+    """Training and held-out cells of a table, and fits of the former."""
+
+    def __init__(self, matrix: Matrix, config: TrainConfig, settings: Mapping[str, Any], options: RunOptions) -> None:
+        rng = np.random.default_rng(config.seed)
+        counts = scipy.sparse.csr_array(matrix.to_scipy())
+        if counts.shape[0] > MAX_ROWS:
+            counts = counts[np.sort(rng.choice(counts.shape[0], MAX_ROWS, replace=False))]
+        self.train, held_out = split_table(counts, HELD_OUT, seed=config.seed)
+
+        rows = np.flatnonzero(np.diff(held_out.indptr))
+        is_ranked = np.zeros(counts.shape[0], bool)
+        is_ranked[rng.permutation(rows)[:MAX_RANKED_ROWS]] = True
+        self.held_out = scipy.sparse.csr_array(held_out.multiply(is_ranked[:, None]))
+
+        self.settings = given(**settings_of(settings, TrainConfig))
+        self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
+        damped = self.train.log1p() if config.transform == "log" else self.train
+        self.weight_decay = choose_weight_decay(damped.sum(axis=1), damped.sum(axis=0), self.train.nnz)
+
+    def try_exponent(self, exponent: int) -> Trial:
+        """Train with a weight decay and return the result with the best popularity."""
+        weight_decay = self.weight_decay * 2 ** (exponent / 2)
+        fit = fit_sparse(self.train, options=self.options, **{**self.settings, "weight_decay": weight_decay})
+        usual = default_popularity(*self.train.shape)
+        trials = [self._rank(fit, exponent, popularity) for popularity in (usual, *POPULARITIES)]
+        return max(trials, key=lambda trial: trial.score)
+
+    def _rank(self, fit: SparseFit, exponent: int, popularity: float) -> Trial:
+        report = evaluate_ranking(fit.scores(popularity), self.held_out, self.train)
+        return Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6))
+
+
+def tuned_weight_decay(matrix: Matrix, config: TrainConfig, tuning: Tuning) -> float:
+    """Return the weight decay of the whole table with the factor that was best."""
+    usual = choose_table_settings(transform_counts(matrix, config.transform))["weight_decay"]
+    return float(f"{usual * 2 ** (tuning.best.exponent / 2):.9g}")
