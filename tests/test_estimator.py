@@ -152,7 +152,7 @@ def test_recipe_is_table_unless_rows_and_columns_may_be_of_one_kind() -> None:
 def test_every_setting_is_a_parameter_and_is_used_in_training() -> None:
     names = SwivelEmbedding().get_params()
 
-    assert set(names) - {"recipe", "random_state", "threads", "memory"} < set(TrainConfig.__dataclass_fields__)
+    assert set(names) - {"recipe", "tune", "random_state", "threads", "memory"} < set(TrainConfig.__dataclass_fields__)
 
     embedding = SwivelEmbedding(**QUICK, recipe="default", learning_rate=0.05, epochs=3, shift=0.5).fit(
         planted_counts(6)

@@ -339,9 +339,11 @@ def table_ranking() -> str:
     names = {
         "popularity": "popularity",
         "swivel": "Swivel, untuned",
+        "tuned": "Swivel, tuned",
         "als": "ALS",
         "svd": "SVD of PPMI",
         "ease": "EASE",
+        "item2vec": "item2vec",
     }
     lines = []
     for file in sorted(RESULTS.glob("ranking_*.json")):
@@ -354,6 +356,33 @@ def table_ranking() -> str:
         new = table["methods"]["new rows"]
         lines.append([*cells, " and ".join(draw_figure(new[kind]["ndcg"]) for kind in ("trained", "folded in"))])
     return draw_table(["table", *names.values(), "NDCG@20 of a tenth of the rows, trained and folded in"], lines)
+
+
+def table_fit_times() -> str:
+    """Return CPU seconds of one fit of each method, and of the whole search of Swivel's `--tune`."""
+    names = {"swivel": "Swivel", "tuned": "Swivel, tuned", "als": "ALS", "svd": "SVD", "ease": "EASE"}
+    names["item2vec"] = "item2vec"
+    lines = []
+    for file in sorted(RESULTS.glob("ranking_*.json")):
+        (title, table), *_ = read_result(file.stem)["tables"].items()
+        found = [table["methods"].get(name) for name in names]
+        lines.append([title.replace("_", " "), *(f"{each['cpu_seconds']:.1f}" if each else "" for each in found)])
+    return draw_table(["CPU seconds", *names.values()], lines)
+
+
+def recommending_speed() -> str:
+    """Return the time of the best columns for a million rows."""
+    result = read_result("recommending")
+    given = result["arguments"]
+    lines = [
+        [label, f"{result[name]['cpu_seconds']:.0f}", f"{result[name]['seconds']:.0f}"]
+        for name, label in (("all", "all of it"), ("products_alone", "the products alone, on one thread"))
+    ]
+    title = (
+        f"a million rows, the best {given['count']} of {given['columns']:,} columns, d = {given['dim']}, without "
+        f"{given['seen']} seen columns each; extrapolated from {given['rows']:,} rows"
+    )
+    return draw_table([title, "CPU seconds", "seconds"], lines)
 
 
 def guessing_spelling() -> str:
@@ -440,6 +469,8 @@ TABLES: dict[str, Callable[[], str]] = {
         scale_servers,
         explorer_speed,
         table_ranking,
+        table_fit_times,
+        recommending_speed,
         fault_tests,
         guessing_spelling,
         guessing_fasttext,

@@ -60,7 +60,14 @@ def test_unseen_follows_the_mean_count() -> None:
 
 def test_large_tables_have_the_blocks_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.training.table_settings.MAX_SIZE", 30)
+    monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 100)
     assert set(choose_table_settings(make_table())) == {"weight_decay", "unseen"}
+
+
+def test_all_zeros_of_small_tables_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_table_settings(make_table())["zeros"] == "all"
+    monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 40 * 25 - 1)
+    assert "zeros" not in choose_table_settings(make_table())
 
 
 @pytest.mark.parametrize(("block_size", "epochs"), [(25, 40), (4, 34), (1, 10)])

@@ -24,6 +24,7 @@ from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
 from swivel.pipeline.sparse_fit import SparseFit, fit_sparse
+from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
@@ -104,7 +105,7 @@ def tune_table(
             task.advance(1, _describe(tuning))
             exponent = tuning.next_exponent()
 
-    options.progress.message(f"tuned in {len(tuning.trials)} fits: {_describe(tuning)}")
+    options.progress.message(f"tuned in {plural(len(tuning.trials), 'fit')}: {_describe(tuning)}")
     return tuning
 
 

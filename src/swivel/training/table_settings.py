@@ -21,6 +21,9 @@ BLOCK_SIZE = 512
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
 UPDATES_PER_VECTOR = 240  # about how many times every vector is updated, in at most MAX_EPOCHS
 MAX_EPOCHS = 40
+FEW_CELLS = (
+    2_000_000  # observed or not: all zeros of smaller tables are computed, because few steps average few samples
+)
 
 
 def is_table(matrix: Matrix) -> bool:
@@ -29,7 +32,7 @@ def is_table(matrix: Matrix) -> bool:
 
 
 def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
-    """Return the settings of the recipe `table` that depend on the table: weight decay, unseen, blocks and epochs."""
+    """Return the settings of the recipe `table` that depend on the table: weight decay, unseen, blocks, epochs, zeros."""
     rows, columns = matrix.shape
     cells = matrix.cell_count
     weight_decay = choose_weight_decay(matrix.row_sums, matrix.column_sums, cells)
@@ -41,6 +44,8 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
         settings["block_size"] = BLOCK_SIZE
         blocks = math.ceil(rows / BLOCK_SIZE), math.ceil(columns / BLOCK_SIZE)
         settings["epochs"] = min(default_epochs(*blocks, UPDATES_PER_VECTOR), MAX_EPOCHS)
+    if rows * columns <= FEW_CELLS:
+        settings["zeros"] = "all"
     return settings
 
 

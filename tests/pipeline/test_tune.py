@@ -1,0 +1,176 @@
+"""Tests of `train --tune`: the search, its record in the folder, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import swivel
+from message_recorder import MessageRecorder
+from swivel.cli import cli
+from swivel.errors import ConfigError, FolderExists
+from swivel.estimator import SwivelEmbedding
+from swivel.pipeline import tune
+from swivel.pipeline.recommend import Recommender
+from swivel.pipeline.sparse_fit import fit_sparse
+from swivel.pipeline.tune import TUNING, Trial, Tuning
+from swivel.storage import read_manifest
+
+
+def make_cells(rows: int = 80, columns: int = 40) -> list[tuple[str, str, int]]:
+    """Return noisy cells of rows and columns of the same of four groups."""
+    rng = np.random.default_rng(1)
+    chances = np.where(np.arange(rows)[:, None] % 4 == np.arange(columns) % 4, 0.6, 0.05)
+    return [(f"r{i}", f"c{j}", 1) for i, j in np.argwhere(rng.random((rows, columns)) < chances).tolist()]
+
+
+@pytest.fixture(scope="module")
+def table() -> swivel.Matrix:
+    return swivel.import_counts(make_cells())
+
+
+def train(table: swivel.Matrix, out: Path | None = None, **settings: Any) -> swivel.Vectors:
+    return swivel.train(table, out, tune=True, dim=4, epochs=3, backend="cpu", dtype="float32", **settings)
+
+
+def search(scores: dict[int, float]) -> list[int]:
+    """Return the exponents that are tried, in order, if fits have these scores."""
+    tuning = Tuning("")
+    while (exponent := tuning.next_exponent()) is not None:
+        trial = Trial(exponent, 0.5, scores.get(exponent, 0.0), 0.0)
+        tuning = dataclasses.replace(tuning, trials=(*tuning.trials, trial))
+    return [trial.exponent for trial in tuning.trials]
+
+
+def test_search_moves_uphill_and_ends_beside_the_best() -> None:
+    assert search({0: 1}) == [0, 2, -2, 1, -1]
+    assert search({0: 1, 2: 2, 4: 3, 3: 4}) == [0, 2, 4, 6, 5, 3, 1]
+    assert search({exponent: -exponent + 9 for exponent in range(-9, 9)}) == [0, 2, -2, -4, -6, -5]
+
+
+def test_the_best_fit_is_trained_and_recorded(table: swivel.Matrix, tmp_path: Path) -> None:
+    recorder = MessageRecorder()
+    vectors = train(table, tmp_path / "tuned", progress=recorder)
+    plain = swivel.train(table, tmp_path / "plain", dim=4, epochs=3)
+    manifest, usual = (read_manifest(tmp_path / name) for name in ("tuned", "plain"))
+
+    trials = [Trial(**trial) for trial in manifest.facts["tuning"]["trials"]]
+    best = max(trials, key=lambda trial: trial.score)
+    assert best.score >= trials[0].score and trials[0].exponent == 0 and 5 <= len(trials) <= 13
+    decays = [each.config["train"]["weight_decay"] for each in (manifest, usual)]
+    assert decays[0] == pytest.approx(decays[1] * 2 ** (best.exponent / 2))
+    assert manifest.config["ranking"] == {"popularity": best.popularity}
+    assert "ranking" not in usual.config and "tuning" not in usual.facts
+    assert any(line.startswith(f"tuned in {len(trials)} fits: ") for line in recorder.lines)
+
+    assert Recommender(vectors).ranking.popularity == best.popularity
+    assert Recommender(vectors, popularity=0.3).ranking.popularity == 0.3
+    assert Recommender(plain).ranking.popularity == pytest.approx(0.5 + 0.2 * np.log(2))
+    vectors.save(tmp_path / "saved")
+    assert Recommender(tmp_path / "saved").ranking.popularity == best.popularity
+
+
+def test_the_same_seed_gives_the_same_search(table: swivel.Matrix, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train(table, tmp_path / name)
+    facts = [read_manifest(tmp_path / name).facts["tuning"] for name in ("one", "two")]
+    assert facts[0] == facts[1]
+    assert not list(tmp_path.rglob(TUNING))
+
+
+def test_an_interrupted_search_is_resumed_and_a_finished_one_is_not_repeated(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[Any] = []
+
+    def fit(*arguments: Any, **settings: Any) -> Any:
+        fits.append(settings["weight_decay"])
+        if len(fits) == 3:
+            raise KeyboardInterrupt
+        return fit_sparse(*arguments, **settings)
+
+    monkeypatch.setattr(tune, "fit_sparse", fit)
+    with pytest.raises(KeyboardInterrupt):
+        train(table, tmp_path / "out")
+    assert len(json.loads((tmp_path / "out" / TUNING).read_text())["trials"]) == 2
+
+    train(table, tmp_path / "out")
+    trials = read_manifest(tmp_path / "out").facts["tuning"]["trials"]
+    assert len(fits) == len(trials) + 1 and fits[2] == fits[3]
+    assert not (tmp_path / "out" / TUNING).exists()
+
+    recorder = MessageRecorder()
+    train(table, tmp_path / "out", progress=recorder)
+    assert len(fits) == len(trials) + 1
+    assert any("finished already, nothing to do" in line for line in recorder.lines)
+    with pytest.raises(FolderExists, match="finished already with other settings or inputs"):
+        train(table, tmp_path / "out", seed=7)
+    assert len(fits) == len(trials) + 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"identity": "other", "trials": []}', b'{"identity": 1}'])
+def test_a_record_that_is_damaged_or_of_another_run_is_ignored(
+    table: swivel.Matrix, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "MAX_EXPONENT", 0)
+    (tmp_path / TUNING).write_bytes(content)
+    train(table, tmp_path)
+    assert len(read_manifest(tmp_path).facts["tuning"]["trials"]) == 1
+
+
+def test_large_tables_are_tuned_on_some_of_their_rows(table: swivel.Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = []
+
+    def fit(counts: Any, **settings: Any) -> Any:
+        shapes.append(counts.shape)
+        return fit_sparse(counts, **settings)
+
+    monkeypatch.setattr(tune, "fit_sparse", fit)
+    monkeypatch.setattr(tune, "MAX_ROWS", 30)
+    monkeypatch.setattr(tune, "MAX_EXPONENT", 0)
+    train(table)
+    assert shapes == [(30, 40)]
+
+
+def test_what_cannot_be_tuned_is_refused_in_one_line(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = swivel.count(["a b c", "b c d"], min_count=1)
+    for matrix, settings, message in (
+        (text, {}, "tune is for tables; this matrix has counts of things of one kind, such as words: omit tune"),
+        (table, {"recipe": "fast"}, "tune needs the recipe table, got 'fast'"),
+        (table, {"weight_decay": 0.1}, "weight_decay is what tune chooses: omit one of them"),
+        (table, {"init": swivel.train(table, dim=4, epochs=1)}, "tune starts from random vectors"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            swivel.train(matrix, tune=True, **settings)
+
+    monkeypatch.setattr(tune, "find_rank", lambda: (0, 2, 2))
+    with pytest.raises(ConfigError, match="tune works in one process"):
+        swivel.train(table, tmp_path / "ranks", tune=True)
+
+
+def test_command_tunes(table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "MAX_EXPONENT", 0)
+    swivel.import_counts(make_cells(), tmp_path / "matrix")
+    words = ["train", str(tmp_path / "matrix"), "-o", str(tmp_path / "out"), "--tune", "--dim", "4", "--epochs", "2"]
+    ended = CliRunner().invoke(cli, words)
+    assert ended.exit_code == 0, ended.output
+    assert "tuned in 1 fit: " in ended.stderr
+    assert "ranking" in read_manifest(tmp_path / "out").config
+
+
+def test_the_estimator_tunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "MAX_EXPONENT", 0)
+    counts = np.zeros((80, 40))
+    for row, column, count in make_cells():
+        counts[int(row[1:]), int(column[1:])] = count
+    plain, tuned = (SwivelEmbedding(4, epochs=2, tune=is_tuned).fit(counts) for is_tuned in (False, True))
+    assert plain.popularity_ is None and tuned.popularity_ is not None
+    assert tuned._ranking(None).popularity == tuned.popularity_
