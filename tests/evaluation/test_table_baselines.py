@@ -28,7 +28,7 @@ def make_groups(rows: int = 120, columns: int = 40, groups: int = 4) -> scipy.sp
     return scipy.sparse.csr_array((is_own & (rng.random((rows, columns)) < 0.75)).astype(float))
 
 
-@pytest.mark.parametrize(("name", "tried"), [("svd", POWERS), ("ease", RIDGES), ("item2vec", NEGATIVE_POWERS)])
+@pytest.mark.parametrize(("name", "tried"), [("svd", POWERS), ("ease", RIDGES), ("item2vec", 2 * NEGATIVE_POWERS)])
 def test_a_baseline_finds_the_columns_of_a_group_and_popularity_does_not(
     name: str, tried: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def test_the_page_has_the_figures_the_marks_and_the_times(experiment: tuple[Path
     markdown = (folder / "out" / "report.md").read_text()
     assert "table.tsv: 120 rows, 40 columns" in markdown
     popularity = next(line for line in markdown.splitlines() if line.startswith("| popularity"))
-    assert "▽" in popularity and "power" in markdown and "7 fits" in markdown
+    assert "▽" in popularity and "power" in markdown and "7 settings" in markdown
     html = (folder / "out" / "report.html").read_text()
     assert "<h1>Swivel: methods on one table</h1>" in html and 'class="best"' in html
     assert json.loads((folder / "out" / "results.json").read_text())["dim"] == results.dim == 4

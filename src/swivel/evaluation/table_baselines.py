@@ -45,7 +45,8 @@ class TableSplit:
 class ChosenFit:
     """The fit that is best on the validation cells: its settings, its scores and its report on the test cells.
 
-    `tried` is the number of fits, and `cpu_seconds` the mean processor time of one, without its evaluation.
+    `tried` is the number of settings, and `cpu_seconds` the processor time of the longest fit, without evaluation: some
+    methods try several settings with one fit.
     """
 
     settings: str
@@ -69,7 +70,7 @@ def choose_fit(candidates: Candidates, split: TableSplit, *, k: int = 20) -> Cho
 
     started = time.process_time()
     for settings, scores in candidates:
-        seconds += time.process_time() - started
+        seconds = max(seconds, time.process_time() - started)
         tried += 1
         report = evaluate_ranking(scores, split.validation, split.train, k=k)
         if report.recall + report.ndcg > highest:
@@ -79,7 +80,7 @@ def choose_fit(candidates: Candidates, split: TableSplit, *, k: int = 20) -> Cho
 
     settings, scores = best
     report = evaluate_ranking(scores, split.test, split.train + split.validation, k=k)
-    return ChosenFit(settings, tried, seconds / tried, report)
+    return ChosenFit(settings, tried, seconds, report)
 
 
 def why_left_out(method: str, columns: int) -> str | None:
@@ -148,9 +149,10 @@ def fit_als(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
 
 def fit_item2vec(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
-    """Yield skip-gram vectors of the columns (Barkan and Koenigstein, 2016) by gensim; rows are sums of unit vectors.
+    """Yield skip-gram vectors of the columns (Barkan and Koenigstein, 2016) by gensim.
 
-    The columns of a row have a new random order in every epoch, so that any two of them may share a window.
+    The columns of a row have a new random order in every epoch, so that any two of them may share a window. A row is
+    the sum of the vectors of its columns; it ranks columns by the cosine, or by the product with their context vectors.
     """
     from gensim.models import Word2Vec
 
@@ -169,10 +171,15 @@ def fit_item2vec(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
             seed=1,
             workers=count_cores(),
         )
-        vectors = np.zeros((train.shape[1], dim), np.float32)
-        vectors[[int(name) for name in model.wv.index_to_key]] = model.wv.vectors
+        vectors, contexts = np.zeros((2, train.shape[1], dim), np.float32)
+        columns = [int(name) for name in model.wv.index_to_key]
+        vectors[columns] = model.wv.vectors
+        contexts[columns] = model.syn1neg
+
         unit = scale_to_unit(vectors)
-        yield f"power of negative samples {power:g}", partial(_multiply, seen @ unit, unit.T)
+        means = seen @ vectors / np.maximum(np.diff(train.indptr), 1)[:, None]
+        yield f"negative samples ^{power:g}, cosine", partial(_multiply, seen @ unit, unit.T)
+        yield f"negative samples ^{power:g}, contexts", partial(_multiply, means, contexts.T)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def is_table(matrix: Matrix) -> bool:
 
 
 def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
-    """Return the settings of the recipe `table` that depend on the table: weight decay, unseen, blocks, epochs, zeros."""
+    """Return the settings of the recipe `table` that depend on the table."""
     rows, columns = matrix.shape
     cells = matrix.cell_count
     weight_decay = choose_weight_decay(matrix.row_sums, matrix.column_sums, cells)

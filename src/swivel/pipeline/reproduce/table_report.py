@@ -145,15 +145,15 @@ def _compose(results: TableResults) -> Iterator[Block]:
         (
             Cell(method.name, TABLE_METHODS[method.name]),
             *(_score_cell(method.scores[metric], best[metric]) for metric in METRICS),
-            Cell(f"{method.cpu_seconds:,.1f}", "" if method.tried == 1 else f"{method.tried} fits"),
+            Cell(f"{method.cpu_seconds:,.1f}", "" if method.tried == 1 else f"{method.tried} settings"),
             Cell(method.settings),
         )
         for method in results.methods
     ]
     yield Table(("", "Recall@20", "NDCG@20", "CPU seconds of a fit", "settings chosen"), tuple(rows))
     yield Paragraph(
-        "CPU seconds are those of all threads, for one of the fits that settings were chosen from, without their "
-        "evaluation; those of `tuned` include its whole search."
+        "CPU seconds are those of all threads, for the longest of the fits that settings were chosen from, without "
+        "their evaluation; those of `tuned` include its whole search."
     )
     for name, reason in results.left_out.items():
         yield Paragraph(f"`{name}` ({TABLE_METHODS[name]}) is left out: {reason}.")
