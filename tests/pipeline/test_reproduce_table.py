@@ -107,7 +107,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("methods", [(), ("svd", "svd"), ("sgns",)])
 def test_wrong_methods_and_dimensions_are_refused(methods: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="methods must be one or more different ones of swivel, als"):
+    with pytest.raises(ConfigError, match="methods must be one or more different ones of swivel, tuned, als"):
         reproduce_table(tmp_path / "table", tmp_path / "out", methods=methods)
     with pytest.raises(ConfigError, match="dim must be a positive integer, got 0"):
         reproduce_table(tmp_path / "table", tmp_path / "out", dim=0)

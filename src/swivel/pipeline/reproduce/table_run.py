@@ -126,8 +126,7 @@ def _rank_cells(matrix: Path, folder: Path, provenance: dict[str, Any], *, optio
 
 def fit_swivel(train: Table, dim: int, options: RunOptions, *, tune: bool = False) -> Candidates:
     """Return Swivel's vectors with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
-    # Load torch and compile kernels before the time is taken.
-    fit_sparse(scipy.sparse.eye_array(8, format="csr"), options=options, dim=4, epochs=1)
+    fit_sparse(train, options=options, dim=dim, epochs=1)  # Load torch and compile kernels before the time is taken.
 
     def fit() -> Candidates:
         fitted = fit_sparse(train, options=options, dim=dim, tune=tune)
