@@ -50,7 +50,7 @@ def group_of(label: str) -> int:
 
 @pytest.mark.parametrize("popularity", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("rows", [0, 1, 1_500])
-@pytest.mark.parametrize("tile", [7, 16_384])
+@pytest.mark.parametrize("tile", [7, 8_192])
 def test_best_columns_are_those_of_a_naive_ranking(
     popularity: float, rows: int, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,9 +20,10 @@ from swivel.vectors.search import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Rows of a batch, and columns of a tile, whose scores take 16 MiB: their maxima are found before they leave the caches.
+# Rows of a batch, and columns of a tile, whose scores take 8 MiB: their maxima are found before they leave the caches.
 BATCH_ROWS = 256
-TILE_COLUMNS = 16_384
+TILE_COLUMNS = 8_192
+REGISTER_VALUES = 16
 
 
 class TopColumns:
@@ -43,7 +44,7 @@ class TopColumns:
         size, dim = columns.shape
         self.count = count
         self.tiles = -(-size // TILE_COLUMNS)
-        self.group_size = max(1, math.isqrt(size // count))
+        self.group_size = _round_up(math.isqrt(size // count))
         self.groups = -(-size // (self.tiles * self.group_size))  # of a tile
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -72,9 +73,11 @@ class TopColumns:
             for start in range(worker * BATCH_ROWS, len(rows), workers * BATCH_ROWS):
                 part = slice(start, min(start + BATCH_ROWS, len(rows)))
                 found, values = self._search(rows[part], None if seen is None else seen[part], buffer)
-                order = np.lexsort((found, -values), axis=-1)
-                ids[part] = np.take_along_axis(found, order, axis=1)
-                scores[part] = np.take_along_axis(values, order, axis=1)
+                if (values[:, 1:] == values[:, :-1]).any():
+                    order = np.lexsort((found, -values), axis=-1)
+                    found, values = (np.take_along_axis(array, order, axis=1) for array in (found, values))
+                ids[part] = found
+                scores[part] = values
 
         for _ in map_in_order(search, range(workers), threads=workers):
             pass
@@ -97,17 +100,17 @@ class TopColumns:
             torch.mm(vectors, self._table[tile].T, out=scores[tile])
             if seen is not None:
                 scores[tile].view(-1).index_fill_(0, is_seen[tile], -torch.inf)
-            torch.amax(scores[tile].view(batch, self.group_size, self.groups), 1, out=peaks[:, tile])
+            torch.amax(scores[tile].view(batch, self.groups, self.group_size), 2, out=peaks[:, tile])
 
-        # Group g of a tile has the columns g, g + groups, g + 2 groups, ... of the tile.
-        chosen = peaks.view(batch, -1).topk(self.count).indices
-        tiles, groups = chosen // self.groups, chosen % self.groups
-        members = self.groups * torch.arange(self.group_size, device=self.device)[:, None]
-        candidates = ((tiles * width + groups)[:, None] + members).flatten(1)
-        places = candidates + (candidates // width) * (BATCH_ROWS - 1) * width
-        places += width * torch.arange(batch, device=self.device)[:, None]
+        # Groups are consecutive columns, so that their scores are read together.
+        _, chosen = _select(peaks.view(batch, -1), self.count)
+        members = torch.arange(self.group_size, device=self.device)
+        candidates = (self.group_size * chosen[:, :, None] + members).flatten(1)
+        starts = torch.arange(batch, device=self.device)[:, None] * width
+        starts = starts + (chosen // self.groups) * (BATCH_ROWS - 1) * width + self.group_size * chosen
+        places = (starts[:, :, None] + members).flatten(1)
 
-        values, best = buffer.view(-1)[places].topk(self.count)
+        values, best = _select(buffer.view(-1)[places], self.count)
         return candidates.gather(1, best).cpu().numpy(), values.cpu().numpy()
 
     def _find_seen(self, seen: Any) -> list[Tensor]:
@@ -121,3 +124,27 @@ class TopColumns:
         ends = np.cumsum(np.bincount(tile, minlength=self.tiles))
         places = (row * width + column)[order]
         return [torch.from_numpy(part).to(self.device) for part in np.split(places, ends[:-1])]
+
+
+def _round_up(size: int) -> int:
+    """Return the size of groups: a multiple of what a vector register holds, or 1 if a group would be smaller."""
+    return 1 if size < REGISTER_VALUES else -(-size // REGISTER_VALUES) * REGISTER_VALUES
+
+
+def _select(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the highest values of each row and their places, as `topk` does, which is slow for hundreds of values."""
+    import torch
+
+    rows, size = values.shape
+    members = math.isqrt(size // count)
+    if members < 2:
+        return values.topk(count)
+
+    groups = size // members
+    peaks = values[:, : members * groups].unflatten(1, (members, groups)).amax(1)
+    chosen = peaks.topk(count).indices
+    inside = (chosen[:, None] + groups * torch.arange(members, device=values.device)[:, None]).flatten(1)
+    rest = torch.arange(members * groups, size, device=values.device).expand(rows, -1)
+    places = torch.cat([inside, rest], 1)
+    best = values.gather(1, places).topk(count)
+    return best.values, places.gather(1, best.indices)
