@@ -85,9 +85,11 @@ def test_more_columns_than_there_are_leave_empty_places(rows: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 20, 500])
 @pytest.mark.parametrize("size", [500, 1_000, 4_099])
-def test_many_rows_find_what_sorting_finds(count: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [1_000, 1 << 25])
+def test_many_rows_find_what_sorting_finds(count: int, size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.vectors.top_columns.TILE_COLUMNS", 1_000)
     monkeypatch.setattr("swivel.vectors.top_columns.BATCH_ROWS", 64)
+    monkeypatch.setattr("swivel.vectors.top_columns.MAX_SCORES", most)
     rng = np.random.default_rng(size + count)
     columns = rng.normal(size=(size, 6)).astype(np.float32)
     rows = rng.normal(size=(150, 6)).astype(np.float32)

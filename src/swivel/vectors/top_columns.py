@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 256
 TILE_COLUMNS = 8_192
 REGISTER_VALUES = 16
+MAX_SCORES = 1 << 25  # of a batch: 128 MiB for each thread
 
 
 class TopColumns:
@@ -46,6 +47,7 @@ class TopColumns:
         self.tiles = -(-size // TILE_COLUMNS)
         self.group_size = _round_up(math.isqrt(size // count))
         self.groups = -(-size // (self.tiles * self.group_size))  # of a tile
+        self.batch_rows = max(1, min(BATCH_ROWS, MAX_SCORES // size))
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
         # Columns that fill the last tile, and hidden ones: zero with the bias -inf, because 0 x inf is not a number.
@@ -69,13 +71,14 @@ class TopColumns:
         def search(worker: int) -> None:
             torch.set_num_threads(1)  # of this thread: every thread has batches of its own
             # Memory that is allocated for every batch would double the time of the products.
-            buffer = torch.empty(self.tiles, BATCH_ROWS, self._table.shape[1], device=self.device)
-            for start in range(worker * BATCH_ROWS, len(rows), workers * BATCH_ROWS):
-                part = slice(start, min(start + BATCH_ROWS, len(rows)))
+            buffer = torch.empty(self.tiles, self.batch_rows, self._table.shape[1], device=self.device)
+            for start in range(worker * self.batch_rows, len(rows), workers * self.batch_rows):
+                part = slice(start, min(start + self.batch_rows, len(rows)))
                 found, values = self._search(rows[part], None if seen is None else seen[part], buffer)
                 if (values[:, 1:] == values[:, :-1]).any():
                     order = np.lexsort((found, -values), axis=-1)
-                    found, values = (np.take_along_axis(array, order, axis=1) for array in (found, values))
+                    found = np.take_along_axis(found, order, axis=1)
+                    values = np.take_along_axis(values, order, axis=1)
                 ids[part] = found
                 scores[part] = values
 
@@ -107,7 +110,7 @@ class TopColumns:
         members = torch.arange(self.group_size, device=self.device)
         candidates = (self.group_size * chosen[:, :, None] + members).flatten(1)
         starts = torch.arange(batch, device=self.device)[:, None] * width
-        starts = starts + (chosen // self.groups) * (BATCH_ROWS - 1) * width + self.group_size * chosen
+        starts = starts + (chosen // self.groups) * (self.batch_rows - 1) * width + self.group_size * chosen
         places = (starts[:, :, None] + members).flatten(1)
 
         values, best = _select(buffer.view(-1)[places], self.count)
@@ -141,7 +144,7 @@ def _select(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return values.topk(count)
 
     groups = size // members
-    peaks = values[:, : members * groups].unflatten(1, (members, groups)).amax(1)
+    peaks = values[:, : members * groups].reshape(rows, members, groups).amax(1)
     chosen = peaks.topk(count).indices
     inside = (chosen[:, None] + groups * torch.arange(members, device=values.device)[:, None]).flatten(1)
     rest = torch.arange(members * groups, size, device=values.device).expand(rows, -1)
