@@ -215,7 +215,7 @@ def test_correction_removes_most_of_the_error_of_the_sample(
 ) -> None:
     table = LargeTable(21)
     corrected = table.fold(CONFIGS[0])
-    monkeypatch.setattr(fold_in_module, "SAMPLE_TOLERANCES", fold_in_module.SAMPLE_TOLERANCES[-1:])
+    monkeypatch.setattr(fold_in_module, "SAMPLE_STEPS", [(50, 500)])
     sampled = table.fold(CONFIGS[0])
     monkeypatch.setattr(fold_in_module, "SAMPLE_COLUMNS", 3000)
     exact = table.fold(CONFIGS[0])

@@ -15,6 +15,9 @@ batch at once, with conjugate gradients for the step, and the step is halved unt
 computed once with all columns, and the sampled loss is minimized again after a linear term has given it this gradient.
 Such a correction removes most of the error of the sample. Up to `SAMPLE_COLUMNS` columns, the sample is all of them.
 
+All rows share one preconditioner, the Gram matrix of the columns weighted by their frequency, which only is scaled for
+each row: in its eigenvectors, that costs two products with a matrix (dim, dim) for a whole batch.
+
 Masks keep the rows independent: the result of a row does not depend on the other rows of its batch.
 
 For a new row, x_i* is the sum of its counts; D and x_*j are those of the training, as if the row were too small to
@@ -24,7 +27,8 @@ column vector. A row without counts gets the zero vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -51,13 +55,14 @@ SUFFICIENT_DECREASE = 1e-4  # share of the decrease predicted by the slope that 
 
 SAMPLE_COLUMNS = 8192  # with more columns, so many are sampled; docs/experiments.md has the errors of other sizes
 # Norms of the gradient at a minimum, relative to that at the zero vector: with all columns, and with a sample.
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
-SAMPLE_TOLERANCES = (3e-2, 3e-3)  # of the first minimum, and after each correction
-TYPICAL_CURVATURE = 0.003  # of an unobserved cell, in the preconditioner
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+SAMPLE_TOLERANCE = 3e-3
+# With a sample: Newton steps and conjugate gradient steps of each, first and after each correction. More steps would
+# find the minimum of the sampled loss, which is not that of the loss itself (docs/experiments.md).
+SAMPLE_STEPS = ((3, 3), (1, 5))
 
-BATCH_BYTES = 1 << 27  # memory for the arrays of a batch, without those of its observed cells
+BATCH_BYTES = 1 << 27  # memory for the arrays of all batches at a time, without those of their observed cells
 ARRAYS_PER_CELL = 8  # arrays of shape (rows, sample), in the line search
-MATRICES_PER_ROW = 6  # arrays of shape (rows, dim, dim): A, and those from which the preconditioner is computed
 PIECE = 1 << 14  # columns that are multiplied at a time, to limit the memory
 
 
@@ -153,8 +158,14 @@ class FixedColumns:
         self.sample = self.vectors[torch.from_numpy(ids).to(device)]
         self.sample_offsets = self.offsets[torch.from_numpy(ids).to(device)]
         self.weights = torch.from_numpy(weights).to(self.vectors)
-        # The Hessian of a row's sampled loss, if all cells were unobserved and had the typical curvature.
-        self.typical_hessian = (self.sample.T * (TYPICAL_CURVATURE * self.weights)) @ self.sample
+        self.squares = (self.sample * self.sample).sum(1)
+
+        # The shared part of the preconditioner: the Gram matrix of the columns, weighted by the root of their sums. A
+        # common column is observed more often, and its unobserved cells have a larger curvature.
+        common = torch.from_numpy(weights * np.sqrt(np.maximum(sums[ids], 0))).to(self.vectors)
+        gram = (self.sample.T * common) @ self.sample
+        strengths, self.axes = torch.linalg.eigh(gram)
+        self.strengths = strengths.clamp(min=0) / strengths.sum().clamp(min=torch.finfo(gram.dtype).tiny)
 
     def fold_in(self, counts: Any) -> NDArray[np.float32]:
         """Return one vector per row of `counts`, as the function `fold_in`."""
@@ -162,9 +173,14 @@ class FixedColumns:
         if self.transform == "log":
             rows.data = np.log1p(rows.data)
         result = np.zeros((rows.shape[0], self.vectors.shape[1]), np.float32)
-        for ids in _batches(rows, self):
-            batch = _RowBatch(rows[ids], self)
-            result[ids] = _fold_batch(batch).to(torch.float32).cpu().numpy()
+
+        # On a CPU, a thread takes a batch of its own: threads that share small products wait for each other.
+        threads = torch.get_num_threads() if self.vectors.device.type == "cpu" else 1
+        batches = _split_rows(rows, self, threads)
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            folded = pool.map(lambda ids: _fold_batch(_RowBatch(rows[ids], self)), batches)
+            for ids, vectors in zip(batches, folded, strict=True):
+                result[ids] = vectors.to(torch.float32).cpu().numpy()
         return result
 
 
@@ -213,8 +229,8 @@ def _check_counts(counts: Any, column_sums: NDArray[np.float64]) -> scipy.sparse
     return scipy.sparse.csr_array((values[kept], (row[kept], column[kept])), shape=cells.shape)
 
 
-def _batches(rows: scipy.sparse.csr_array, fixed: FixedColumns) -> Iterator[NDArray[np.int64]]:
-    """Yield row numbers of rows with counts, as many at a time as fit into memory.
+def _split_rows(rows: scipy.sparse.csr_array, fixed: FixedColumns, threads: int) -> list[NDArray[np.int64]]:
+    """Return row numbers of rows with counts in batches, of which one per thread fits into memory.
 
     Rows are sorted by their sums: similar rows need a similar number of steps.
     """
@@ -223,10 +239,10 @@ def _batches(rows: scipy.sparse.csr_array, fixed: FixedColumns) -> Iterator[NDAr
     ids = ids[np.argsort(-sums[ids], kind="stable")]
 
     dim = fixed.vectors.shape[1]
-    numbers = ARRAYS_PER_CELL * len(fixed.sample) + MATRICES_PER_ROW * dim**2
-    size = BATCH_BYTES // (fixed.vectors.itemsize * numbers) or 1
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
+    numbers = ARRAYS_PER_CELL * len(fixed.sample) + dim**2
+    size = BATCH_BYTES // (fixed.vectors.itemsize * numbers * threads) or 1
+    size = min(size, -(-len(ids) // threads) or 1)
+    return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 class _RowBatch:
@@ -255,10 +271,8 @@ class _RowBatch:
         self.columns_by_column = column[order]
 
         zeros = torch.zeros_like(self.b)
-        self.scale = self.derivatives(zeros, self.products(zeros))[0].norm(dim=1)  # of gradients
-
-        # The inverse of the Hessian, if all unobserved cells had the typical curvature.
-        self.preconditioner = torch.cholesky_inverse(torch.linalg.cholesky(self.A + fixed.typical_hessian))
+        products = like.new_zeros((rows.shape[0], len(fixed.sample)))
+        self.scale = self.derivatives(zeros, products)[0].norm(dim=1)  # of gradients
 
     def losses(self, vectors: Tensor, products: Tensor) -> Tensor:
         """Return the loss of each row, shape (rows,), up to a constant."""
@@ -277,6 +291,18 @@ class _RowBatch:
         slopes.view(-1)[self.seen] = 0
         curvatures.view(-1)[self.seen] = 0
         return slopes @ self.fixed.sample + _multiply(self.A, vectors) - self.b, curvatures
+
+    def preconditioner(self, curvatures: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function that multiplies vectors by the inverse of t_i G + n decay I, nearly that of the Hessian.
+
+        G is the Gram matrix of `FixedColumns`, with a trace of 1; t_i is the trace of the Hessian without decay.
+        """
+        axes = self.fixed.axes
+        decay = self.fixed.weight_decay
+        observed = self.A.diagonal(dim1=1, dim2=2).sum(1) - decay * len(axes)
+        traces = observed.clamp(min=0) + curvatures @ self.fixed.squares
+        scales = traces[:, None] * self.fixed.strengths + decay
+        return lambda vectors: ((vectors @ axes) / scales) @ axes.T
 
     def correct_gradient(self, vectors: Tensor) -> None:
         """Add a linear term to the sampled loss, so that its gradient at `vectors` is that of the loss of all cells."""
@@ -310,7 +336,7 @@ def _sum_observed(rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedCol
     """Return A and b of the module's docstring for each row: shapes (rows, dim, dim) and (rows, dim)."""
     C = fixed.vectors
     dim = C.shape[1]
-    confidences = torch.from_numpy(fixed.objective.confidence(rows.data)).to(C)
+    roots = torch.from_numpy(np.sqrt(fixed.objective.confidence(rows.data))).to(C)
     columns = torch.from_numpy(rows.indices.astype(np.int64)).to(C.device)
 
     A = C.new_zeros((rows.shape[0], dim, dim))
@@ -318,13 +344,12 @@ def _sum_observed(rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedCol
     for row in range(rows.shape[0]):
         for start in range(rows.indptr[row], rows.indptr[row + 1], PIECE):
             cells = slice(start, min(start + PIECE, rows.indptr[row + 1]))
-            seen = C[columns[cells]]
-            weighted = seen * confidences[cells, None]
-            A[row].addmm_(weighted.T, seen)
-            b[row].addmv_(weighted.T, targets[cells])
+            seen = C[columns[cells]].mul_(roots[cells, None])
+            A[row].addmm_(seen.T, seen)
+            b[row].addmv_(seen.T, roots[cells] * targets[cells])
 
     diagonal = A.diagonal(dim1=1, dim2=2)
-    # Rounding hides curvatures that are too small relative to the trace; the Cholesky factor may not exist then.
+    # Rounding hides curvatures that are too small relative to the trace; A may not be positive definite then.
     diagonal += (8 * torch.finfo(C.dtype).eps * diagonal.sum(1, keepdim=True)).clamp(min=fixed.weight_decay)
     return A, b
 
@@ -333,21 +358,21 @@ def _fold_batch(batch: _RowBatch) -> Tensor:
     """Return the vectors that minimize the loss of each row over all cells."""
     vectors = torch.zeros_like(batch.b)
     if not batch.fixed.is_sampled:
-        return _minimize(batch, vectors, TOLERANCE[vectors.dtype])
+        return _minimize(batch, vectors, TOLERANCE[vectors.dtype], MAX_NEWTON_STEPS, MAX_CG_STEPS)
 
-    for number, tolerance in enumerate(SAMPLE_TOLERANCES):
+    for number, steps in enumerate(SAMPLE_STEPS):
         if number:
             batch.correct_gradient(vectors)
-        vectors = _minimize(batch, vectors, tolerance)
+        vectors = _minimize(batch, vectors, SAMPLE_TOLERANCE, *steps)
     return vectors
 
 
-def _minimize(batch: _RowBatch, vectors: Tensor, tolerance: float) -> Tensor:
+def _minimize(batch: _RowBatch, vectors: Tensor, tolerance: float, newton_steps: int, cg_steps: int) -> Tensor:
     """Return the vectors that minimize the sampled loss of each row, by Newton's method from `vectors`."""
     goal = tolerance * batch.scale
     products = batch.products(vectors)
 
-    for _ in range(MAX_NEWTON_STEPS):
+    for _ in range(newton_steps):
         gradient, curvatures = batch.derivatives(vectors, products)
         norm = gradient.norm(dim=1)
         if not (norm > goal).any():
@@ -356,23 +381,27 @@ def _minimize(batch: _RowBatch, vectors: Tensor, tolerance: float) -> Tensor:
         # Conjugate gradients may stop at a residual that shrinks as a row converges, so that early steps are cheap; it
         # is infinite for a row that has converged.
         allowed = torch.maximum((norm / batch.scale).sqrt().clamp(max=0.1) * norm, 0.3 * goal)
-        step = _newton_step(batch, gradient, curvatures, torch.where(norm > goal, allowed, torch.inf))
+        allowed = torch.where(norm > goal, allowed, torch.inf)
+        step = _newton_step(batch, gradient, curvatures, allowed, cg_steps)
         del curvatures  # as large as all cells of the batch; free it before the line search
-        vectors = vectors + _step_sizes(batch, vectors, products, step, gradient)[:, None] * step
-        products = batch.products(vectors)
+        change = batch.products(step)
+        sizes = _step_sizes(batch, vectors, products, step, change, gradient)[:, None]
+        vectors = vectors + sizes * step
+        products = products.addcmul_(sizes, change)
     return vectors
 
 
-def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, tolerance: Tensor) -> Tensor:
+def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, tolerance: Tensor, cg_steps: int) -> Tensor:
     """Return -H^-1 gradient for every row, to within its tolerance, by preconditioned conjugate gradients."""
     S = batch.fixed.sample
+    precondition = batch.preconditioner(curvatures)
     step = torch.zeros_like(gradient)
     residual = -gradient
-    scaled = _multiply(batch.preconditioner, residual)
+    scaled = precondition(residual)
     direction = scaled
     strength = (residual * scaled).sum(1)
 
-    for _ in range(MAX_CG_STEPS):
+    for _ in range(cg_steps):
         is_open = residual.norm(dim=1) > tolerance
         if not is_open.any():
             break
@@ -383,16 +412,17 @@ def _newton_step(batch: _RowBatch, gradient: Tensor, curvatures: Tensor, toleran
         step = step + size * direction
         residual = residual - size * curved
 
-        scaled = _multiply(batch.preconditioner, residual)
+        scaled = precondition(residual)
         previous = strength
         strength = (residual * scaled).sum(1)
         direction = scaled + torch.where(is_open, strength / previous, 0)[:, None] * direction
     return step
 
 
-def _step_sizes(batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
+def _step_sizes(
+    batch: _RowBatch, vectors: Tensor, products: Tensor, step: Tensor, change: Tensor, gradient: Tensor
+) -> Tensor:
     """Return the first of 1, 1/2, 1/4, ... at which the loss of each row falls enough; 0 if none does."""
-    change = batch.products(step)
     slope = (gradient * step).sum(1)
     losses = batch.losses(vectors, products)
     # Near the minimum, the decrease is smaller than rounding errors; b . w is the largest term of the loss.
