@@ -32,7 +32,7 @@ from swivel.explorer.app import Exploration
 from swivel.explorer.assets import page_files
 from swivel.explorer.maps import Map, MapMaker, Stopped, compute_in_process
 from swivel.explorer.models import open_set
-from swivel.explorer.projection import Floats, Reduced
+from swivel.explorer.projection import Floats, Reduced, Show
 from swivel.explorer.server import serve, warm
 from swivel.vectors import Vectors, VectorTable
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100, help="of each kind")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--without-map", action="store_true", help="do not compute UMAP, which takes minutes")
+    parser.add_argument("--without-map", action="store_true", help="do not compute UMAP")
     parser.add_argument("--without-browser", action="store_true", help="do not time the page in Chromium")
     tiny = {"words": 300, "dim": 8, "requests": 2, "clients": 2, "seconds": 0.2}
     arguments = parse_arguments(parser, **tiny, without_map=True, without_browser=True)
@@ -85,13 +85,13 @@ def time_umap(path: str | Path) -> dict[str, float]:
     began = time.perf_counter()
     reduced = made.reduced
     there = time.perf_counter()
-    points = compute_in_process(reduced, threading.Event())
+    points = compute_in_process(reduced, threading.Event(), lambda draft: None)
     print("umap of", len(points), "words")
     return {"components": round(there - began, 2), "umap": round(time.perf_counter() - there, 1)}
 
 
 def run_server(path: str, answers: Connection) -> None:
-    def never(reduced: Reduced, stop: threading.Event) -> Floats:
+    def never(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
         stop.wait()
         raise Stopped("")
 

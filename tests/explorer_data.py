@@ -12,7 +12,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.explorer.app import Exploration
 from swivel.explorer.maps import MapMaker
 from swivel.explorer.models import VectorSet
-from swivel.explorer.projection import Floats, Reduced
+from swivel.explorer.projection import Floats, Reduced, Show
 from swivel.vectors import Vectors, VectorTable
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -56,8 +56,8 @@ def build_matrix(path: Path) -> Matrix:
         return builder.finish()
 
 
-def spread(reduced: Reduced, stop: threading.Event) -> Floats:
-    """Return points on a circle, in place of UMAP, which takes long to start."""
+def spread(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
+    """Return points on a circle, in place of UMAP, which takes a process."""
     angles = np.arange(len(reduced.values)) * 2.4
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 

@@ -56,7 +56,6 @@ KNOWN_TO = {
     "sklearn": {"estimator", "evaluation", "explorer"},
     "fastapi": {"explorer"},
     "uvicorn": {"explorer"},
-    "umap": {"explorer"},
     "click": {"cli"},
     "rich": {"cli", "runtime"},
     "IPython": {"runtime"},

@@ -311,6 +311,18 @@ def explorer_speed() -> str:
     return draw_table([f"{result['words']:,} words, {source_of('explorer')}", "median", "95 % within"], rows)
 
 
+def map_speed() -> str:
+    """Return how long maps take, and how well they keep neighbors."""
+    rows = []
+    for part in ("demo", "large"):
+        found = read_result("maps")[part]
+        for label, each in (("Swivel", found), ("umap-learn", found.get("umap_learn"))):
+            if each is not None:
+                times = [draw_seconds(each[key]) for key in ("umap_seconds", "umap_cpu_seconds")]
+                rows.append([f"{found['words']:,} words, {label}", *times, draw_figure(each["trustworthiness"])])
+    return draw_table([source_of("maps"), "seconds", "CPU time", "trustworthiness"], rows)
+
+
 def fault_tests() -> str:
     """Return the last long run of every test of faults."""
     texts = read_result("limits_text")["budget"]["texts"]
@@ -470,6 +482,7 @@ TABLES: dict[str, Callable[[], str]] = {
         scale_rotation,
         scale_servers,
         explorer_speed,
+        map_speed,
         table_ranking,
         table_fit_times,
         recommending_speed,

@@ -19,20 +19,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.sparse
 from numpy.typing import NDArray
 
 from explorer_data import GROUPS, HTML, WORDS, make_vectors, spread
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, MissingExtra, SwivelError
-from swivel.explorer import projection
+from swivel.explorer import projection, umap_kernels
 from swivel.explorer import word_map as word_maps
 from swivel.explorer.maps import Map, MapMaker, Stopped, cache_folder, compute_in_process
 from swivel.explorer.models import View
-from swivel.explorer.projection import Reduced, find_clusters, fit_to_frame, reduce_vectors, run_umap
+from swivel.explorer.projection import Reduced, Show, find_clusters, fit_to_frame, reduce_vectors, run_umap
 from swivel.explorer.word_map import WordMap, make_map
 from swivel.reports.plots import plot_map
 from swivel.vectors import Vectors, VectorTable
 from swivel.vectors.layout import place_points, weigh_labels
+
+
+def ignore(points: projection.Floats) -> None:
+    """Receive a draft."""
 
 
 def make_view() -> View:
@@ -86,9 +92,9 @@ def test_a_few_equal_vectors_have_clusters() -> None:
 def test_a_map_is_computed_once_and_cached(tmp_path: Path) -> None:
     calls = []
 
-    def count_and_spread(reduced: Reduced, stop: threading.Event) -> projection.Floats:
+    def count_and_spread(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
         calls.append(len(reduced.values))
-        return spread(reduced, stop)
+        return spread(reduced, stop, show)
 
     view = make_view()
     maker = MapMaker(tmp_path, count_and_spread)
@@ -137,20 +143,13 @@ def test_a_map_that_cannot_be_cached_is_shown(tmp_path: Path) -> None:
     ("error", "shown"), [(SwivelError("no memory"), "no memory"), (ValueError("odd"), "ValueError: odd")]
 )
 def test_an_error_is_shown_and_the_components_stay_available(error: Exception, shown: str) -> None:
-    def fail(reduced: Reduced, stop: threading.Event) -> projection.Floats:
+    def fail(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
         raise error
 
     made = MapMaker(None, fail).map_of(make_view())
     wait_until_made(made)
     assert (made.describe()["umap"], made.describe()["problem"]) == ("missing", shown)
     assert made.points("pca") is not None and made.points("umap") is None
-
-
-def test_without_umap_the_page_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    made = MapMaker(None).map_of(make_view())
-    wait_until_made(made)
-    assert made.problem == "UMAP needs umap-learn: pip install 'swivel-embeddings[explore]'"
 
 
 def test_maps_have_a_maximum_number_of_points() -> None:
@@ -202,7 +201,7 @@ def test_a_failed_process_is_an_error(
 
     monkeypatch.setattr(multiprocessing, "get_context", lambda kind: FakeContext(Sends))
     with pytest.raises(error, match=message):
-        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), threading.Event())
+        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), threading.Event(), ignore)
 
 
 def test_the_process_is_terminated_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +216,7 @@ def test_the_process_is_terminated_with_the_server(monkeypatch: pytest.MonkeyPat
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped, match="the server was stopped"):
-        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), stop)
+        compute_in_process(Reduced(np.zeros((3, 2), np.float32)), stop, ignore)
     assert hanging[0].ended
     hanging[0].held.close()
 
@@ -231,8 +230,8 @@ def test_a_stopped_maker_makes_nothing() -> None:
     assert made.umap is None and made.clusters is None
 
 
-def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(reduced: Reduced) -> projection.Floats:
+def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(reduced: Reduced, show: Show) -> projection.Floats:
         raise ValueError("odd")
 
     monkeypatch.setattr(projection, "compute_umap", fail)
@@ -240,7 +239,7 @@ def test_the_process_sends_errors_as_text(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(os, "nice", lambda _: 0)
     server_end, process_end = Pipe()
     server_end.send(np.zeros((3, 2), np.float32))
-    run_umap(process_end, tmp_path)
+    run_umap(process_end)
     assert server_end.recv() == "ValueError: odd"
     server_end.close()
     process_end.close()
@@ -267,7 +266,8 @@ def test_the_cache_is_in_the_directory_of_the_platform(
 @pytest.mark.slow
 def test_umap_in_a_process_keeps_groups_together() -> None:
     reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
-    points = compute_in_process(reduced, threading.Event())
+    drafts: list[projection.Floats] = []
+    points = compute_in_process(reduced, threading.Event(), drafts.append)
     assert points.shape == (WORDS, 2)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(distances, np.inf)
@@ -351,7 +351,7 @@ def test_the_page_of_a_map_is_self_contained_and_escaped(word_map: WordMap) -> N
 
 def test_a_map_by_umap_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_maps, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(word_maps, "compute_umap", lambda reduced: spread(reduced, threading.Event()))
+    monkeypatch.setattr(word_maps, "compute_umap", lambda reduced: spread(reduced, threading.Event(), ignore))
     vectors = make_vectors(columns=False)
     first = make_map(vectors)
     assert len(list(tmp_path.glob("*.npy"))) == 1
@@ -396,23 +396,98 @@ def test_labels_on_a_picture_do_not_overlap() -> None:
 
 def test_exact_neighbors_are_those_of_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_QUERIES", 32)
-    values = np.random.default_rng(4).standard_normal((90, 6), dtype=np.float32)
+    monkeypatch.setattr(projection, "_ROWS", 70)
+    values = np.random.default_rng(4).standard_normal((150, 6), dtype=np.float32)
     distances = np.linalg.norm(values[:, None].astype(np.float64) - values, axis=2)
 
     ids, found = projection.find_neighbors(values, 5)
 
-    assert (ids == np.argsort(distances, axis=1)[:, :5]).all()
-    np.testing.assert_allclose(found, np.sort(distances, axis=1)[:, :5], rtol=1e-5)
+    assert (ids == np.argsort(distances, axis=1)[:, 1:6]).all()
+    np.testing.assert_allclose(found, np.sort(distances, axis=1)[:, 1:6], rtol=1e-5)
 
 
-def test_the_first_neighbor_of_a_vector_is_itself_even_if_others_are_equal() -> None:
+def test_a_vector_is_not_its_own_neighbor_even_if_others_are_equal() -> None:
     ids, distances = projection.find_neighbors(np.ones((40, 3), np.float32), 15)
-    assert (ids[:, 0] == np.arange(40)).all()
+    assert (ids != np.arange(40)[:, None]).all()
     assert (np.sort(ids, axis=1)[:, 1:] > np.sort(ids, axis=1)[:, :-1]).all()  # no id twice
     assert not distances.any()
 
 
-@pytest.mark.filterwarnings("ignore")  # of libraries that UMAP imports
+def test_weights_of_neighbors_are_those_of_the_paper() -> None:
+    values = np.random.default_rng(6).standard_normal((60, 5), dtype=np.float32)
+    values[1] = values[0]  # A distance of 0 has the weight 1.
+    ids, distances = projection.find_neighbors(values, 9)
+
+    expected = np.zeros((60, 60))
+    for row, (others, apart) in enumerate(zip(ids, distances.astype(np.float64), strict=True)):
+        above = np.maximum(apart - apart[apart > 0].min(), 0)
+        sigma = scipy.optimize.brentq(lambda s, above=above: np.exp(-above / s).sum() - np.log2(10), 1e-3, 1e3)
+        expected[row, others] = np.exp(-above / sigma)
+    expected = expected + expected.T - expected * expected.T
+
+    graph = projection.connect_neighbors(ids, distances)
+    np.testing.assert_allclose(graph.toarray(), expected, atol=1e-4)
+
+
+def move_in_float64(points: NDArray[np.float64], graph: NDArray[np.float64], step: float) -> NDArray[np.float64]:
+    """Return the places after an epoch in which every neighbor pulls and no point pushes."""
+    a, b = projection.CURVE
+    moved = points.copy()
+    for point in range(len(points)):
+        for other in np.flatnonzero(graph[point]):
+            apart = moved[point] - points[other]
+            square = apart @ apart
+            pull = 2 * a * b * square ** (b - 1) / (1 + a * square**b)
+            moved[point] -= min(step * pull, 1) * apart
+    return moved
+
+
+def test_an_epoch_without_pushes_is_that_of_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    graph = np.triu(rng.random((30, 30)) < 0.2, 1).astype(float)
+    graph += graph.T
+    points = rng.standard_normal((30, 2)).astype(np.float32)
+    monkeypatch.setattr(umap_kernels, "PUSHES", 0)
+    move_points = umap_kernels.move_points.py_func
+
+    moved = np.empty_like(points)
+    sparse = scipy.sparse.csr_array(graph.astype(np.float32))
+    curve = tuple(map(np.float32, projection.CURVE))
+    move_points(points, moved, 0, 30, (sparse.indptr, sparse.indices, sparse.data), 0, np.float32(0.7), curve)
+
+    np.testing.assert_allclose(moved, move_in_float64(points.astype(np.float64), graph, 0.7), atol=1e-5)
+
+
+def test_pushes_move_equal_groups_apart_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced = reduce_vectors(make_vectors(columns=False).unit_vectors)
+    drafts: list[projection.Floats] = []
+    points = projection.compute_umap(reduced, lambda draft: drafts.append(draft.copy()))
+    assert len(drafts) == projection.SMALL_MAP_EPOCHS
+    assert np.abs(drafts[0] - points).max() > 1
+
+    monkeypatch.setattr(projection, "count_cores", lambda: 3)
+    assert np.array_equal(projection.compute_umap(reduced), points)
+
+
+def test_drafts_are_shown_until_the_map_is_final() -> None:
+    go_on = threading.Event()
+
+    def compute(reduced: Reduced, stop: threading.Event, show: Show) -> projection.Floats:
+        show(reduced.points)
+        go_on.wait(20)
+        return spread(reduced, stop, show)
+
+    made = MapMaker(None, compute).map_of(make_view())
+    wait_for(lambda: made.drafts)
+    assert (made.describe()["umap"], made.describe()["drafts"]) == ("computing", 1)
+    draft = made.points("umap")
+    assert draft is not None and np.array_equal(draft, made.points("pca"))  # type: ignore[arg-type]
+
+    go_on.set()
+    wait_until_made(made)
+    assert not np.array_equal(made.points("umap"), draft)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("values", [np.eye(1, 8), np.eye(2, 8), np.eye(3, 8), np.ones((60, 8)), np.ones((5, 8))])
 def test_few_or_equal_vectors_have_a_map(values: NDArray[np.float64]) -> None:
     points = projection.compute_umap(projection.reduce_vectors(values.astype(np.float32)))
@@ -427,7 +502,6 @@ def test_small_maps_have_finite_points(count: int) -> None:
     assert np.isfinite(points).all()
 
 
-@pytest.mark.filterwarnings("ignore")  # of libraries that UMAP imports
 def test_umap_with_exact_neighbors_keeps_groups_together() -> None:
     rng = np.random.default_rng(5)
     centers = 8 * rng.standard_normal((3, 10))

@@ -121,18 +121,6 @@ def test_a_full_disk_is_no_reason_to_stop(source: Path, tmp_path: Path, monkeypa
         assert load(source).increase(1) == 2
 
 
-def test_kernels_of_libraries_get_a_spare_place_only_if_they_need_it(
-    source: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.syspath_prepend(source.parent)
-    kernels.use_spare_cache(source.stem, tmp_path / "spare")
-    assert str(tmp_path / "spare") == SETTINGS.CACHE_DIR
-
-    monkeypatch.setattr(SETTINGS, "CACHE_DIR", str(tmp_path / "named"))
-    kernels.use_spare_cache(source.stem, tmp_path / "spare")
-    assert str(tmp_path / "named") == SETTINGS.CACHE_DIR
-
-
 def test_no_kernel_of_ours_demands_a_cache() -> None:
     lines = [
         line for file in Path(swivel.__file__).parent.rglob("*.py") for line in file.read_text("utf-8").split("\n")

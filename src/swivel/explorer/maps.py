@@ -1,22 +1,21 @@
 """Compute maps of views in the background and cache them on disk.
 
-The principal components are available at once. UMAP takes minutes for 100,000 words; it runs in a separate process, and
-its result is saved in the cache of the user under the fingerprint of the vectors.
+The principal components are available at once. UMAP takes a minute for 100,000 words; it runs in a separate
+process, which sends drafts, and its result is saved in the cache of the user under the fingerprint of the vectors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import multiprocessing
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from swivel.explorer.projection import (
     Clusters,
     Floats,
     Reduced,
+    Show,
     find_clusters,
     fit_to_frame,
     reduce_vectors,
@@ -40,9 +40,8 @@ from swivel.vectors.layout import weigh_labels
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 1.0
-_MISSING = "UMAP needs umap-learn: pip install 'swivel-embeddings[explore]'"
 
-Compute = Callable[[Reduced, threading.Event], Floats]
+Compute = Callable[[Reduced, threading.Event, Show], Floats]
 
 
 class Stopped(SwivelError):
@@ -63,30 +62,25 @@ def cache_folder() -> Path | None:
     return Path(base) / "swivel" / "maps"
 
 
-def compute_in_process(reduced: Reduced, stop: threading.Event) -> Floats:
-    """Return the UMAP coordinates, computed in a new process, which is terminated when `stop` is set."""
-    with tempfile.TemporaryDirectory(prefix="swivel-") as spare_cache:
-        answer = _ask_process(reduced, stop, Path(spare_cache))
+def compute_in_process(reduced: Reduced, stop: threading.Event, show: Show) -> Floats:
+    """Return the UMAP coordinates, computed in a new process, which is terminated when `stop` is set.
 
-    if isinstance(answer, str):  # an error message
-        raise SwivelError(answer)
-    return np.asarray(answer, np.float32)
-
-
-def _ask_process(reduced: Reduced, stop: threading.Event, spare_cache: Path) -> Any:
+    `show` is called with the drafts that the process sends.
+    """
     context = multiprocessing.get_context("spawn")
     connection, process_end = context.Pipe()
-    process = context.Process(target=run_umap, args=(process_end, spare_cache), daemon=True)
+    process = context.Process(target=run_umap, args=(process_end,), daemon=True)
     process.start()
     process_end.close()
 
     try:
         # Sent through the pipe, not as an argument: `start` would hang if the process died before it read them.
         connection.send(reduced.values)
-        while not connection.poll(_POLL_SECONDS):
-            if stop.is_set():
-                raise Stopped("the server was stopped before the map was finished")
-        return connection.recv()
+        while True:
+            points, is_final = _receive(connection, stop)
+            if is_final:
+                return points
+            show(points)
     except (EOFError, ConnectionError):
         raise SwivelError("the process that computes the map ended early; check that there is enough memory") from None
     finally:
@@ -95,10 +89,24 @@ def _ask_process(reduced: Reduced, stop: threading.Event, spare_cache: Path) -> 
         connection.close()
 
 
+def _receive(connection: Connection, stop: threading.Event) -> tuple[Floats, bool]:
+    """Return coordinates from the process, and whether they are final; raise SwivelError if it sends a message."""
+    while not connection.poll(_POLL_SECONDS):
+        if stop.is_set():
+            raise Stopped("the server was stopped before the map was finished")
+
+    answer = connection.recv()
+    if isinstance(answer, str):
+        raise SwivelError(answer)
+    points, is_final = answer
+    return np.asarray(points, np.float32), is_final
+
+
 class Map:
     """The map of one view: its most common labels, by default 100,000.
 
-    A background thread sets `clusters`, then `umap` or `problem`. `began` is the time when UMAP started, or 0.
+    A background thread sets `clusters`, then drafts, then `umap` or `problem`. `began` is the time when UMAP started,
+    or 0.
     """
 
     def __init__(self, view: View, max_points: int = MAX_POINTS) -> None:
@@ -106,6 +114,8 @@ class Map:
         self.max_points = max_points
         self.umap: Floats | None = None
         self.clusters: Clusters | None = None
+        self.draft: Floats | None = None
+        self.drafts = 0
         self.problem = ""
         self.began = 0.0
         self._lock = threading.Lock()  # held while the principal components are computed
@@ -129,9 +139,19 @@ class Map:
         return fingerprint({"vectors": digest.hexdigest(), "umap": UMAP})
 
     def points(self, layout: str) -> Floats | None:
-        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet."""
-        points = self.umap if layout == "umap" else self.reduced.points
+        """Return the coordinates (n, 2) of a layout, nearly all in -1 .. 1, None if they are not computed yet.
+
+        Those of UMAP are the last draft until they are final.
+        """
+        if layout == "pca":
+            return fit_to_frame(self.reduced.points)
+        points = self.draft if self.umap is None else self.umap
         return None if points is None else fit_to_frame(points)
+
+    def show_draft(self, points: Floats) -> None:
+        """Keep a draft of the coordinates of UMAP."""
+        self.draft = points
+        self.drafts += 1
 
     def find_clusters(self) -> Clusters:
         """Compute the clusters, and keep them."""
@@ -150,6 +170,7 @@ class Map:
             "points": len(self),
             "total": len(self.view.vectors),
             "umap": state,
+            "drafts": self.drafts,
             "problem": self.problem,
             "seconds": round(time.monotonic() - self.began, 1) if is_running else 0,
             "clusters": self._describe_clusters(),
@@ -220,9 +241,7 @@ class MapMaker:
             if points is not None:
                 return points
 
-        if self._compute is compute_in_process and importlib.util.find_spec("umap") is None:
-            raise SwivelError(_MISSING)
-        points = self._compute(target.reduced, self._stop)
+        points = self._compute(target.reduced, self._stop, target.show_draft)
 
         if file is not None:
             _save_points(file, points)

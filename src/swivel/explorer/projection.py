@@ -7,30 +7,38 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from swivel.runtime.resources import count_cores
 from swivel.runtime.signals import exit_with_parent
-from swivel.vectors.search import best_rows, scale_to_unit
+from swivel.vectors.search import scale_to_unit
 
 Floats = NDArray[np.float32]
+Show = Callable[[Floats], None]  # receives a draft of the coordinates
 
 KEPT = 50  # components for UMAP and the clusters; at dim 300 the rest is mostly noise and six times the work
 CLUSTERS = 12  # as many as there are distinguishable colors
-NEIGHBORS = 15  # the default of UMAP
-MIN_UMAP = 4  # vectors; UMAP fails with two
-UMAP = {"n_neighbors": NEIGHBORS, "min_dist": 0.1, "n_epochs": 200, "random_state": 1, "n_jobs": 1}
-# Up to this many vectors, UMAP gets their exact neighbors. Its own search is approximate, and compiling it takes most
-# of a minute in every process; above, the exact search takes longer than that.
-MAX_EXACT = 30_000
+NEIGHBORS = 14  # of every vector; with itself 15, the default of umap-learn
+MIN_UMAP = 4  # vectors
+CURVE = (1.5769, 0.8951)  # a and b of the similarity 1 / (1 + a d^2b), which umap-learn fits to min_dist=0.1
+EPOCHS = 200
+SMALL_MAP = 10_000  # Up to so many vectors there are more epochs, as in umap-learn.
+SMALL_MAP_EPOCHS = 500
+UMAP = {"neighbors": NEIGHBORS, "curve": CURVE, "epochs": (EPOCHS, SMALL_MAP_EPOCHS)}
 _CHUNK = 16_384
-_QUERIES = 4_096
+_QUERIES = 1_024
+_ROWS = 512  # compared with the queries at once: 2 MiB of scores stay in the cache
+_DRAFT_SECONDS = 1.0  # between two drafts of a map
 _CORE = 0.85  # share of the points that are in the middle
 _INSIDE = 0.985  # share of the points in -1 .. 1
 _SAMPLE = 20_000  # k-means is fitted to this many most common words, and predicts the cluster of all words
@@ -130,69 +138,114 @@ def fit_to_frame(points: Floats) -> Floats:
     return np.asarray(centered * (pulled / np.maximum(radius, 1e-12) / edge)[:, None], np.float32)
 
 
-def compute_umap(reduced: Reduced) -> Floats:
-    """Return the UMAP coordinates (n, 2), initialized with the principal components; deterministic.
+def compute_umap(reduced: Reduced, show: Show | None = None) -> Floats:
+    """Return the UMAP coordinates (n, 2); deterministic, whatever the number of threads.
 
-    These are the principal components if there are fewer than four vectors, or if UMAP fails because many are equal.
+    The layout starts with the principal components, and `show` is called with every draft of it. These are the
+    principal components if there are fewer than four vectors.
     """
-    import umap
-
     values = reduced.values
     if len(values) < MIN_UMAP:
         return reduced.points
 
-    start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of UMAP's initialization
-    settings: dict[str, Any] = UMAP | {"n_neighbors": min(NEIGHBORS, len(values) - 1)}
-    if len(values) <= MAX_EXACT:
-        settings["precomputed_knn"] = find_neighbors(values, settings["n_neighbors"])
-        settings["force_approximation_algorithm"] = True  # Otherwise UMAP ignores known neighbors of few vectors.
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # UMAP warns that a seed allows only one thread, which is intended.
-        points = np.asarray(umap.UMAP(init=start, **settings).fit_transform(values), np.float32)
-    return points if np.isfinite(points).all() else reduced.points
+    graph = connect_neighbors(*find_neighbors(values, min(NEIGHBORS, len(values) - 1)))
+    start = reduced.points / max(float(np.abs(reduced.points).max()), 1e-12) * 10  # the scale of umap-learn's start
+    epochs = SMALL_MAP_EPOCHS if len(values) <= SMALL_MAP else EPOCHS
+    points = start
+    for points in improve_layout(graph, start, epochs):
+        if show is not None:
+            show(points)
+    return points
 
 
 def find_neighbors(values: Floats, count: int) -> tuple[NDArray[np.int32], Floats]:
-    """Return the ids of every vector and of its nearest ones by Euclidean distance, `count` in all, and the distances.
+    """Return the ids of the vectors nearest to each vector by Euclidean distance, nearest first, and the distances.
 
-    >>> ids, distances = find_neighbors(np.array([[0, 0], [3, 4], [0, 1]], np.float32), 2)
+    >>> ids, distances = find_neighbors(np.array([[0, 0], [3, 4], [0, 1]], np.float32), 1)
     >>> ids.tolist(), distances.tolist()
-    ([[0, 2], [1, 2], [2, 0]], [[0.0, 1.0], [0.0, 4.242640495300293], [0.0, 1.0]])
+    ([[2], [2], [0]], [[1.0], [4.242640495300293], [1.0]])
     """
+    from threadpoolctl import threadpool_limits
+
+    from swivel.explorer.umap_kernels import keep_nearest
+
     # |x - y|^2 = |x|^2 - 2 (x . y - |y|^2 / 2): the nearest y has the largest product [x, 1] . [y, -|y|^2 / 2].
     halves = (values * values).sum(axis=1, dtype=np.float32) / 2
     rows = np.column_stack([values, -halves])
     queries = np.column_stack([values, np.ones_like(halves)])
-    no_zeros = np.zeros(len(values), np.bool_)
 
-    ids = np.empty((len(values), count), np.int32)
+    ids = np.zeros((len(values), count), np.int32)
+    best = np.full((len(values), count), -np.inf, np.float32)
     distances = np.empty((len(values), count), np.float32)
-    for start in range(0, len(values), _QUERIES):
+
+    def search(start: int) -> None:
         piece = slice(start, start + _QUERIES)
-        own = np.arange(len(values))[piece, None]
-        best = best_rows(rows, queries[piece], count - 1, excluded=own.tolist(), is_zero=no_zeros)
-        ids[piece] = np.hstack([own, best.ids])
+        for first in range(0, len(values), _ROWS):
+            keep_nearest(queries[piece] @ rows[first : first + _ROWS].T, start, first, ids[piece], best[piece])
         distances[piece] = np.linalg.norm(values[piece, None] - values[ids[piece]], axis=2)  # exact also near 0
 
+    # A thread takes queries of its own: threads that share a product wait for each other on busy cores.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(count_cores()) as pool:
+        list(pool.map(search, range(0, len(values), _QUERIES)))
     return ids, distances
 
 
-def run_umap(server: Connection, spare_cache: Path) -> None:
+def connect_neighbors(ids: NDArray[np.int32], distances: Floats) -> Any:
+    """Return the graph of UMAP, a symmetric sparse matrix.
+
+    An edge has the weight p + q - pq, where p and q are the weights that its ends give to each other.
+    """
+    from scipy.sparse import csr_array
+
+    from swivel.explorer.umap_kernels import weigh_neighbors
+
+    weights = np.empty_like(distances)
+    weigh_neighbors(distances, weights)
+    starts = np.arange(0, ids.size + 1, ids.shape[1])
+    graph = csr_array((weights.ravel(), ids.ravel(), starts), shape=(len(ids), len(ids)))
+    transposed = graph.T.tocsr()
+    return csr_array(graph + transposed - graph.multiply(transposed))
+
+
+def improve_layout(graph: Any, start: Floats, epochs: int) -> Iterator[Floats]:
+    """Yield the coordinates after each epoch, from the coordinates `start`; the array is reused."""
+    from swivel.explorer.umap_kernels import move_points
+
+    edges = (graph.indptr.astype(np.int64), graph.indices.astype(np.int32), graph.data / graph.data.max())
+    curve = (np.float32(CURVE[0]), np.float32(CURVE[1]))
+    points = start.astype(np.float32)
+    moved = np.empty_like(points)
+
+    threads = count_cores()
+    bounds = np.linspace(0, len(points), 4 * threads + 1).astype(int)
+    with ThreadPoolExecutor(threads) as pool:
+        for epoch in range(epochs):
+            shared = {"edges": edges, "epoch": epoch, "step": np.float32(1 - epoch / epochs), "curve": curve}
+            list(pool.map(partial(move_points, points, moved, **shared), bounds[:-1], bounds[1:]))
+            points, moved = moved, points
+            yield points
+
+
+def run_umap(server: Connection) -> None:
     """Receive vectors from the server, and send their UMAP coordinates or an error message.
 
-    This is the main function of a process with low priority. The kernels of UMAP are kept in the folder `spare_cache`
-    where there is no other place for them.
+    This is the main function of a process with low priority. Coordinates are sent with whether they are final; drafts
+    are not.
     """
-    from swivel.runtime.kernels import use_spare_cache
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, which then stops this process.
     exit_with_parent()
     if hasattr(os, "nice"):
         os.nice(10)
 
+    sent = time.monotonic()
+
+    def show(points: Floats) -> None:
+        nonlocal sent
+        if time.monotonic() - sent >= _DRAFT_SECONDS:
+            server.send((points, False))
+            sent = time.monotonic()
+
     try:
-        use_spare_cache("umap", spare_cache)
-        server.send(compute_umap(Reduced(server.recv())))
+        server.send((compute_umap(Reduced(server.recv()), show), True))
     except Exception as error:
         server.send(f"{type(error).__name__}: {error}")

@@ -112,7 +112,7 @@ def make_map(
     words
         Number of words, at most 100,000.
     layout
-        "umap", or "pca" for principal components. UMAP takes from seconds to minutes; its result is cached.
+        "umap", or "pca" for principal components. UMAP takes from seconds to a minute; its result is cached.
     title
         The title of the page in HTML.
     progress
@@ -134,16 +134,15 @@ def make_map(
         raise ConfigError(f"words must be an integer from 1 to {MAX_POINTS:,}, got {words!r}")
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
-    for library in ("sklearn", *(["umap"] if layout == "umap" else [])):
-        if importlib.util.find_spec(library) is None:
-            raise missing_extra("maps", {"sklearn": "scikit-learn", "umap": "umap-learn"}[library], "explore")
+    if importlib.util.find_spec("sklearn") is None:
+        raise missing_extra("maps", "scikit-learn", "explore")
 
     target = Map(View("saved", "", lambda: vectors), words)
     with track(choose_progress(progress), "computing the map", None, "words"):
         clusters = target.find_clusters()
         if layout == "umap":
             # In this process: a script without `if __name__ == "__main__"` cannot start another one.
-            maker = MapMaker(cache_folder(), lambda reduced, stop: compute_umap(reduced))
+            maker = MapMaker(cache_folder(), lambda reduced, stop, show: compute_umap(reduced))
             target.umap = maker.load_or_compute(target)
 
     points = target.points(layout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,23 +49,6 @@ def _open_cache(function: Any) -> _KernelCache:
     if not (_numba_config.CACHE_DIR or os.access(folder, os.W_OK) or os.environ.get("XDG_CACHE_HOME")):
         Path.home()  # Raises it if the home folder is unknown: numba would make a folder named "~" where we are.
     return _KernelCache(function)
-
-
-def use_spare_cache(library: str, folder: Path) -> None:
-    """Make numba keep the compiled kernels of a library in `folder` if no other folder is writable.
-
-    Without a writable folder, importing the library fails.
-    """
-
-    def probe() -> None:
-        return
-
-    spec = importlib.util.find_spec(library)
-    probe.__code__ = probe.__code__.replace(co_filename=str(spec and spec.origin))
-    try:
-        _open_cache(probe)
-    except RuntimeError:
-        _numba_config.CACHE_DIR = str(folder)
 
 
 class _KernelCache(_FunctionCache):  # type: ignore[misc]

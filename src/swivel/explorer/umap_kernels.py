@@ -1,0 +1,157 @@
+"""Numba kernels of UMAP (McInnes et al., 2018): nearest vectors, weights of neighbors, and epochs of the layout.
+
+They release the GIL. umap-learn moves both ends of an edge at once, so that its result depends on the order in which
+threads take the edges. Here, an epoch computes the new place of each point from the old places of all others: the
+result is the same with any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from swivel.runtime.kernels import njit_cached
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+_jit = njit_cached(**_OPTIONS)
+_inline = njit_cached(forceinline=True, **_OPTIONS)
+
+LANES = 64  # scores that are compared at once
+PUSHES = 5  # random points that push a point away, per neighbor that pulls it
+MAX_MOVE = np.float32(4)  # of a coordinate by one push, times the step size
+NEAR = np.float32(0.001)  # keeps the push of equal points finite
+HALVINGS = 64  # of the interval of sigma
+TOLERANCE = 1e-5  # of the sum of weights
+MIN_SIGMA = 1e-3  # times the mean distance
+
+
+@_jit
+def keep_nearest(scores, own, first, ids, best):  # type: ignore[no-untyped-def]
+    """Insert the scores (queries, rows) of the rows from `first` on into the best so far of each query, in `best`.
+
+    `ids` and `best` (queries, count) are sorted, the highest score first. Of equal scores the earlier row stays. Query
+    q is row `own` + q, which is left out.
+    """
+    queries, rows = scores.shape
+    last = best.shape[1] - 1
+    for query in range(queries):
+        line = scores[query]
+        floor = best[query, last]
+        for start in range(0, rows, LANES):
+            if start + LANES <= rows:
+                group = line[start : start + LANES]
+                better = 0
+                for lane in range(LANES):  # The compiler makes one comparison of many lanes of it.
+                    better += group[lane] > floor
+                if better == 0:
+                    continue
+
+            for row in range(start, min(start + LANES, rows)):
+                score = line[row]
+                if score > floor and first + row != own + query:
+                    place = last
+                    while place > 0 and best[query, place - 1] < score:
+                        best[query, place] = best[query, place - 1]
+                        ids[query, place] = ids[query, place - 1]
+                        place -= 1
+                    best[query, place] = score
+                    ids[query, place] = first + row
+                    floor = best[query, last]
+
+
+@_jit
+def weigh_neighbors(distances, weights):  # type: ignore[no-untyped-def]
+    """Set the weight of each neighbor, exp(-(distance - rho) / sigma), at most 1.
+
+    rho is the smallest distance of a vector that is not 0, and sigma makes the weights sum to log2(neighbors + 1).
+    """
+    rows, count = distances.shape
+    target = math.log2(count + 1)
+    mean = distances.mean()
+    for row in range(rows):
+        rho = np.inf
+        for place in range(count):
+            if distances[row, place] > 0:
+                rho = min(rho, distances[row, place])
+        scale = mean if rho == np.inf else distances[row].mean()
+        rho = 0.0 if rho == np.inf else rho
+
+        low = 0.0
+        high = np.inf
+        sigma = 1.0
+        for _ in range(HALVINGS):
+            found = 0.0
+            for place in range(count):
+                found += math.exp(-max(distances[row, place] - rho, 0.0) / sigma)
+            if abs(found - target) < TOLERANCE:
+                break
+            if found > target:
+                high = sigma
+            else:
+                low = sigma
+            sigma = 2 * sigma if high == np.inf else (low + high) / 2
+
+        sigma = max(sigma, MIN_SIGMA * scale)
+        for place in range(count):
+            above = max(distances[row, place] - rho, 0.0)
+            weights[row, place] = math.exp(-above / sigma) if above > 0 else 1.0
+
+
+@_inline
+def _mix(value):  # type: ignore[no-untyped-def]
+    """Return 64 bits that look random and depend on `value` only (splitmix64)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@_inline
+def _clip(move):  # type: ignore[no-untyped-def]
+    return min(max(move, -MAX_MOVE), MAX_MOVE)
+
+
+@_jit
+def move_points(points, moved, first, stop, edges, epoch, step, curve):  # type: ignore[no-untyped-def]
+    """Write the places of the points first .. stop - 1 after one epoch to `moved`; `points` are those before it.
+
+    The neighbors of point i are `ends[starts[i] : starts[i + 1]]`. Each pulls in a share `rates` of all epochs, and
+    `PUSHES` random points push then. The similarity of two points in the layout is 1 / (1 + a d^2b).
+    """
+    starts, ends, rates = edges
+    a, b = curve
+    for point in range(first, stop):
+        x = points[point, 0]
+        y = points[point, 1]
+        state = _mix(np.uint64(epoch) << np.uint64(32) | np.uint64(point))
+
+        for edge in range(starts[point], starts[point + 1]):
+            rate = rates[edge]
+            if math.floor((epoch + 1) * rate) == math.floor(epoch * rate):
+                continue
+
+            other = ends[edge]
+            dx = x - points[other, 0]
+            dy = y - points[other, 1]
+            square = dx * dx + dy * dy
+            if square > np.float32(0):
+                power = square**b
+                pull = np.float32(2) * a * b * power / (square * (np.float32(1) + a * power))
+                share = min(step * pull, np.float32(1))  # not beyond the other point, unlike umap-learn
+                x -= share * dx
+                y -= share * dy
+
+            for _ in range(PUSHES):
+                state += np.uint64(0x9E3779B97F4A7C15)
+                other = ((_mix(state) >> np.uint64(32)) * np.uint64(points.shape[0])) >> np.uint64(32)
+                dx = x - points[other, 0]
+                dy = y - points[other, 1]
+                square = dx * dx + dy * dy
+                if square > np.float32(0) and other != point:
+                    push = np.float32(2) * b / ((NEAR + square) * (np.float32(1) + a * square**b))
+                    x += step * _clip(push * dx)
+                    y += step * _clip(push * dy)
+
+        moved[point, 0] = x
+        moved[point, 1] = y
