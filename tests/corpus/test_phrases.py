@@ -32,7 +32,8 @@ def units_of(ids: np.ndarray, tokens: Any) -> list[list[str]]:
 def join(texts: Iterable[str], scratch: Path, threads: int = 2, **settings: Any) -> phrases.JoinedCorpus:
     config = CorpusConfig(**settings)
     encoded = encode_corpus(iter(texts), config, scratch=scratch, threads=threads)
-    return phrases.join_corpus(encoded, config, scratch=scratch, threads=threads)
+    listed = phrases.read_phrases(config)
+    return phrases.join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=listed)
 
 
 @pytest.mark.parametrize(("score", "scoring", "threshold"), [("word2vec", "default", 0.02), ("npmi", "npmi", 0.02)])
@@ -101,7 +102,7 @@ def test_phrases_of_a_list_are_lower_cased_with_the_text(lowercase: bool, tmp_pa
     joined = [token for token in matrix.rows if "_" in token]
     assert joined == ["new_york" if lowercase else "New_York"]
     absent = "unheard_of" if lowercase else "Unheard_Of"
-    assert f"2 listed phrases are not in the text ({absent!r})" in recorder.lines
+    assert f"joined nowhere: 2 listed phrases, such as {absent!r}" in recorder.lines
 
 
 def test_the_path_of_a_list_is_not_part_of_the_result(tmp_path: Path) -> None:

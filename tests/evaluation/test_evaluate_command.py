@@ -135,7 +135,7 @@ def test_without_sets_those_of_the_paper_are_used(
 @pytest.mark.parametrize(
     ("flags", "unused"),
     [
-        (["--held-out", "h.tsv", "set.tsv"], "'[FOLDER_OR_FILE]...' has no effect with --held-out"),
+        (["--held-out", "h.tsv", "set.tsv"], "FOLDER_OR_FILE has no effect with --held-out"),
         (["--held-out", "h.tsv", "--against", "other"], "'--against' has no effect with --held-out"),
         (["--held-out", "h.tsv", "--draws", "10"], "'--draws' has no effect with --held-out"),
         (["--held-out", "h.tsv", "--markdown"], "'--markdown' has no effect with --held-out"),

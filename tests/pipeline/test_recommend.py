@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import swivel
 from swivel.cli import cli
+from swivel.counts import open_matrix
 from swivel.errors import ConfigError, UnknownToken
 from swivel.estimator import SwivelEmbedding
 from swivel.pipeline.recommend import Recommender
@@ -284,6 +285,23 @@ def test_matrix_beside_the_vectors_is_used_and_without_it_the_flags_are_named(fo
     with pytest.raises(ConfigError, match="pass matrix, or with_seen=True"):  # which are flags
         call("recommend", str(tmp_path / "vectors"), "r0")
     assert call("recommend", str(tmp_path / "vectors"), "r0", "--with-seen")["r0"]
+
+    # A matrix with the same labels is not the one that the vectors were trained on.
+    cells = open_matrix(folders / "matrix").to_scipy() * 2
+    labels = open_matrix(folders / "matrix")
+    swivel.import_counts(cells, tmp_path / "matrix", row_labels=labels.rows.tokens, column_labels=labels.columns.tokens)
+    with pytest.raises(ConfigError, match="pass matrix, or with_seen=True"):
+        call("recommend", str(tmp_path / "vectors"), "r0")
+
+
+def test_wrong_rows_and_flags_without_effect_are_named(folders: Path) -> None:
+    recommender = Recommender(folders / "vectors")
+    with pytest.raises(ConfigError, match="row must be a label, or counts by column"):
+        recommender.recommend(pandas.DataFrame({"c1": [1], "c2": [2]}))
+    with pytest.raises(UnknownToken, match="'c1' is the label of a column, not of a row"):
+        recommender.recommend("c1")
+    with pytest.raises(ConfigError, match="'--header' has no effect without --for"):
+        call("recommend", str(folders / "vectors"), "r0", "--header")
 
 
 def test_tables_with_a_header_and_chosen_fields_are_read(folders: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from swivel.cli.recommend import matrix_option, table_options
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result, shown
 from swivel.runtime.options import RunOptions
-
-if TYPE_CHECKING:
-    from swivel.counts import Matrix
 
 USED_WITH_TABLES = {"held_out", "matrix", "fields", "header", "k"}
 USED_WITH_TEXTS = {"texts", "sets", "data", "markdown"}
@@ -55,7 +52,7 @@ def evaluate(
 ) -> None:
     """Word similarity, analogies and categories: the paper's eight sets, a folder's, or files of your own.
 
-    With --held-out and --matrix instead: how well cells of a table are ranked that were not trained with. With --texts
+    With --held-out instead: how well cells of a table are ranked that were not trained with. With --texts
     instead: semantic textual similarity, and classification.
 
     A set is text: two words and a score a line, four words (and a section) a line, or a word, a tab and its category;
@@ -70,9 +67,11 @@ def evaluate(
 
     if held_out is not None:
         from swivel.counts.importers import import_counts
+        from swivel.pipeline.recommend import Recommender
 
+        recommender = Recommender(open_vectors(vectors), matrix)
         cells = import_counts(held_out, options=options, fields=fields, header=header)
-        _evaluate_table(vectors, cells, matrix, k)
+        _show_ranking(recommender.evaluate(cells, k=k))
         return
 
     places = [data, *sets] if data else list(sets)
@@ -106,12 +105,9 @@ def _draw_markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     print_result(*evaluation.draw_markdown(header, cells).split("\n"))
 
 
-def _evaluate_table(vectors: str, held_out: Matrix, matrix: str | None, k: int) -> None:
+def _show_ranking(report: evaluation.RankingReport) -> None:
     """Show how well held-out cells of a table are ranked."""
-    from swivel.pipeline.recommend import Recommender
-
-    recommender = Recommender(open_vectors(vectors), matrix)
-    report = recommender.evaluate(held_out, k=k)
+    k = report.k
     names = [f"recall@{k}", f"NDCG@{k}", f"MAP@{k}"]
     values = [report.recall, report.ndcg, report.map]
     names += [f"recall@{k}, {name} columns" for name in report.by_popularity]

@@ -105,7 +105,10 @@ def refuse_idle_options(is_idle: Callable[[str], bool], *, where: str) -> None:
         name = str(parameter.name)
         is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_given and name not in ALWAYS_USED and is_idle(name):
-            raise ConfigError(f"{parameter.get_error_hint(ctx)} has no effect {where}; leave it out")
+            shown = parameter.get_error_hint(ctx)
+            if isinstance(parameter, click.Argument):
+                shown = parameter.make_metavar(ctx).strip("[].")
+            raise ConfigError(f"{shown} has no effect {where}; leave it out")
 
 
 def take_options(arguments: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:

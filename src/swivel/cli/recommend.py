@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from swivel.cli.main import cli, open_vectors
-from swivel.cli.options import Command, Decimal, config_options, count_option
+from swivel.cli.options import Command, Decimal, config_options, count_option, refuse_idle_options
 from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
 from swivel.counts.importers.config import ImportConfig
@@ -49,6 +49,8 @@ def recommend(
     swivel recommend vectors alice --matrix matrix
     swivel recommend vectors --for new.csv --header
     """
+    if source is None:
+        refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
     from swivel.counts.importers import import_counts
     from swivel.pipeline.recommend import Recommender
 

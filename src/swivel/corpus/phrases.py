@@ -319,11 +319,10 @@ def read_phrases(config: CorpusConfig) -> tuple[str, ...] | None:
 def join_corpus(
     encoded: EncodedCorpus, config: CorpusConfig, *, scratch: Path, threads: int, phrases: Iterable[str] | None = None
 ) -> JoinedCorpus:
-    """Return the corpus with phrases joined: those of the list, or those found in the text."""
+    """Return the corpus with phrases joined: those of a list, or without one those found in the text."""
     joined = JoinedCorpus(encoded, scratch, threads)
-    listed = read_phrases(config) if phrases is None else phrases
-    if listed is None:
+    if phrases is None:
         joined.find(config)
     else:
-        joined.join_list(listed)
+        joined.join_list(phrases)
     return joined

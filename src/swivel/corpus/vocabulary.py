@@ -288,15 +288,19 @@ def read_tokens(file: Path) -> tuple[str, ...]:
     return tuple(tokens)
 
 
+def check_units(tokens: int, units: int, unit: str) -> None:
+    """Raise CountsError if every line, sentence or document of a text has only one word."""
+    if 0 < tokens == units:
+        raise CountsError(
+            f"every {unit} has only one word, so no words occur together; write several words in a {unit}, or, in "
+            "Python, pass tokens as one list per text, such as [['the', 'cat']]"
+        )
+
+
 def describe_text(tokens: int, units: int, unit: str, vocabulary: Vocabulary) -> str:
-    """Return the size of a text as a message; raise CountsError if no unit has two words.
+    """Return the size of a text as a message.
 
     >>> describe_text(6, 2, "line", Vocabulary(["tea", "milk"]))
     '6 tokens in 2 lines; vocabulary of 2'
     """
-    if 0 < tokens == units:
-        raise CountsError(
-            f"every {unit} has only one word, so no words occur together; a string is a whole text: pass tokens as one "
-            "list per text, such as [['the', 'cat']]"
-        )
     return f"{plural(tokens, 'token')} in {plural(units, unit)}; vocabulary of {len(vocabulary):,}"

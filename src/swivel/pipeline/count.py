@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
-from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, describe_text, read_tokens
+from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import ResourceEstimate, check_libraries
@@ -179,11 +179,14 @@ def _count(
     with scratch_folder(path) as scratch:
         if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
-        encoded = encode_texts(texts, counting, scratch, options, check)
+        encoded = encode_texts(texts, counting, scratch, options, check, phrases=phrases)
+        if phrases is not None:
+            _name_absent_phrases(encoded, options.progress)
 
         lowercase = counting.corpus.lowercase
         vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
         unit = counting.corpus.unit
+        check_units(encoded.token_count, encoded.unit_count, unit)
         options.progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
         return count_encoded(encoded, vocabulary, counting, path, scratch, record, options)
 
@@ -241,9 +244,17 @@ def encode_texts(
 
     joined = join_corpus(encoded, counting.corpus, scratch=scratch, threads=options.thread_count, phrases=phrases)
     options.progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
-    if joined.absent and phrases is None:
-        options.progress.message(f"{len(joined.absent):,} listed phrases are not in the text ({joined.absent[0]!r})")
     return joined
+
+
+def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progress) -> None:
+    """Print how many phrases of a list were joined nowhere, and one of them."""
+    from swivel.corpus.phrases import JoinedCorpus
+
+    if isinstance(encoded, JoinedCorpus) and encoded.absent:
+        progress.message(
+            f"joined nowhere: {plural(len(encoded.absent), 'listed phrase')}, such as {encoded.absent[0]!r}"
+        )
 
 
 def count_encoded(

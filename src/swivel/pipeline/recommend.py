@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from swivel.config import TrainConfig
 from swivel.counts import Matrix, as_matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
 from swivel.evaluation.ranking import RankingReport, evaluate_ranking
+from swivel.storage import read_manifest
 from swivel.vectors import Neighbor, Vectors, VectorTable
 from swivel.vectors.formats import as_vectors
 from swivel.vectors.ranking import ColumnRanking, drop_zeros
@@ -46,7 +48,7 @@ class Recommender:
         Vectors trained on a table, or their folder.
     matrix
         The table, or its folder: which columns the known rows have. By default the folder `matrix` beside that of the
-        vectors, if it has the same labels. New rows do not need it.
+        vectors, if they were trained on it. New rows do not need it.
     popularity
         Factor of the logarithm of a column's sum in the ranking. By default that of `swivel train --tune`, or one that
         follows from the numbers of rows and columns; 0 ranks by w . c alone.
@@ -93,11 +95,17 @@ class Recommender:
         return same_rows and columns is not None and matrix.columns.tokens == columns.tokens
 
     def _find_matrix(self, path: Path) -> Matrix | None:
-        """Return the matrix in a folder if it has the labels of the vectors, else None."""
+        """Return the matrix in a folder if the vectors were trained on it, else None."""
         with suppress(StorageError):
             matrix = open_matrix(path)
-            return matrix if self._has_labels_of(matrix) else None
+            if self._has_labels_of(matrix) and self._trained_on in (None, matrix.fingerprint):
+                return matrix
         return None
+
+    @property
+    def _trained_on(self) -> str | None:
+        """Fingerprint of the matrix that the vectors were trained on; None if it is not known."""
+        return None if self.vectors.path is None else read_manifest(self.vectors.path).inputs.get("matrix")
 
     def recommend(
         self,
@@ -121,7 +129,9 @@ class Recommender:
             Function that returns whether a column may be recommended.
         """
         counts = self._counts_of(row, is_needed=exclude_seen)
-        vector = self.vectors.rows[[self.vectors.vocabulary.id(row)]] if isinstance(row, str) else self.fold_in(counts)
+        vector = (
+            self.vectors.rows[[self.vectors.contents.find_row(row)]] if isinstance(row, str) else self.fold_in(counts)
+        )
         names = self._columns.vocabulary.tokens
         is_hidden = None if filter is None else np.array([not filter(name) for name in names])
         ids, scores = self.ranking.find_best(vector, count, seen=counts if exclude_seen else None, is_hidden=is_hidden)
@@ -155,7 +165,7 @@ class Recommender:
         if rows is None:
             return self.ranking.find_best(self.vectors.rows, count, seen=self._seen if exclude_seen else None)
 
-        ids = [self.vectors.vocabulary.id(row) for row in rows]
+        ids = [self.vectors.contents.find_row(row) for row in rows]
         return self.ranking.find_best(self.vectors.rows[ids], count, seen=self._seen[ids] if exclude_seen else None)
 
     def similar(self, column: str, count: int = 10) -> list[Neighbor]:
@@ -178,10 +188,10 @@ class Recommender:
         if kind not in KINDS:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         vocabulary = self._columns.vocabulary
-        row_id = self.vectors.vocabulary.id(row)
+        row_id = self.vectors.contents.find_row(row)
         ids = np.arange(len(vocabulary))
         if columns is not None:
-            ids = np.array([vocabulary.id(name) for name in columns], np.int64)
+            ids = np.array([vocabulary.id(name, kind="columns") for name in columns], np.int64)
         if kind == "ranking":
             return np.asarray(self.ranking.score(self.vectors.rows[[row_id]])[0, ids])
 
@@ -253,7 +263,7 @@ class Recommender:
         """Return the counts of a known or new row, of shape (1, n_columns); no counts if they are not known."""
         size = len(self._columns.vocabulary)
         if isinstance(row, str):
-            row_id = self.vectors.vocabulary.id(row)
+            row_id = self.vectors.contents.find_row(row)
             if self.matrix is not None:
                 return self._seen[[row_id]]
             if is_needed:
@@ -261,9 +271,9 @@ class Recommender:
             return scipy.sparse.csr_array((1, size))
 
         row = row.to_dict() if hasattr(row, "to_dict") else row  # a Series of pandas
-        if not isinstance(row, Mapping):
+        if not isinstance(row, Mapping) or not all(isinstance(count, Real) for count in row.values()):
             raise ConfigError(f"row must be a label, or counts by column such as {{'tea': 1}}, got {row!r}")
-        ids = [self._columns.vocabulary.id(name) for name in row]
+        ids = [self._columns.vocabulary.id(name, kind="columns") for name in row]
         values = np.array(list(row.values()), np.float64)
         return drop_zeros(scipy.sparse.csr_array((values, (np.zeros(len(ids), np.int64), ids)), shape=(1, size)))
 

@@ -27,7 +27,7 @@ from swivel.corpus.file_ranges import FileRange, cut_files, encode_ranges, group
 from swivel.corpus.phrases import JoinedCorpus, join_corpus
 from swivel.corpus.sources import TextFile, list_files, text_size
 from swivel.corpus.type_tables import PackedTypes, TypeCounts
-from swivel.corpus.vocabulary import Vocabulary, choose_vocabulary, describe_text
+from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.counts.cooccurrence.count import count_part, make_spec
 from swivel.counts.cooccurrence.plan import split_evenly
@@ -147,6 +147,7 @@ class _RayCounter:
                 task.advance(_cost_of(pieces[number]), f"{done:,} of {len(pieces):,} pieces")
 
         vocabulary = self._choose_words([types for _, types in results])
+        check_units(tokens, units, self.corpus.unit)
         self.progress.message(describe_text(tokens, units, self.corpus.unit, vocabulary))
         return vocabulary
 
