@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from swivel.pipeline.reproduce.table_report import TABLE_METHODS, TableResults, 
 from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT
 from swivel.storage import MANIFEST, create_folder, hold_folder
 
 TABLE_DIM = 64
@@ -126,7 +128,8 @@ def _rank_cells(matrix: Path, folder: Path, provenance: dict[str, Any], *, optio
 
 def fit_swivel(train: Table, dim: int, options: RunOptions, *, tune: bool = False) -> Candidates:
     """Return Swivel's vectors with the recipe `table`: settings follow from the table, or are tuned on a part of it."""
-    fit_sparse(train, options=options, dim=dim, epochs=1)  # Load torch and compile kernels before the time is taken.
+    # Load torch and compile kernels before the time is taken.
+    fit_sparse(train, options=replace(options, progress=SILENT), dim=dim, epochs=1)
 
     def fit() -> Candidates:
         fitted = fit_sparse(train, options=options, dim=dim, tune=tune)
