@@ -204,11 +204,14 @@ def last_line(text: str) -> str:
 
 
 def write_inputs(folder: Path) -> None:
-    """Write two texts, a table of counts and a folder with a test set into a new folder."""
+    """Write two texts, two tables of counts and a folder with a test set into a new folder."""
     lines = [" ".join(WORDS[(n * step + n) % len(WORDS)] for step in range(1, 7)) for n in range(200)]
     cells = [f"{a}\t{b}\t{1 + (i * j) % 5}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
+    ratings = [f"user{i}\titem{j}\t{1 + (i * j) % 5}\n" for i in range(16) for j in range(12) if (i + j) % 3]
+
     (folder / "sets").mkdir(parents=True)
+    (folder / "ratings.tsv").write_text("".join(ratings))
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
     (folder / "more.txt").write_text("\n".join(line.replace("red", "pink") for line in lines) + "\n")
     (folder / "counts.tsv").write_text("".join(cells))
@@ -232,6 +235,8 @@ def make_ready(bench: Bench) -> list[Verb]:
         ("count", str(more), "-o", f"{matrix}-2", *one),
         ("train", matrix, "-o", vectors, *small, *one, "--no-report"),
         ("train", f"{matrix}-2", "-o", f"{vectors}-2", *small, *one, "--no-report"),
+        ("import", str(READY / "ratings.tsv"), "-o", f"{READY}/table", *one),
+        ("train", f"{READY}/table", "-o", f"{READY}/tuned", *small, *one, "--no-report", "--tune"),
     ):
         run_in_process(arguments)
     exports = {name: f"{CASE}/out{suffix}" for name, suffix in EXPORTS.items()}
@@ -250,6 +255,7 @@ def make_ready(bench: Bench) -> list[Verb]:
         Verb("import", ("import", str(table), "-o", out, *one)),
         Verb("add", ("add", matrix, f"{matrix}-2", "-o", out, *one)),
         Verb("train", train),
+        Verb("train --tune", ("train", f"{READY}/table", "-o", out, *small, *one, "--no-report", "--tune")),
         Verb("run", ("run", str(text), "-o", out, *small, *one, "--no-report")),
         Verb("report", train[:-1], prepare(bench, "trained", train)),
         Verb("extend", ("extend", vectors, str(more), "-o", out, *one)),

@@ -20,6 +20,7 @@ from swivel.pipeline import tune
 from swivel.pipeline.recommend import Recommender
 from swivel.pipeline.sparse_fit import fit_sparse
 from swivel.pipeline.tune import TUNING, Trial, Tuning
+from swivel.runtime.options import RunOptions
 from swivel.storage import read_manifest
 
 
@@ -154,6 +155,14 @@ def test_what_cannot_be_tuned_is_refused_in_one_line(
     monkeypatch.setattr(tune, "find_rank", lambda: (0, 2, 2))
     with pytest.raises(ConfigError, match="tune works in one process"):
         swivel.train(table, tmp_path / "ranks", tune=True)
+
+
+def test_the_table_is_not_touched_if_it_is_the_output(tmp_path: Path) -> None:
+    swivel.import_counts(make_cells(), tmp_path / "table")
+    names = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="the output would replace the input"):
+        swivel.train(tmp_path / "table", tmp_path / "table", tune=True, options=RunOptions(overwrite=True))
+    assert sorted(tmp_path.rglob("*")) == names
 
 
 def test_command_tunes(table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

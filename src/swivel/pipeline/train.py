@@ -18,6 +18,7 @@ from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals, stop_on_signals
 from swivel.storage import hold_folder, remove_file
+from swivel.storage.overlap import refuse_overlap
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def _tune_and_train(
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
     config, _ = resolve_configs(transform_counts(matrix, transform), recipe, settings)
     path = None if out is None else Path(out)
+    if path is not None:
+        refuse_overlap([path], [matrix.path])
 
     with contextlib.nullcontext() if path is None else hold_folder(path):
         tuning = tune_table(matrix, path, config, settings=settings, options=options)
