@@ -193,15 +193,24 @@ def untuned_halves() -> str:
 
 
 def significance() -> str:
-    """Return, for `default` on a GPU and each baseline, for how many seeds each set differs significantly."""
-    compared = read_result("significance")["compared"]
+    """Return, for `default` and each baseline, for how many seeds each set differs significantly."""
+    rows = compare_significantly("significance_cpu", "default_cpu", ("cbow",))
+    rows += compare_significantly("significance", "default_cuda", ("sgns", "cbow", "glove"))
+    return draw_table(["`default` minus", *SETS.values()], rows)
+
+
+def compare_significantly(result: str, method: str, baselines: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a result of `benchmarks/significance.py`, on all items and on untuned halves."""
+    compared = read_result(result)["compared"]
+    device = "CPU" if method.endswith("cpu") else "GPU"
+    commit = read_result(result)["machine"]["commit"]
     rows = []
-    for name, label in measured(BASELINE_ROWS).items():
-        method = name.removeprefix("baseline_")
+    for baseline in baselines:
+        label = BASELINE_ROWS[f"baseline_{baseline}"]
         for half, title in (("whole", "all items"), ("report", "untuned halves")):
-            found = compared[f"default_cuda, {method}, {half}"]
-            rows.append([f"{label}, {title}", *(draw_difference(found[key]) for key in SETS)])
-    return draw_table(["`default` on a GPU minus", *SETS.values()], rows)
+            found = compared[f"{method}, {baseline}, {half}"]
+            rows.append([f"{device} ({commit}), {label}, {title}", *(draw_difference(found[key]) for key in SETS)])
+    return rows
 
 
 def draw_difference(found: dict[str, Any]) -> str:
