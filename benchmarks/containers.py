@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -68,12 +69,18 @@ VERBS = {
     "analogy": "analogy {inputs}/vectors red green blue",
     "evaluate": "evaluate {inputs}/vectors {inputs}/sets/pairs.txt",
     "info": "info {inputs}/matrix --json",
+    "encode": "encode {inputs}/vectors {inputs}/text.txt -o {out}/texts.npy",
+    "phrases": "phrases {inputs}/text.txt -o {out}/phrases.txt --threads 1",
+    "plot map": "plot map {inputs}/vectors --layout pca -o {out}/map.html",
+    "train --tune": f"train {{inputs}}/table -o {{out}}/new/tuned --tune {SMALL}",
+    "recommend": "recommend {inputs}/rated user1 --matrix {inputs}/table",
     "reproduce": (
         "reproduce {inputs}/text.txt -o {out}/new/experiment --data {inputs}/sets --methods fast,paper --dim 4 "
         "--min-count 2 --threads 1"
     ),
 }
-COMPILING = ("count", "import", "add", "train", "run", "extend")
+AGE = re.compile(r", [^,\"]* ago")  # of a folder, in what `info` prints
+COMPILING = ("count", "import", "add", "train", "run", "extend", "encode", "phrases", "train --tune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,7 @@ def run(arguments: str, setting: Setting, rights: str = AS_STRANGER) -> Ended:
     files = {str(path.relative_to(case)): read_without_times(path) for path in paths if path.is_file()}
     modes = {str(path.relative_to(case)): path.stat().st_mode for path in paths}
     clear(case)
-    return Ended(done.returncode, done.stdout, done.stderr, files, modes)
+    return Ended(done.returncode, AGE.sub("", done.stdout), done.stderr, files, modes)
 
 
 def make_environment(setting: Setting) -> dict[str, str]:
@@ -178,13 +185,15 @@ def set_modes(folder: Path, *, folders: int, files: int) -> None:
 
 
 def make_inputs() -> None:
-    """Write the texts, the table and the test set, and let the verbs make the rest, in this process."""
+    """Write the texts, the tables and the test set, and let the verbs make the rest, in this process."""
     write_inputs(INPUTS)
     matrix, vectors = f"{INPUTS}/matrix", f"{INPUTS}/vectors"
     for suffix, text in (("", "text"), ("-2", "more")):
         run_in_process(f"count {INPUTS}/{text}.txt -o {matrix}{suffix} {COUNT}".split())
         run_in_process(f"train {matrix}{suffix} -o {vectors}{suffix} {SMALL}".split())
     run_in_process(["export", vectors, f"{INPUTS}/vectors.vec"])
+    run_in_process(f"import {INPUTS}/ratings.tsv -o {INPUTS}/table".split())
+    run_in_process(f"train {INPUTS}/table -o {INPUTS}/rated {SMALL}".split())
 
 
 def fill(verb: str, inputs: Path = INPUTS, out: str = ".") -> str:

@@ -84,3 +84,10 @@ def test_intervals_of_means_cover_the_mean_and_pair_columns() -> None:
     assert interval is not None and interval[0] < first.mean() < interval[1]
     assert interval[1] - interval[0] == pytest.approx(2 * 1.96 * first.std() / 20, rel=0.2)
     np.testing.assert_allclose(means[:, 0] - means[:, 1], 0.1)
+
+
+@pytest.mark.parametrize("table", [np.ones((4, 1)), np.ones((5, 6))], ids=["one column", "no positive PMI"])
+def test_a_table_without_positive_pmi_has_an_svd_of_zeros(table: np.ndarray) -> None:
+    ((settings, scores),) = BASELINES["svd"](scipy.sparse.csr_array(table), 3)
+    assert settings == "no positive PMI"
+    assert not scores(np.arange(2)).any() and scores(np.arange(2)).shape == (2, table.shape[1])

@@ -15,7 +15,7 @@ from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import evaluate_texts, read_text_sets, score_texts
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.texts import PLAIN_MEAN, LabeledTextSet, TextPairSet
+from swivel.evaluation.texts import PLAIN_MEAN, LabeledTextSet, TextPairSet, TextReport, TextResult
 from swivel.vectors import Vectors, VectorTable
 
 PAIRS = "5\tking and and\tqueen\n\tking\tno score\r\n3.5\tking\tqueen queen pear\tignored\n0\tking\tpear\n"
@@ -80,12 +80,31 @@ def test_a_label_with_few_texts_has_no_accuracy(vectors: Vectors) -> None:
     assert score_texts(vectors, LabeledTextSet("one", ("king", "pear") * 9, ("a", "a") * 9), PLAIN_MEAN) is None
 
 
+def test_sets_without_a_figure_are_not_part_of_the_mean(vectors: Vectors) -> None:
+    figures = [TextResult("one", "rho", None, 0.5, 3), TextResult("two", "rho", 0.8, 0.7, 9)]
+    assert TextReport(tuple(figures)).mean("rho") == pytest.approx((0.8, 0.6))
+    assert np.isnan(TextReport(()).mean("rho")).all()
+    assert TextReport((figures[0], figures[0])).table()[-1][2] == "-"
+
+
+def test_few_texts_that_differ_clearly_are_classified() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((24, 8)).astype(np.float32)
+    values[:12, 0] += 20
+    values[12:, 0] -= 20
+    vectors = Vectors(VectorTable(Vocabulary([f"w{n}" for n in range(24)]), values))
+    texts = LabeledTextSet("few", tuple(vectors.vocabulary.tokens), ("a",) * 12 + ("b",) * 12)
+    accuracy = score_texts(vectors, texts, PLAIN_MEAN)
+    assert accuracy is not None and accuracy > 0.9
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", r"set\.tsv: the file is empty; expected score, text and text"),
         ("1\ta\tb\n2\ta\n", r"set\.tsv, line 2: expected score, text and text, got '2\\ta'"),
         ("\n1\ta\tb\nhigh\ta\tb\n", r"set\.tsv, line 3: expected a number as the score, got 'high'"),
+        ("1\ta\tb\nnan\ta\tb\n", r"set\.tsv, line 2: expected a number as the score, got 'nan'"),
         ("a label\nword\n", r"set\.tsv, line 2: expected score, .* or label and text, .*, got 'word'"),
     ],
 )

@@ -113,6 +113,13 @@ def test_equal_scores_are_sorted_by_id() -> None:
     assert ids.tolist() == [list(range(700, 710))] * 300
 
 
+@pytest.mark.parametrize("rows", [3, 300])
+def test_of_equal_scores_at_the_end_the_smallest_ids_are_found(rows: int) -> None:
+    scores = np.random.default_rng(2).integers(0, 9, 3_000).astype(np.float32)
+    ids, _ = TopColumns(np.zeros((3_000, 1), np.float32), scores, 10).find(np.zeros((rows, 1), np.float32))
+    assert ids.tolist() == [np.lexsort((np.arange(3_000), -scores))[:10].tolist()] * rows
+
+
 def test_popularity_grows_with_the_rows_per_column_and_stays_in_its_range() -> None:
     values = [default_popularity(rows, 100) for rows in (1, 50, 100, 200, 10_000)]
     assert values == sorted(values) and (values[0], values[2], values[-1]) == (0.0, 0.5, 1.0)

@@ -103,6 +103,17 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert results.left_out == {"ease": "more than 10 columns"}
     assert "ease is left out: more than 10 columns" in recorder.lines
     assert "is left out: more than 10 columns." in (tmp_path / "out" / "report.md").read_text()
+    with pytest.raises(ConfigError, match="no method is left to run"):
+        run(table, tmp_path / "none", methods=("ease",))
+
+
+def test_a_table_of_few_columns_has_the_k_that_was_ranked(tmp_path: Path) -> None:
+    cells = [f"r{i}\tc{j}\t1\n" for i in range(40) for j in range(6) if (i + j) % 3]
+    (tmp_path / "few.tsv").write_text("".join(cells))
+    results, _ = run(tmp_path / "few.tsv", tmp_path / "out", methods=("popularity", "svd"))
+    assert results.rows()[0][1:3] == ["Recall@6", "NDCG@6"]
+    with pytest.raises(ConfigError, match="fields and header are for files"):
+        run(tmp_path / "out" / "matrix", tmp_path / "again", methods=("popularity",), header=True)
 
 
 @pytest.mark.parametrize("methods", [(), ("svd", "svd"), ("sgns",)])

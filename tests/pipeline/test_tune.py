@@ -157,6 +157,48 @@ def test_what_cannot_be_tuned_is_refused_in_one_line(
         swivel.train(table, tmp_path / "ranks", tune=True)
 
 
+def test_a_search_that_will_overwrite_a_result_is_resumed(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(table, tmp_path / "out")
+    fits: list[Any] = []
+
+    def fit(*arguments: Any, **settings: Any) -> Any:
+        fits.append(settings["weight_decay"])
+        if len(fits) == 2:
+            raise KeyboardInterrupt
+        return fit_sparse(*arguments, **settings)
+
+    monkeypatch.setattr(tune, "fit_sparse", fit)
+    with pytest.raises(KeyboardInterrupt):
+        train(table, tmp_path / "out", seed=7, options=RunOptions(overwrite=True))
+    train(table, tmp_path / "out", seed=7, options=RunOptions(overwrite=True))
+    assert len(fits) == len(read_manifest(tmp_path / "out").facts["tuning"]["trials"]) + 1
+
+
+def test_another_unfinished_run_is_refused_before_the_search(
+    table: swivel.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("swivel.pipeline.train_job.write_result", interrupt)
+        patched.setattr("swivel.training.checkpoint.CheckpointStore.is_due", lambda self: True)
+        with pytest.raises(KeyboardInterrupt):
+            swivel.train(table, tmp_path, dim=4, epochs=3, backend="cpu", dtype="float32")
+
+    monkeypatch.setattr(tune, "fit_sparse", interrupt)
+    with pytest.raises(FolderExists, match="holds an unfinished run with weight_decay"):
+        train(table, tmp_path)
+    assert not (tmp_path / TUNING).exists()
+
+
+def test_a_tiny_table_cannot_be_tuned() -> None:
+    with pytest.raises(ConfigError, match=r"tune holds out a tenth of the cells, and this table has only \d+: omit"):
+        train(swivel.import_counts([("a", "x", 1), ("b", "y", 1), ("a", "y", 1)]))
+
+
 def test_the_table_is_not_touched_if_it_is_the_output(tmp_path: Path) -> None:
     swivel.import_counts(make_cells(), tmp_path / "table")
     names = sorted(tmp_path.rglob("*"))

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swivel.runtime.parallel import map_in_order, take_in_order
+from swivel.runtime.parallel import map_in_order, open_torch_pool, take_in_order
 
 
 @settings(deadline=None, max_examples=50)
@@ -55,3 +56,13 @@ def test_an_error_is_raised_in_order_and_cancels_pending_futures() -> None:
         gate.set()
     assert futures[3].cancelled() and not futures[5].cancelled()
     assert seen == [0]
+
+
+def test_a_pool_for_torch_restores_the_number_of_threads_of_all_threads() -> None:
+    before = torch.get_num_threads()
+    with open_torch_pool(2) as pool, open_torch_pool(1):
+        assert set(pool.map(lambda _: torch.get_num_threads(), range(4))) == {1}
+
+    assert torch.get_num_threads() == before
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == before

@@ -23,12 +23,13 @@ STARTS_OVER = "nothing was saved; the same command starts over"
 COMPLETE = "the result is complete"
 
 MANIFEST = "manifest.json"  # as in `swivel.storage`
+TUNING = "tuning.json"  # as in `swivel.pipeline.tune`
 
 # Folders of the finished stages of each command, relative to its output folder; not used with --overwrite.
 FINISHED = {
     **dict.fromkeys(("count", "import", "add", "extend", "train"), ("",)),
     **dict.fromkeys(("run", "demo"), ("matrix", "vectors")),
-    "reproduce": ("corpus", "matrices/*", "vectors/*", "evaluation/*"),
+    "reproduce": ("corpus", "matrices/*", "vectors/*", "evaluation/*", "matrix", "methods/*"),
 }
 CHECKPOINTS = {
     "train": "checkpoint-*",
@@ -68,6 +69,7 @@ def describe_kept(context: click.Context) -> str:
     if verb in CHECKPOINTS:
         patterns.append(CHECKPOINTS[verb])
     is_kept = any(any(Path(output).glob(f"{pattern}/{MANIFEST}".lstrip("/"))) for pattern in patterns)
+    is_kept |= verb == "train" and (Path(output) / TUNING).exists()
     if not is_kept:
         return STARTS_OVER
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.vectors.ranking import drop_zeros
 from swivel.vectors.search import best_of_each
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 Scores = Callable[[NDArray[np.int64]], NDArray[Any]]
 POPULARITY = ("rare", "middle", "common")  # columns, each with about a third of the held-out cells
@@ -68,6 +70,7 @@ def evaluate_ranking(scores: Scores, held_out: Any, seen: Any, *, k: int = 20) -
 
     Examples
     --------
+    >>> import scipy.sparse
     >>> seen = scipy.sparse.csr_array([[1, 0, 0, 0], [0, 1, 0, 0]])
     >>> held_out = scipy.sparse.csr_array([[0, 1, 0, 0], [0, 0, 0, 1]])
     >>> report = evaluate_ranking(lambda rows: np.array([[9, 3, 2, 1], [1, 9, 3, 2]])[rows], held_out, seen, k=1)
@@ -151,6 +154,8 @@ def split_table(
     seed
         Of the random numbers.
     """
+    import scipy.sparse  # here, because it takes memory that most evaluations do not need
+
     cells = scipy.sparse.coo_array(counts)
     if not 0 < share < 1:
         raise ConfigError(f"share must be between 0 and 1, got {share}")

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.evaluation.ranking import RankingReport, Scores, evaluate_ranking, split_table
@@ -105,6 +104,7 @@ def fit_popularity(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
 def fit_svd(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
     """Yield truncated SVDs of positive PMI, with several powers of the singular values."""
+    import scipy.sparse
     from scipy.sparse.linalg import svds
 
     cells = train.tocoo()
@@ -112,7 +112,12 @@ def fit_svd(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
     pmi = np.log(cells.data * cells.data.sum() / (row_sums[cells.coords[0]] * column_sums[cells.coords[1]]))
     ppmi = scipy.sparse.csr_array((np.maximum(pmi, 0), cells.coords), shape=cells.shape)
 
-    u, s, v = svds(ppmi, k=min(dim, min(train.shape) - 1), rng=np.random.default_rng(0))
+    kept = min(dim, min(train.shape) - 1)
+    if kept < 1 or not ppmi.data.any():
+        yield "no positive PMI", lambda rows: np.zeros((len(rows), train.shape[1]))
+        return
+
+    u, s, v = svds(ppmi, k=kept, rng=np.random.default_rng(0))
     for power in POWERS:
         yield f"power {power:g}", partial(_multiply, u * (s / s.max()) ** power, v)
 
@@ -131,6 +136,7 @@ def fit_ease(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
 
 def fit_als(train: Table, dim: int) -> Iterator[tuple[str, Scores]]:
     """Yield weighted least squares (Hu, Koren and Volinsky, 2008) of log(1 + x) by the package implicit."""
+    import scipy.sparse
     from implicit.als import AlternatingLeastSquares
     from threadpoolctl import threadpool_limits
 

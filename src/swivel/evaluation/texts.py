@@ -34,7 +34,10 @@ ENCODE: Mapping[str, Any] = {}
 PLAIN_MEAN: Mapping[str, Any] = {"smoothing": math.inf, "components": 0, "guess": False}
 TEXT_TABLE_HEADER = ("set", "measure", "encode", "plain mean", "items")
 FOLDS = 5
-_INVERSE_PENALTY = 0.01  # A weak penalty takes many more steps, with hundreds of standardized dimensions.
+# C of the logistic regression for 3,000 texts and more. A weaker penalty takes many more steps, with hundreds of
+# standardized dimensions. C multiplies a sum over texts, so that fewer of them need a larger one.
+_INVERSE_PENALTY = 0.01
+_USUAL_TEXTS = 3_000
 _MAX_STEPS = 100
 _EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
 
@@ -96,13 +99,14 @@ class TextReport:
     results: tuple[TextResult, ...]
 
     def mean(self, measure: str) -> tuple[float, float]:
-        """Return the means of `encode` and of `plain_mean` over the sets with a measure; NaN if there are none."""
+        """Return the means of `encode` and of `plain_mean` over the sets with a measure; NaN if there are none.
+
+        Sets without a figure are left out.
+        """
         chosen = [result for result in self.results if result.measure == measure]
-        if not chosen:
-            return math.nan, math.nan
-        figures = np.array([[result.encode or 0.0, result.plain_mean or 0.0] for result in chosen])
-        encode, plain = figures.mean(axis=0).tolist()
-        return encode, plain
+        encode = [result.encode for result in chosen if result.encode is not None]
+        plain = [result.plain_mean for result in chosen if result.plain_mean is not None]
+        return float(np.mean(encode or math.nan)), float(np.mean(plain or math.nan))
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -114,7 +118,8 @@ class TextReport:
         for measure in ("rho", "accuracy"):
             sizes = [result.items for result in self.results if result.measure == measure]
             if len(sizes) > 1:
-                rows.append(_draw_row(TextResult("mean", measure, *self.mean(measure), sum(sizes))))
+                encode, plain = (None if math.isnan(mean) else mean for mean in self.mean(measure))
+                rows.append(_draw_row(TextResult("mean", measure, encode, plain, sum(sizes))))
         return rows
 
     def markdown(self) -> str:
@@ -229,9 +234,12 @@ def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> TextPairSet:
             continue
 
         try:
-            scores.append(parse_float(score.strip()))
+            value = parse_float(score.strip())
+            if not math.isfinite(value):
+                raise ValueError
         except ValueError:
             raise EvaluationError(f"{path}, line {number}: expected a number as the score, got {score!r}") from None
+        scores.append(value)
         pairs.append((texts[0], texts[1]))
     return TextPairSet(path.stem, tuple(pairs), tuple(scores))
 
@@ -267,7 +275,8 @@ def _classify(encoded: Floats, texts: LabeledTextSet) -> float | None:
         return None
 
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=1)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=_INVERSE_PENALTY, max_iter=_MAX_STEPS))
+    inverse_penalty = _INVERSE_PENALTY * max(1.0, _USUAL_TEXTS / texts.size)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_penalty, max_iter=_MAX_STEPS))
     # The products are small: several threads take 30 times as long on busy cores.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # about the number of steps

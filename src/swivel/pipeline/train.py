@@ -105,6 +105,8 @@ def _tune_and_train(
     with defer_signals():
         from swivel.counts.transform import transform_counts
         from swivel.pipeline.tune import TUNING, check_tunable, tune_table, tuned_weight_decay
+        from swivel.training.checkpoint import refuse_other_run
+        from swivel.training.loop import run_provenance
 
     check_tunable(matrix, recipe, settings, has_init=init is not None)
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
@@ -112,6 +114,9 @@ def _tune_and_train(
     path = None if out is None else Path(out)
     if path is not None:
         refuse_overlap([path], [matrix.path])
+        if not options.overwrite and not (path / TUNING).exists():
+            # The search would end in a run that has another weight decay than any that is in the folder.
+            refuse_other_run(path, run_provenance(matrix, dataclasses.replace(config, weight_decay=0.0), None))
 
     with contextlib.nullcontext() if path is None else hold_folder(path):
         tuning = tune_table(matrix, path, config, settings=settings, options=options)

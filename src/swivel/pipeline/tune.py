@@ -132,24 +132,30 @@ def check_tunable(matrix: Matrix, recipe: str, settings: Mapping[str, Any], *, h
 
 
 def _read_tuning(out: Path | None, identity: str, options: RunOptions) -> Tuning:
-    """Return the fits that an earlier call recorded, none if it had another table or other settings."""
-    if out is None or options.overwrite:
+    """Return the fits that an earlier call recorded, none if it had another table or other settings.
+
+    A search that was interrupted is continued, even if it will overwrite a finished result.
+    """
+    if out is None:
         return Tuning(identity)
 
-    saved: Any = {}
-    if (out / MANIFEST).exists():
-        saved = read_manifest(out).facts.get("tuning") or {}
-        if saved.get("identity") != identity:
-            raise FolderExists(
-                f"{out}: finished already with other settings or inputs; choose another folder or pass overwrite=True"
-            )
-    else:
-        with contextlib.suppress(OSError, ValueError):  # There is none, or it is damaged: begin again.
-            saved = unseal((out / TUNING).read_bytes())
-    with contextlib.suppress(KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # There is none, or it is damaged.
+        saved = unseal((out / TUNING).read_bytes())
         if saved["identity"] == identity:
-            return Tuning(identity, tuple(Trial(**trial) for trial in saved["trials"]))
-    return Tuning(identity)
+            return _restore_tuning(saved)
+    if options.overwrite or not (out / MANIFEST).exists():
+        return Tuning(identity)
+
+    finished = read_manifest(out).facts.get("tuning") or {}
+    if finished.get("identity") != identity:
+        raise FolderExists(
+            f"{out}: finished already with other settings or inputs; choose another folder or pass overwrite=True"
+        )
+    return _restore_tuning(finished)
+
+
+def _restore_tuning(saved: Mapping[str, Any]) -> Tuning:
+    return Tuning(saved["identity"], tuple(Trial(**trial) for trial in saved["trials"]))
 
 
 class _Search:
@@ -161,6 +167,8 @@ class _Search:
         if counts.shape[0] > MAX_ROWS:
             counts = counts[np.sort(rng.choice(counts.shape[0], MAX_ROWS, replace=False))]
         self.train, held_out = split_table(counts, HELD_OUT, seed=config.seed)
+        if not held_out.nnz or not self.train.nnz:
+            raise ConfigError(f"tune holds out a tenth of the cells, and this table has only {counts.nnz}: omit tune")
 
         rows = np.flatnonzero(np.diff(held_out.indptr))
         is_ranked = np.zeros(counts.shape[0], bool)

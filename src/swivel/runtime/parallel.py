@@ -1,7 +1,9 @@
-"""Parallel map with threads, with results in order and a bounded number of pending items."""
+"""Parallel map with threads, with results in order and a bounded number of pending items; a pool for torch."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +11,38 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class _TorchThreads:
+    """Torch's number of threads before the first of the open pools, and how many pools are open."""
+
+    lock = threading.Lock()
+    before = 1
+    pools = 0
+
+
+@contextlib.contextmanager
+def open_torch_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool of threads in each of which torch uses one core, for products that are too small to be divided.
+
+    `torch.set_num_threads` in one thread is also the default of all threads that use torch later, so the number is
+    restored when the last of these pools is closed.
+    """
+    import torch
+
+    with _TorchThreads.lock:
+        if _TorchThreads.pools == 0:
+            _TorchThreads.before = torch.get_num_threads()
+        _TorchThreads.pools += 1
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        with _TorchThreads.lock:
+            _TorchThreads.pools -= 1
+            if _TorchThreads.pools == 0:
+                torch.set_num_threads(_TorchThreads.before)
 
 
 def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[Result]:

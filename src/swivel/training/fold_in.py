@@ -28,7 +28,6 @@ column vector. A row without counts gets the zero vector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +39,7 @@ from torch import Tensor
 
 from swivel.config import TrainConfig
 from swivel.errors import ConfigError, CountsError
+from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import choose_backend
 from swivel.training.objective import Objective, column_offsets, observed_targets, row_offsets
 
@@ -177,7 +177,7 @@ class FixedColumns:
         # On a CPU, a thread takes a batch of its own: threads that share small products wait for each other.
         threads = torch.get_num_threads() if self.vectors.device.type == "cpu" else 1
         batches = _split_rows(rows, self, threads)
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with open_torch_pool(threads) as pool:
             folded = pool.map(lambda ids: _fold_batch(_RowBatch(rows[ids], self)), batches)
             for ids, vectors in zip(batches, folded, strict=True):
                 result[ids] = vectors.to(torch.float32).cpu().numpy()

@@ -12,7 +12,6 @@ columns, a close estimate), but takes longer: several matrix products per row, w
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
+from swivel.runtime.parallel import open_torch_pool
 from swivel.training.fold_in import MIN_WEIGHT_DECAY
 from swivel.training.initialization import Known, WarmStart
 from swivel.training.objective import Objective, column_offsets, observed_targets, row_offsets
@@ -113,7 +113,7 @@ def _solve(
 
     # Matrix products of this size are slower with several threads, so that each row uses one.
     filled = np.flatnonzero(np.diff(counts.indptr))
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with open_torch_pool(threads) as pool:
         vectors = np.array(list(pool.map(solve, filled.tolist())), np.float32).reshape(-1, config.dim)
 
     known = new.known

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swivel.runtime.parallel import map_in_order
+from swivel.runtime.parallel import open_torch_pool
 from swivel.runtime.resources import count_cores
-from swivel.vectors.search import Floats
+from swivel.vectors.search import Floats, best_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +69,6 @@ class TopColumns:
         workers = 1 if self.device == "cuda" else count_cores()
 
         def search(worker: int) -> None:
-            torch.set_num_threads(1)  # of this thread: every thread has batches of its own
             # Memory that is allocated for every batch would double the time of the products.
             buffer = torch.empty(self.tiles, self.batch_rows, self._table.shape[1], device=self.device)
             for start in range(worker * self.batch_rows, len(rows), workers * self.batch_rows):
@@ -82,8 +81,8 @@ class TopColumns:
                 ids[part] = found
                 scores[part] = values
 
-        for _ in map_in_order(search, range(workers), threads=workers):
-            pass
+        with open_torch_pool(workers) as pool:  # Every thread has batches of its own.
+            list(pool.map(search, range(workers)))
         return ids, scores
 
     def _search(self, rows: Floats, seen: Any, buffer: Tensor) -> tuple[NDArray[np.intp], Floats]:
@@ -106,15 +105,27 @@ class TopColumns:
             torch.amax(scores[tile].view(batch, self.groups, self.group_size), 2, out=peaks[:, tile])
 
         # Groups are consecutive columns, so that their scores are read together.
-        _, chosen = _select(peaks.view(batch, -1), self.count)
+        more = min(self.count + 1, self.tiles * self.groups)  # One more shows whether there are ties at the end.
+        _, chosen = _select(peaks.view(batch, -1), more)
         members = torch.arange(self.group_size, device=self.device)
         candidates = (self.group_size * chosen[:, :, None] + members).flatten(1)
         starts = torch.arange(batch, device=self.device)[:, None] * width
         starts = starts + (chosen // self.groups) * (self.batch_rows - 1) * width + self.group_size * chosen
         places = (starts[:, :, None] + members).flatten(1)
 
-        values, best = _select(buffer.view(-1)[places], self.count)
-        return candidates.gather(1, best).cpu().numpy(), values.cpu().numpy()
+        values, best = _select(buffer.view(-1)[places], more)
+        return self._break_ties(candidates.gather(1, best).cpu().numpy(), values.cpu().numpy(), scores)
+
+    def _break_ties(self, found: NDArray[np.intp], values: Floats, scores: Tensor) -> tuple[NDArray[np.intp], Floats]:
+        """Return the best `count` columns; of equal ones at the end, those with the smallest ids."""
+        count = self.count
+        if values.shape[1] > count:
+            is_tied = (values[:, count - 1] == values[:, count]) & (values[:, count] > -np.inf)
+            for row in np.flatnonzero(is_tied):
+                line = scores[:, row].reshape(-1).cpu().numpy()
+                found[row, :count] = best_ids(line, count)
+                values[row, :count] = line[found[row, :count]]
+        return found[:, :count], values[:, :count]
 
     def _find_seen(self, seen: Any) -> list[Tensor]:
         """Return the places of seen cells in the scores of each tile."""

@@ -59,13 +59,18 @@ class TableResults:
     left_out: Mapping[str, str]
     machine: Mapping[str, Any]
 
+    @property
+    def k(self) -> int:
+        """Number of columns that are ranked for each row: 20, or all if there are fewer."""
+        return min(20, int(self.table["columns"]))
+
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON has them."""
         return asdict(self)
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of the table of figures, as texts."""
-        header = ["method", "Recall@20", "NDCG@20", "CPU s per fit", "settings"]
+        header = ["method", f"Recall@{self.k}", f"NDCG@{self.k}", "CPU s per fit", "settings"]
         rows = [
             [
                 method.name,
@@ -150,7 +155,8 @@ def _compose(results: TableResults) -> Iterator[Block]:
         )
         for method in results.methods
     ]
-    yield Table(("", "Recall@20", "NDCG@20", "CPU seconds of a fit", "settings chosen"), tuple(rows))
+    header = ("", f"Recall@{results.k}", f"NDCG@{results.k}", "CPU seconds of a fit", "settings chosen")
+    yield Table(header, tuple(rows))
     yield Paragraph(
         "CPU seconds are those of all threads, for the longest of the fits that settings were chosen from, without "
         "their evaluation; those of `tuned` include its whole search."

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import scipy.sparse
-
 from swivel.config import POSITIVE_INT
 from swivel.counts import Matrix, open_matrix
 from swivel.counts.importers import import_counts
@@ -81,6 +79,8 @@ def reproduce_table(
         for name, reason in left_out.items():
             if reason is not None:
                 options.progress.message(f"{name} is left out: {reason}")
+        if all(left_out.values()):
+            raise ConfigError("no method is left to run: install what is missing, or choose other methods")
 
         stages = Stages(Path(out), options, runner)
         folders = {}
@@ -106,12 +106,16 @@ def _check_methods(methods: Sequence[str]) -> None:
 def _open_table(table: Path, folder: Path, options: RunOptions, settings: dict[str, Any]) -> Matrix:
     """Return the matrix of a folder, or that of a file, which is imported into `folder` once."""
     if (table / MANIFEST).exists():
+        if any(settings.values()):
+            raise ConfigError("fields and header are for files, and this table is a matrix already: omit them")
         return open_matrix(table)
     return import_counts(table, folder, options=options, **settings)
 
 
 def _rank_cells(matrix: Path, folder: Path, provenance: dict[str, Any], *, options: RunOptions) -> None:
     """Fit one method and save how it ranks the test cells of each row."""
+    import scipy.sparse
+
     method, dim = provenance["config"]["method"], provenance["config"]["dim"]
     split = split_in_three(scipy.sparse.csr_array(open_matrix(matrix).to_scipy()))
     if method in BASELINES:
