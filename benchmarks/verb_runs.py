@@ -29,7 +29,7 @@ HOME = scratch_in_memory("verbs")
 CASE = HOME / "case"  # the folder in which calls fail
 READY = HOME / "ready"  # what verbs read
 LEFTOVER = re.compile(r"(^|/)(scratch-[^/]*|lock|[^/]*\.part)(/|$)")
-OLD = re.compile(r"checkpoint-[12]|plan\.json")
+OLD = re.compile(r"checkpoint-[12]|plan\.json|tuning\.json")
 REFUSING = ("export", "encode", "phrases", "plot map")  # verbs that do not replace a result
 TIMED = ("report.html", "report.md", "measures.json", "results.json")  # hold what a run took
 WORDS = ["red", "green", "blue", "round", "square", "flat", "sweet", "sour", "salt", "warm", "cold", "wet"]
@@ -159,7 +159,7 @@ def take_picture() -> tuple[dict[str, Any], list[str]]:
 
 
 def is_old_checkpoint(file: Path) -> bool:
-    """Return whether a file is of a training that has ended: it could not be removed, and nobody reads it."""
+    """Return whether a file is of a training or search that has ended: it could not be removed, and nobody reads it."""
     folder = next((above.parent for above in (file, *file.parents) if OLD.fullmatch(above.name)), None)
     return folder is not None and (folder / "manifest.json").exists()
 

@@ -342,9 +342,10 @@ def fault_tests() -> str:
 
     found = {
         "crash_points": ("killed before, in and after every file operation", read_result("crash_points")["passed"]),
+        "crash_points_reproduce": ("the same, `reproduce`", read_result("crash_points_reproduce")["passed"]),
         "crashes": ("killed or interrupted at random moments", killed),
         "kills": ("workers, servers and commands of a cluster killed", on_cluster),
-        "write_failures": ("every write failing in turn", read_result("write_failures")["handled"]),
+        "write_failures": ("every write failing in turn", read_result("write_failures")["passed"]),
         "damage": ("damaged files", read_result("damage")["found_or_harmless"]),
         "fuzz": ("hostile input", f"{fuzz['executions']:,} executions, {len(fuzz['findings'])} findings, mended"),
         "limits": ("verbs within less and less memory", read_result("limits")["handled"]),

@@ -13,6 +13,7 @@ from swivel.cli.render import show
 from swivel.cli.terminal import print_result
 from swivel.errors import ConfigError
 from swivel.pipeline.settings import given
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import create_file
 from swivel.storage.npy import write_array
@@ -63,6 +64,7 @@ def encode(
     \b
     swivel encode work/vectors reviews.txt -o reviews.npy
     """
+    check_libraries("encoding")
     from swivel.corpus.streams import read_lines
 
     path = Path(output)

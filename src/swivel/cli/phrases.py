@@ -12,6 +12,7 @@ from swivel.cli.main import cli, text_arguments, texts_argument
 from swivel.cli.options import Command, config_options, count_option, resource_options
 from swivel.cli.render import draw_table, show
 from swivel.config import CorpusConfig
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import write_file
 from swivel.storage.overlap import check_output_file
@@ -39,6 +40,7 @@ def phrases(
 
     `swivel run TEXT --phrases word2vec` joins them to one token.
     """
+    check_libraries("finding phrases")
     from swivel.corpus import find_texts, local_files
     from swivel.pipeline.phrases import find_phrases
     from swivel.vectors.search import check_count

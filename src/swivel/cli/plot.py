@@ -18,6 +18,7 @@ from swivel.counts import Matrix, open_matrix
 from swivel.errors import ConfigError, StorageError
 from swivel.explorer.word_map import LAYOUTS, check_map_format, make_map
 from swivel.reports import plots, run_summary
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.storage import Manifest, read_manifest
 from swivel.storage.overlap import check_output_file, refuse_overlap
@@ -56,6 +57,7 @@ def map_command(vectors: str, output: str, words: int, layout: str, options: Run
     """Draw a map of VECTORS, a folder or a file of another tool, in which similar words are near each other."""
     check_map_format(Path(output))
     check_output_file(Path(output), [find_vectors(vectors)], overwrite=options.overwrite)
+    check_libraries("drawing a map")
     title = f"Map of {split_name(vectors)[0]}"
     found = make_map(open_vectors(vectors), words=words, layout=layout, title=title, progress=options.progress)
     found.save(output)

@@ -12,6 +12,7 @@ from swivel.cli.render import draw_table, show
 from swivel.cli.terminal import print_result
 from swivel.counts.importers.config import ImportConfig
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 
 matrix_option = click.option(
@@ -51,6 +52,7 @@ def recommend(
     """
     if source is None:
         refuse_idle_options(lambda name: name in ("fields", "header"), where="without --for")
+    check_libraries("recommending")
     from swivel.counts.importers import import_counts
     from swivel.pipeline.recommend import Recommender
 

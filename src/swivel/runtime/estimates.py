@@ -34,10 +34,14 @@ LIBRARY_MEMORY = {
     "adding": 170 << 20,
     "counting": 170 << 20,
     "importing": 170 << 20,
+    "finding phrases": 170 << 20,
+    "encoding": 170 << 20,
     "training": 296 << 20,
     "extending": 296 << 20,
     "reproducing": 340 << 20,  # two processes
     "plotting": 64 << 20,  # matplotlib
+    "recommending": 64 << 20,  # SciPy
+    "drawing a map": 150 << 20,  # scikit-learn
     "reading and writing Parquet": 72 << 20,  # pyarrow
 }
 
@@ -45,7 +49,7 @@ LIBRARY_MEMORY = {
 # The modules with most of this memory, and what each of them adds to a process that has not loaded it.
 _MODULE_MEMORY = {"numba": 150 << 20, "torch": 126 << 20, "matplotlib": 44 << 20, "pyarrow": 52 << 20}
 _MODULES = {
-    **dict.fromkeys(("adding", "counting", "importing"), ("numba",)),
+    **dict.fromkeys(("adding", "counting", "importing", "finding phrases", "encoding"), ("numba",)),
     **dict.fromkeys(("training", "extending"), ("numba", "torch")),
     "plotting": ("matplotlib",),
     "reading and writing Parquet": ("pyarrow",),
