@@ -81,13 +81,15 @@ def make_side(words: int, dim: int, seed: int) -> ParameterBlock:
 def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     """Return the memory of each way: all there is; a third of the cells besides the parameters; half of those needs."""
     from swivel.training.backends.triton.backend import estimate_device_memory
+    from swivel.training.backends.triton.memory_plan import entry_bytes
 
     starts = block_starts(size.words, size.blocks)
     load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
     needs = estimate_device_memory(load, torch.device(device), getattr(torch, size.dtype))
     max_blocks = needs.max_blocks(None)
     least = needs.min_bytes(None, (1, 1))
-    third = needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks) + needs.index + 2 * cells
+    third = entry_bytes(needs.slots) * cells // 3
+    third += needs.parameters(2 * size.blocks, max_blocks) + needs.work(max_blocks)
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 

@@ -21,7 +21,7 @@ from fuzz.guard import SPLIT, Target, option, parts, put
 from swivel.config import CorpusConfig, CountConfig, TrainConfig, VectorsConfig, VocabularyConfig
 from swivel.corpus import BREAK, encode, split_units, type_tables
 from swivel.corpus.character_classes import TokenizerRules, build_rules
-from swivel.corpus.encode import EncodedCorpus, EncodeWorker, _initial_carry
+from swivel.corpus.encode import EncodedCorpus, EncodeWorker, WorkerFiles, _initial_carry
 from swivel.corpus.streams import Stream, TextBlock, cut_stream, open_streams
 from swivel.corpus.tokenizer_kernels import START, STEP_TYPES
 from swivel.corpus.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def encode_alone(text: bytes, rules: TokenizerRules, folder: Path, piece_bytes: 
             carry = segments[-1].carry
     types = worker.types.pack()
     worker.save_types()
-    encoded = EncodedCorpus([worker], segments, memory_bytes=1 << 30)
+    encoded = EncodedCorpus([WorkerFiles(worker.ids.path, worker.tables)], segments, memory_bytes=1 << 30)
     tokens = [types.arena[start:stop].tobytes().decode() for start, stop in itertools.pairwise(types.types[:, START])]
     ids = open_array(worker.ids.path)
     units = [[tokens[i] for i in unit if i != BREAK] for unit in np.split(ids, np.flatnonzero(ids == BREAK))]

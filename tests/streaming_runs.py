@@ -151,9 +151,10 @@ class PlainLauncher:
             rows = slice(x0, x0 + shape.rows)
             columns = slice(y0, y0 + shape.columns)
 
-            first, last = (int(cells.starts[each.cells.slot + n]) + cells.base[number] for n in (0, shape.slots))
+            first, last = cells.begins[number], cells.begins[number] + each.cells.entries
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
-            pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, cells.counts[first:last])
+            weighted = cells.counts[first:last] * (1 + cells.slots[first:last] % 3)
+            pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, weighted)
             pull = pull.view(shape.rows, shape.columns)
             totals[number, 0] = self._update(rows, columns, pull, each.step.learning_rate)
 

@@ -7,7 +7,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line. A signal ends the process at once, without waiting for threads and libraries to unload."""
+    """Run the command line and end the process at once, without waiting for threads and libraries to unload."""
     try:
         from swivel.cli import main as run
         from swivel.cli.exit import end_process
@@ -16,12 +16,14 @@ def main() -> None:
         os._exit(128 + signal.SIGINT)
 
     protect_streams()
+    status = 0
     try:
         run()
     except SystemExit as leave:
-        if leave.code not in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        if leave.code is not None and not isinstance(leave.code, int):
             raise
-        end_process(int(leave.code))
+        status = leave.code or 0
+    end_process(status)
 
 
 if __name__ == "__main__":

@@ -53,8 +53,11 @@ def say_goodbye(number: int) -> None:
 def end_process(status: int) -> NoReturn:
     """End the process without waiting for threads and for libraries to unload."""
     atexit._run_exitfuncs()  # temporary folders
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or 1
     os._exit(status)
 
 

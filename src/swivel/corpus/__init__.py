@@ -16,6 +16,7 @@ from swivel.corpus.digests import to_facts
 from swivel.corpus.sources import (
     Texts,
     digest_sources,
+    files_of,
     find_texts,
     fingerprint_sources,
     list_files,
@@ -26,6 +27,7 @@ from swivel.corpus.sources import (
 from swivel.corpus.streams import PIECE_BYTES, open_streams
 from swivel.corpus.tokenizer_reference import split_units
 from swivel.corpus.vocabulary import BREAK, GAP
+from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ __all__ = [
     "Texts",
     "digest_sources",
     "encode_corpus",
+    "encode_in_process",
     "find_texts",
     "fingerprint_sources",
     "list_files",
@@ -101,3 +104,32 @@ def encode_corpus(
         piece_bytes=piece_bytes,
         check=check,
     )
+
+
+def encode_in_process(
+    texts: Texts,
+    config: CorpusConfig,
+    *,
+    scratch: Path,
+    threads: int,
+    memory_bytes: int,
+    progress: Progress,
+    check: Callable[[], None],
+) -> EncodedCorpus:
+    """Return the same as `encode_corpus`; if the texts are files, they are read in another process.
+
+    Use it while this process imports torch for a GPU: reading would wait for the import most of the time.
+    """
+    files = files_of(texts)
+    is_on_disk = files is not None and all(isinstance(file, Path) and file.is_file() for file in files)
+    if not is_on_disk or not can_start_processes():
+        return encode_corpus(
+            texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check
+        )
+
+    with call_in_process(
+        encode_corpus, files, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes
+    ) as call:
+        from swivel.corpus import encode  # noqa: F401  (imports numba, which the result needs, while the text is read)
+
+        return call.wait(progress, check)

@@ -203,7 +203,8 @@ def encode_streams(
             worker.save_types()
 
     release_freed_memory()
-    return EncodedCorpus(workers, segments, memory_bytes)
+    files = [WorkerFiles(worker.ids.path, worker.tables) for worker in workers]
+    return EncodedCorpus(files, segments, memory_bytes)
 
 
 def _submit_pieces(
@@ -242,18 +243,31 @@ def _submit_pieces(
         yield failed
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerFiles:
+    """What a worker has written: a file of type numbers, and tables of types."""
+
+    ids: Path
+    tables: list[TypeFiles]
+
+
 class EncodedCorpus:
     """A corpus as type numbers, and the tables of its types with their counts, all in scratch files."""
 
-    def __init__(self, workers: list[EncodeWorker], segments: list[Segment], memory_bytes: int) -> None:
+    def __init__(self, files: list[WorkerFiles], segments: list[Segment], memory_bytes: int) -> None:
+        self._arguments = files, segments, memory_bytes
         self._segments = [segment for segment in segments if segment.stop > segment.start]
-        self._ids = [open_array(worker.ids.path) for worker in workers]
-        self._tables = [worker.tables for worker in workers]
+        self._ids = [open_array(each.ids) for each in files]
+        self._tables = [each.tables for each in files]
 
-        tables = [table for worker in workers for table in worker.tables]
-        self.types = TypeCounts(tables, memory_bytes, threads=len(workers))
+        tables = [table for each in files for table in each.tables]
+        self.types = TypeCounts(tables, memory_bytes, threads=len(files))
         self.token_count = sum(table.token_count for table in tables)
         self.unit_count = self._count_units()  # units with at least one token
+
+    def __reduce__(self) -> tuple[type[EncodedCorpus], tuple[list[WorkerFiles], list[Segment], int]]:
+        # A copy in another process opens the same files.
+        return EncodedCorpus, self._arguments
 
     def _count_units(self) -> int:
         """Return the number of breaks, where two adjacent breaks of neighboring segments count once.

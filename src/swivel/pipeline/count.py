@@ -227,9 +227,11 @@ def encode_texts(
 
     Phrases are joined as configured; only those of the list `phrases`, if it is given.
     """
-    from swivel.corpus import encode_corpus
+    from swivel.corpus import encode_corpus, encode_in_process
+    from swivel.counts.cooccurrence import may_use_cuda
 
-    encoded = encode_corpus(
+    encode = encode_in_process if may_use_cuda(counting.count.device) else encode_corpus
+    encoded = encode(
         texts,
         counting.corpus,
         scratch=scratch,

@@ -24,8 +24,8 @@ from swivel.training.backends.triton import hopper, kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 INTEGERS = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()
-INTEGERS += "apart0 apart1 apart2 others common second D".split()
-TYPES = {"table": "*i64", "starts": "*i64", "positions": "*i16", "places": "*i32", "counter": "*i32"}
+INTEGERS += "apart0 apart1 apart2 others common second D slot_count steps".split()
+TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "places": "*i32", "counter": "*i32"}
 TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions")}
 TYPES |= {name: "i32" for name in INTEGERS}
 TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power")}
@@ -70,6 +70,7 @@ print(json.dumps({
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
     "gradient, glove": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
+    "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
     "update": compile_plain("update", 90, D=300, P=320, SIZE=1024),
     "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),

@@ -40,7 +40,6 @@ from swivel.training.backends.triton import cells as cells_module
 from swivel.training.backends.triton import cuda_streams, parameter_swap
 from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells, plan_copies
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
-from swivel.training.backends.triton.memory_plan import ENTRY_BYTES
 
 UNEVEN = 100  # bytes: the largest block of such a small matrix has a few entries more than estimated
 
@@ -57,7 +56,7 @@ def cells_bytes(kind: str, zeros: ZeroSampling) -> int:
     backend = make_backend(zeros)
     hand_over(backend, kind, zeros)
     assert backend._cells is not None
-    return len(backend._cells.counts) * ENTRY_BYTES
+    return len(backend._cells.counts) * backend._cells.entry_bytes
 
 
 @with_plain_steps
@@ -67,7 +66,7 @@ def test_streamed_cells_give_the_same_bits(kind: str, zeros: ZeroSampling) -> No
     needs = make_needs(kind, zeros)
     max_blocks = needs.max_blocks(None)
     slots = sum(side.slots for side in needs.banks(None, (1, 1)))
-    resident = needs.parameters(slots, max_blocks) + needs.work(max_blocks) + needs.index
+    resident = needs.parameters(slots, max_blocks) + needs.work(max_blocks)
     backend = make_backend(zeros, resident + cells_bytes(kind, zeros) - 1)
     hand_over(backend, kind, zeros)
 
@@ -315,13 +314,13 @@ def test_laying_out_cells_stays_within_the_memory_limit(
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
 def test_planned_copies_cover_every_entry(spans: list[tuple[int, int]]) -> None:
     source = np.arange(60)
-    shards = [ShardCells(0, begin, begin + size, size) for begin, size in spans]
-    base, copies = plan_copies(shards)
+    shards = [ShardCells(begin, begin + size, size) for begin, size in spans]
+    begins, copies = plan_copies(shards)
     buffer = np.full(sum(size for _, size in spans), -1)
     for begin, end, target in copies:
         buffer[target : target + end - begin] = source[begin:end]
-    for shard, add in zip(shards, base, strict=True):
-        np.testing.assert_array_equal(buffer[shard.begin + add : shard.end + add], source[shard.begin : shard.end])
+    for shard, begin in zip(shards, begins, strict=True):
+        np.testing.assert_array_equal(buffer[begin : begin + shard.entries], source[shard.begin : shard.end])
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,10 @@ def lay_out(matrix: Matrix, blocks: tuple[int, int], zeros: ZeroSampling) -> Dev
 
 
 def entries_of(cells: DeviceCells, shard: ShardCells, slot: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    first, last = cells.starts[shard.slot + slot : shard.slot + slot + 2].tolist()
-    assert shard.begin <= first <= last <= shard.end
+    slots = cells.slots[shard.begin : shard.end].cpu().numpy()
+    slots = slots.view(f"u{slots.itemsize}").astype(np.int64)
+    assert np.all(np.diff(slots) >= 0)
+    first, last = shard.begin + np.searchsorted(slots, [slot, slot + 1])
     places = cells.positions[first:last].cpu().numpy().view(np.uint16).astype(np.int64)
     return places, cells.counts[first:last].cpu().numpy()
 
@@ -168,7 +170,7 @@ def test_pieces_and_groups_do_not_change_a_bit(
     monkeypatch.setattr(cells_module, "PIECE", piece)
     monkeypatch.setattr(cells_module, "GROUP", group)
     other = lay_out(matrices[symmetric], (3, 3), zeros)
-    for name in ("starts", "positions", "counts"):
+    for name in ("slots", "positions", "counts"):
         assert torch.equal(getattr(other, name), getattr(whole, name)), name
     assert [other.find((i, j)) for i in range(3) for j in range(3)] == [
         whole.find((i, j)) for i in range(3) for j in range(3)

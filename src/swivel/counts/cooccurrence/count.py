@@ -162,7 +162,7 @@ def choose_device(asked: str, places: int) -> str:
     """Return the device to count on; "auto" is CUDA if there is one and the corpus is large enough."""
     if asked != "auto":
         return asked
-    if places < _MIN_DEVICE_PLACES or not _has_cuda_device():
+    if places < _MIN_DEVICE_PLACES or not may_use_cuda(asked):
         return "cpu"
 
     import torch  # takes 100 MB of memory
@@ -193,7 +193,7 @@ def prepare_device(asked: str) -> Callable[[], None]:
         if errors and asked == "cuda":
             raise errors[0]
 
-    if asked in ("auto", "cuda") and _has_cuda_device():
+    if may_use_cuda(asked):
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
     elif asked not in ("auto", "cpu"):
         from swivel.counts.cooccurrence.gpu.counter import open_device
@@ -217,5 +217,6 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _has_cuda_device() -> bool:
-    return any(Path(device).exists() for device in _CUDA_DEVICES)
+def may_use_cuda(asked: str) -> bool:
+    """Return whether a CUDA device may be used; what kind it is, torch has to say."""
+    return asked in ("auto", "cuda") and any(Path(device).exists() for device in _CUDA_DEVICES)

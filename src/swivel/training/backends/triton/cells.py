@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +22,14 @@ from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.triton.cuda_streams import CopyQueue, HostMemory, Mark, record_mark, wait_on_device
 from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
-from swivel.training.backends.triton.memory_plan import BUFFERS, ENTRY_BYTES, PIECE_BYTES, index_bytes, sort_bytes
+from swivel.training.backends.triton.memory_plan import (
+    BUFFERS,
+    MAX_SHORT_SLOTS,
+    PIECE_BYTES,
+    SHARD_BYTES,
+    SORT_BYTES,
+    entry_bytes,
+)
 
 Tensor = torch.Tensor
 PIECE = 1 << 25  # maximum of cells that are read at a time
@@ -41,7 +48,6 @@ class CellMemoryLimits:
 class ShardCells:
     """Position of the cells of a shard."""
 
-    slot: int  # its first slot
     begin: int  # its first entry
     end: int
     observed: int  # number of observed cells
@@ -76,18 +82,18 @@ class DeviceCells:
     row, one in the slot of its column.
     """
 
-    # Of every entry: the position of the cell in its tile or, in the slot of a row or column, the local index on the
-    # other side (int16); and the count (float32).
+    # Of every entry: its slot within the shard (int16, or int32 if there are many slots); the position of the cell in
+    # its tile or, in the slot of a row or column, the local index on the other side (int16); and the count (float32).
+    slots: Tensor
     positions: Tensor
     counts: Tensor
-    starts: Tensor  # first entry of each slot, shard by shard; int64, on the device
+    slot_count: int  # slots of every shard; the last one is empty
 
     # Of every shard: first entry if the shards are in row-major order (and the end), first entry in `positions` and
     # `counts`, and the number of observed cells.
     _begins: NDArray[np.int64]
     _kept_at: NDArray[np.int64]
     _observed: NDArray[np.int64]
-    _slots: int  # slots of every shard
 
     def __init__(
         self,
@@ -116,7 +122,7 @@ class DeviceCells:
         shard = i * self.places.blocks[1] + j
         begin = int(self._kept_at[shard])
         end = begin + int(self._begins[shard + 1] - self._begins[shard])
-        return ShardCells(shard * self._slots, begin, end, int(self._observed[shard]), mirrored)
+        return ShardCells(begin, end, int(self._observed[shard]), mirrored)
 
     def shape_of(self, block: tuple[int, int], *, mirrored: bool) -> BlockShape:
         """Return the shape of a block in the orientation of its cells."""
@@ -191,50 +197,69 @@ class DeviceCells:
 
     def _fill(self, sources: Sequence[_Source]) -> None:
         """Count the cells of all sources, allocate memory for them, and sort them group by group."""
-        rows, columns = self.places.blocks
-        blocks = [(i, j) for i in range(rows) for j in range(columns)]
-        shapes = [self.shape_of(block, mirrored=block in self._mirrored) for block in blocks]
-        count = len(shapes)
-        # All shards have the same number of slots. The last one is empty: its start is the end of the one before.
-        self._slots = 1 + max((shape.slots for shape in shapes), default=0)
-        table = _ShapeTable(shapes, self.shapes.tile, self.device)
+        shapes, kinds = self._list_shapes()
+        # The last slot is empty: its start is the end of the one before.
+        self.slot_count = 1 + max((shape.slots for shape in shapes), default=0)
+        self.entry_bytes = entry_bytes(self.slot_count)
+        table = _ShapeTable(shapes, self._put(kinds), self.shapes.tile, self.device)
 
-        shards_of_sources = self._count(sources, table, count)
+        ranges = self._count(sources, table, len(kinds))
         total = int(self._begins[-1])
         self.on_host = self._must_stream()
         self._kept_at = self._order_for_rounds() if self.on_host else self._begins[:-1]
-        if self.on_host:
-            self.positions = self._host.empty((total,), np.int16)
-            self.counts = self._host.empty((total,), np.float32)
-        else:
-            self.positions = torch.empty(total, dtype=torch.int16, device=self.device)
-            self.counts = torch.empty(total, device=self.device)
-        self.starts = torch.full((count * self._slots + 1,), total, dtype=torch.int64, device=self.device)
+        slot_type = np.int16 if self.slot_count <= MAX_SHORT_SLOTS else np.int32
+        self.slots, self.positions, self.counts = (
+            self._empty(total, dtype) for dtype in (slot_type, np.int16, np.float32)
+        )
 
-        for first, last in self._groups(count):
+        for first, last in self._groups(len(kinds)):
             # Groups and sources are both ranges of neighboring shards: most pairs have no cell in common.
-            relevant = compress(sources, (shards[first:last].any() for shards in shards_of_sources))
+            relevant = [
+                source for source, (low, high) in zip(sources, ranges, strict=True) if low < last and first < high
+            ]
             self._fill_group(relevant, table, first, last)
 
-    def _count(self, sources: Sequence[_Source], table: _ShapeTable, count: int) -> list[NDArray[np.bool_]]:
-        """Count the entries of every shard; return, for each source, the shards it has cells of."""
+    def _list_shapes(self) -> tuple[list[BlockShape], NDArray[np.int16]]:
+        """Return the distinct shapes of blocks, and which of them each shard has."""
+        rows, columns = self.places.blocks
+        sizes = [np.unique(each, return_inverse=True) for each in np.split(self.places.sizes, [rows])]
+        shapes = [self.shapes.of(m, n) for m in sizes[0][0].tolist() for n in sizes[1][0].tolist()]
+        kinds = np.add.outer(sizes[0][1] * len(sizes[1][0]), sizes[1][1]).ravel().astype(np.int16)
+
+        for i, j in self._mirrored:
+            kinds[i * columns + j] = len(shapes)
+            shapes.append(self.shape_of((i, j), mirrored=True))
+        return shapes, kinds
+
+    def _empty(self, size: int, dtype: type[np.generic]) -> Tensor:
+        """Return a new array where the cells are kept."""
+        if self.on_host:
+            return self._host.empty((size,), dtype)
+        return torch.from_numpy(np.empty(0, dtype)).new_empty(size, device=self.device)
+
+    def _count(self, sources: Sequence[_Source], table: _ShapeTable, count: int) -> list[tuple[int, int]]:
+        """Count the entries of every shard; return, for each source, the range of the shards it has cells of."""
         entries = np.zeros(count, np.int64)
         observed = np.zeros(count, np.int64)
-        shards_of_sources = []
+        ranges = []
 
         for source in sources:
-            has_cells = np.zeros(count, np.bool_)
+            low, high = count, 0
             for piece in source():
-                cells = torch.bincount(piece.shards, minlength=count).cpu().numpy()
-                rare = torch.bincount(piece.shards[table.is_sparse(piece)], minlength=count).cpu().numpy()
-                has_cells |= cells > 0
-                observed += cells
-                entries += cells + rare
-            shards_of_sources.append(has_cells)
+                if not len(piece.shards):
+                    continue
+                cells = torch.bincount(piece.shards).cpu().numpy()
+                rare = torch.bincount(piece.shards[table.is_sparse(piece)]).cpu().numpy()
+                observed[: len(cells)] += cells
+                entries[: len(cells)] += cells
+                entries[: len(rare)] += rare
+                low = min(low, int(piece.shards.min()))
+                high = max(high, len(cells))
+            ranges.append((low, high))
 
         self._observed = observed
         self._begins = np.concatenate([[0], np.cumsum(entries)])
-        return shards_of_sources
+        return ranges
 
     @property
     def largest(self) -> int:
@@ -242,25 +267,21 @@ class DeviceCells:
         return int(np.diff(self._begins).max(initial=0))
 
     @property
-    def index_bytes(self) -> int:
-        """Bytes of `starts`."""
-        return index_bytes(len(self._observed), self._slots)
+    def _shard_bytes(self) -> int:
+        """Bytes that all shards need on the device while they are sorted."""
+        return SHARD_BYTES * len(self._observed)
 
     def _must_stream(self) -> bool:
         """Return whether the cells must be in host memory; raise TrainingError if the largest shard does not fit."""
         if self.limits is None:
             return False
 
-        cells = int(self._begins[-1]) * ENTRY_BYTES
-        sorting = self._piece_bytes + sort_bytes(self.largest, self._slots)
-        resident = cells + self.index_bytes
-        if resident <= self.limits.resident and resident + sorting <= self.limits.temporary:
+        cells = int(self._begins[-1]) * self.entry_bytes
+        sorting = self._piece_bytes + self._shard_bytes + self.largest * SORT_BYTES
+        if cells <= self.limits.resident and cells + sorting <= self.limits.temporary:
             return False
 
-        lacking = max(
-            self.index_bytes + BUFFERS * self.largest * ENTRY_BYTES - self.limits.resident,
-            self.index_bytes + sorting - self.limits.temporary,
-        )
+        lacking = max(BUFFERS * self.largest * self.entry_bytes - self.limits.resident, sorting - self.limits.temporary)
         if lacking > 0:
             raise TrainingError(
                 f"the largest block has {self.largest:,} entries, for which the device lacks "
@@ -285,21 +306,21 @@ class DeviceCells:
 
     def _groups(self, count: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of shards that are sorted together: as many as fit, but at least one."""
-        limit = int(sort_bytes(GROUP, 0))
+        limit = GROUP
         if self.limits is not None:
-            cells = 0 if self.on_host else int(self._begins[-1]) * ENTRY_BYTES
-            limit = min(limit, self.limits.temporary - self.index_bytes - cells - self._piece_bytes)
-        costs = sort_bytes(self._begins, np.arange(count + 1) * self._slots)
+            cells = 0 if self.on_host else int(self._begins[-1]) * self.entry_bytes
+            left = self.limits.temporary - self._shard_bytes - cells - self._piece_bytes
+            limit = min(limit, left // SORT_BYTES)
 
         first = 0
         while first < count:
-            last = int(np.searchsorted(costs, costs[first] + limit, side="right")) - 1
+            last = int(np.searchsorted(self._begins, self._begins[first] + limit, side="right")) - 1
             last = min(max(last, first + 1), count)
             yield first, last
             first = last
 
     def _fill_group(self, sources: Iterable[_Source], table: _ShapeTable, first: int, last: int) -> None:
-        """Sort the entries of the shards `first` to `last` and write their positions, counts and starts."""
+        """Sort the entries of the shards `first` to `last` and write their slots, positions and counts."""
         begin, end = int(self._begins[first]), int(self._begins[last])
         keys = torch.empty(end - begin, dtype=torch.int64, device=self.device)
         counts = torch.empty(end - begin, device=self.device)
@@ -307,24 +328,22 @@ class DeviceCells:
         done = 0
         for piece in (piece for source in sources for piece in source()):
             inside = piece.where((piece.shards >= first) & (piece.shards < last))
-            for key, count in table.entries(inside, self._slots):
+            for key, count in table.entries(inside, self.slot_count):
                 keys[done : done + len(key)] = key
                 counts[done : done + len(key)] = count
                 done += len(key)
 
-        # A key is (global slot) << 16 | position, so sorting by key sorts by shard, slot and position.
-        sorted_keys, order = torch.sort(keys)
+        # A key is (shard * slot_count + slot) << 16 | position, so sorting by key sorts by shard, slot and position.
+        keys, order = torch.sort(keys)
+        counts = counts[order]
+        del order
+        positions = _as_int16(keys & 0xFFFF)
+        slots = (keys >> 16) % self.slot_count
         del keys
-        self._keep(first, last, _as_int16(sorted_keys & 0xFFFF), counts[order])
+        self._keep(first, last, (slots if self.slots.dtype == torch.int32 else _as_int16(slots), positions, counts))
 
-        # The start of a slot is the number of smaller keys, moved to where the entries of its shard are kept.
-        slots = torch.arange(first * self._slots, last * self._slots, device=self.device)
-        moved = torch.from_numpy(self._kept_at[first:last] - self._begins[first:last] + begin).to(self.device)
-        starts = torch.searchsorted(sorted_keys, slots << 16) + moved.repeat_interleave(self._slots)
-        self.starts[first * self._slots : last * self._slots] = starts
-
-    def _keep(self, first: int, last: int, positions: Tensor, counts: Tensor) -> None:
-        """Copy the sorted entries of the shards `first` to `last` to where they are kept."""
+    def _keep(self, first: int, last: int, entries: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Copy slots, positions and counts of the sorted shards `first` to `last` to where they are kept."""
         begins = (self._begins[first : last + 1] - self._begins[first]).tolist()
         places = self._kept_at[first:last].tolist()
         if not self.on_host:
@@ -333,8 +352,8 @@ class DeviceCells:
             places = places[:1]
 
         for (begin, end), place in zip(pairwise(begins), places, strict=True):
-            self.positions[place : place + end - begin] = positions[begin:end]
-            self.counts[place : place + end - begin] = counts[begin:end]
+            for target, source in zip((self.slots, self.positions, self.counts), entries, strict=True):
+                target[place : place + end - begin] = source[begin:end]
 
 
 def _as_writable(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -353,9 +372,10 @@ def _as_int16(values: Tensor) -> Tensor:
 
 
 class _ShapeTable:
-    """The values that determine the slot of a cell, as tensors with one element per shard."""
+    """The values that determine the slot of a cell, as tensors with one element per shape; `kinds`: of the shards."""
 
-    def __init__(self, shapes: list[BlockShape], tile: KernelTile, device: torch.device) -> None:
+    def __init__(self, shapes: list[BlockShape], kinds: Tensor, tile: KernelTile, device: torch.device) -> None:
+        self.kinds = kinds
         self.tile_rows = tile.rows
         self.tile_columns = tile.columns
 
@@ -369,7 +389,7 @@ class _ShapeTable:
         self.row_slots = column([shape.row_slots for shape in shapes])
         self.column_slots = column([shape.column_slots for shape in shapes])
 
-        # Start, slot and slot_columns of each panel; a shard with fewer panels repeats its last one.
+        # Start, slot and slot_columns of each panel; a shape with fewer panels repeats its last one.
         self.panels: list[tuple[Tensor, Tensor, Tensor]] = []
         for n in range(most):
             panels = [shape.panels[min(n, len(shape.panels) - 1)] for shape in shapes]
@@ -382,9 +402,12 @@ class _ShapeTable:
         if not self.is_sampled:
             return torch.zeros_like(piece.shards, dtype=torch.bool)
 
-        rows = self.common_rows[piece.shards]
-        columns = self.common_columns[piece.shards]
-        return (piece.rows >= rows) & (piece.columns >= columns)
+        kinds = self.kinds_of(piece)
+        return (piece.rows >= self.common_rows[kinds]) & (piece.columns >= self.common_columns[kinds])
+
+    def kinds_of(self, piece: _CellPiece) -> Tensor:
+        """Return the number of the shape of each cell's shard."""
+        return self.kinds[piece.shards].to(torch.int64)
 
     def entries(self, piece: _CellPiece, slots: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield keys, (shard * slots + slot) << 16 | position, and counts."""
@@ -392,10 +415,11 @@ class _ShapeTable:
         if self.is_sampled:
             rare = piece.where(sparse)
             begin = rare.shards * slots
+            kinds = self.kinds_of(rare)
 
             # A rare cell is an entry of its row and an entry of its column.
-            yield (begin + self.row_slots[rare.shards] + rare.rows) << 16 | rare.columns, rare.counts
-            yield (begin + self.column_slots[rare.shards] + rare.columns) << 16 | rare.rows, rare.counts
+            yield (begin + self.row_slots[kinds] + rare.rows) << 16 | rare.columns, rare.counts
+            yield (begin + self.column_slots[kinds] + rare.columns) << 16 | rare.rows, rare.counts
             piece = piece.where(~sparse)
 
         yield self._tile_keys(piece, slots), piece.counts
@@ -403,12 +427,13 @@ class _ShapeTable:
     def _tile_keys(self, piece: _CellPiece, slots: int) -> Tensor:
         """Return the keys of cells that belong to a tile."""
         # The panel of a cell is the last one that starts at or above its row.
-        start, slot, across = (values[piece.shards] for values in self.panels[0])
+        kinds = self.kinds_of(piece)
+        start, slot, across = (values[kinds] for values in self.panels[0])
         for starts, slots_of_panel, slot_columns in self.panels[1:]:
-            is_in_panel = piece.rows >= starts[piece.shards]
-            start = torch.where(is_in_panel, starts[piece.shards], start)
-            slot = torch.where(is_in_panel, slots_of_panel[piece.shards], slot)
-            across = torch.where(is_in_panel, slot_columns[piece.shards], across)
+            is_in_panel = piece.rows >= starts[kinds]
+            start = torch.where(is_in_panel, starts[kinds], start)
+            slot = torch.where(is_in_panel, slots_of_panel[kinds], slot)
+            across = torch.where(is_in_panel, slot_columns[kinds], across)
 
         local = piece.rows - start
         tile = (local // self.tile_rows) * across + piece.columns // self.tile_columns
@@ -424,10 +449,11 @@ class _ShapeTable:
 class DeviceCellArrays:
     """Device arrays with the cells of a batch; see `DeviceCells`."""
 
+    slots: Tensor
     positions: Tensor
     counts: Tensor
-    starts: Tensor
-    base: Sequence[int]  # value to add to the starts of each shard
+    slot_count: int
+    begins: Sequence[int]  # first entry of each shard of the batch
 
 
 class CellFeed:
@@ -445,12 +471,14 @@ class CellFeed:
         # Entries of a buffer: what the memory allows, but no more than a batch can have.
         self._capacity = 0
         if cells.on_host and cells.limits is not None:
-            entries = (cells.limits.resident - cells.index_bytes) // (BUFFERS * ENTRY_BYTES)
+            entries = cells.limits.resident // (BUFFERS * cells.entry_bytes)
             self._capacity = max(1, min(entries, max_blocks * cells.largest))
 
         count = BUFFERS if cells.on_host else 0
-        self._positions = [torch.empty(self._capacity, dtype=torch.int16, device=device) for _ in range(count)]
-        self._counts = [torch.empty(self._capacity, dtype=torch.float32, device=device) for _ in range(count)]
+        self._kept = cells.slots, cells.positions, cells.counts
+        self._buffers = [
+            tuple(array.new_empty(self._capacity, device=device) for array in self._kept) for _ in range(count)
+        ]
         self._queue = CopyQueue(device)
         self._used: list[Mark] = [record_mark(device)] * count
 
@@ -465,21 +493,19 @@ class CellFeed:
         """
         cells = self.cells
         if not cells.on_host:
-            return DeviceCellArrays(cells.positions, cells.counts, cells.starts, [0] * len(shards))
+            return DeviceCellArrays(*self._kept, cells.slot_count, [shard.begin for shard in shards])
 
-        positions = self._positions[self._turn]
-        counts = self._counts[self._turn]
-        base, copies = plan_copies(shards)
+        buffers = self._buffers[self._turn]
+        begins, copies = plan_copies(shards)
 
         def copy() -> None:
             for begin, end, target in copies:
-                stop = target + end - begin
-                positions[target:stop].copy_(cells.positions[begin:end], non_blocking=True)
-                counts[target:stop].copy_(cells.counts[begin:end], non_blocking=True)
+                for buffer, kept in zip(buffers, self._kept, strict=True):
+                    buffer[target : target + end - begin].copy_(kept[begin:end], non_blocking=True)
 
         copied = self._queue.submit(copy, [self._used[self._turn]])
         wait_on_device(self._device, copied)
-        return DeviceCellArrays(positions, counts, cells.starts, base)
+        return DeviceCellArrays(buffers[0], buffers[1], buffers[2], cells.slot_count, begins)
 
     def release(self) -> None:
         """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
@@ -489,19 +515,19 @@ class CellFeed:
 
 
 def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Return the value to add to the starts of each shard, and the copies (begin, end, target).
+    """Return the first entry of each shard in the buffer, and the copies (begin, end, target).
 
     Shards that are adjacent in host memory are copied together.
 
-    >>> plan_copies([ShardCells(0, 5, 8, 3), ShardCells(1, 8, 9, 1), ShardCells(2, 0, 2, 2)])
-    ([-5, -5, 4], [(5, 9, 0), (0, 2, 4)])
+    >>> plan_copies([ShardCells(5, 8, 3), ShardCells(8, 9, 1), ShardCells(0, 2, 2)])
+    ([0, 3, 4], [(5, 9, 0), (0, 2, 4)])
     """
-    base: list[int] = []
+    begins: list[int] = []
     copies: list[tuple[int, int, int]] = []
     target = 0
 
     for shard in shards:
-        base.append(target - shard.begin)
+        begins.append(target)
         if copies and copies[-1][1] == shard.begin:
             begin, _, first = copies.pop()
             copies.append((begin, shard.end, first))
@@ -509,4 +535,4 @@ def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[tuple[int
             copies.append((shard.begin, shard.end, target))
         target += shard.entries
 
-    return base, copies
+    return begins, copies

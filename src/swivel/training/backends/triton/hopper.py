@@ -430,7 +430,7 @@ def _consume_item(
     shard, tm, first, last = _locate(item, items_m, tiles_n, SPLIT)
     entry = table + shard * FIELDS
     x0, height, y0, width = gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
-    slot_columns, cell0 = gl.load(entry + 5), gl.load(entry + 6)
+    slot_columns = gl.load(entry + 5)
 
     is_there = tm * 2 + C < tiles_m
     starts += gl.load(entry + 4) + (tm * 2 + C) * slot_columns
@@ -457,7 +457,7 @@ def _consume_item(
         offset = spread(column_offset, shared[7])
         column += 128
         column_offset = gl.load(offsets + y0 + column, mask=column < width, other=NEVER)
-        cells = first_cells(positions + (start + cell0), counts + (start + cell0), (stop - start).to(gl.int32))
+        cells = first_cells(positions + start, counts + start, (stop - start).to(gl.int32))
         start = stop
         stop = gl.load(starts + t + 2, mask=is_there & (t + 1 < slot_columns), other=stop)
 

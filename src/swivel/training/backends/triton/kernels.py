@@ -5,6 +5,7 @@ Kernels, in the order of a step:
 =================  =============================================  ==================================================
 kernel             one program computes                           reads -> writes
 =================  =============================================  ==================================================
+`find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
 `update`           SIZE parameters of one side of a shard         gradients -> vectors, accumulators, V
@@ -26,7 +27,7 @@ Symbols:
   x . y - pmi = (m + unseen - log2 x) log 2, where `unseen` is log2 of the count that replaces 0 in pmi*.
 - G is the derivative of the loss with respect to the dot products x . y, in the dtype of the products.
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
-  common ("rare cells"). `starts` has the first entry of every slot.
+  common ("rare cells"). The entries of a shard are sorted by slot, and `starts` has the first entry of every slot.
 - `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
 - FAST uses the hardware approximations of exp2, log2 and 1/x. PUSH: unobserved cells have a gradient (not with GloVe).
 """
@@ -186,6 +187,29 @@ def _find_tile(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     return first + tile % (GROUP * tiles_n) % rows_at_once, tile % (GROUP * tiles_n) // rows_at_once
 
 
+# A binary search for every slot, in `steps` steps. If there are many shards, a list of the starts of all their slots
+# would take more memory than the cells: 69 GB for 2^23 rows and columns.
+@triton.jit(do_not_specialize=["slot_count", "steps"])
+def find_starts(slots, table, starts, slot_count, steps, BLOCK: tl.constexpr):
+    """Write the first entry of every slot of a shard; slots: that of each entry, ascending within the shard."""
+    shard = tl.program_id(1)
+    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    entry = table + shard * FIELDS
+    low = tl.load(entry + 6) + tl.zeros((BLOCK,), tl.int64)
+    high = tl.load(entry + 14) + tl.zeros((BLOCK,), tl.int64)
+
+    for _ in range(steps):
+        is_open = low < high
+        middle = (low + high) // 2
+        found = tl.load(slots + middle, mask=is_open, other=0).to(tl.int32)
+        if slots.dtype.element_ty == tl.int16:
+            found = found & 0xFFFF
+        low = tl.where(is_open & (found < slot), middle + 1, low)
+        high = tl.where(is_open & (found >= slot), middle, high)
+
+    tl.store(starts + shard.to(tl.int64) * slot_count + slot, low, mask=slot < slot_count)
+
+
 # The grid has tiles_m * tiles_n programs for every shard of a panel. The margins of a tile stay in registers. Shared
 # memory has the operands of the product and, if the tile has observed cells, the margins for `tl.gather`, in an order
 # (8 columns, BM rows, next 8 columns) that avoids bank conflicts; the positions of the cells use the same order.
@@ -205,13 +229,13 @@ def gradient(
     entry = table + shard * FIELDS
     x0, height = tl.load(entry), tl.load(entry + 1)
     y0, width = tl.load(entry + 2), tl.load(entry + 3)
-    slot, slot_columns, cell0 = tl.load(entry + 4), tl.load(entry + 5), tl.load(entry + 6)
+    slot, slot_columns = tl.load(entry + 4), tl.load(entry + 5)
 
     # Start loading the first chunk of the tile's observed cells now; the product below hides the latency.
     slot += tm * slot_columns + tn
     has_cells = tn < slot_columns
-    start = tl.load(starts + slot, mask=has_cells, other=0) + cell0
-    stop = tl.load(starts + slot + 1, mask=has_cells, other=0) + cell0
+    start = tl.load(starts + slot, mask=has_cells, other=0)
+    stop = tl.load(starts + slot + 1, mask=has_cells, other=0)
     cell = start + tl.arange(0, CHUNK)
     place = tl.load(positions + cell, mask=cell < stop, other=0).to(tl.int32)
     count = tl.load(counts + cell, mask=cell < stop, other=1.0)
@@ -433,9 +457,8 @@ def update_sampled(
     """Apply Adagrad to one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
     slot = starts + tl.load(table + shard * FIELDS + 12 + SIDE) + row
-    cell0 = tl.load(table + shard * FIELDS + 6)
     own, other0 = own_first + shard * pitch + row, other_first + shard * pitch
-    start, stop = tl.load(slot) + cell0, tl.load(slot + 1) + cell0
+    start, stop = tl.load(slot), tl.load(slot + 1)
 
     k1, k2 = tl.arange(0, P1), P1 + tl.arange(0, P2)
     g1 = _dense_gradient(

@@ -30,6 +30,7 @@ Tensor = torch.Tensor
 CHUNK = 256  # observed cells of a tile that are processed at a time
 RARE_CHUNK = 8  # observed cells of a row or column that are processed at a time
 ELEMENTS = 1024  # parameters per program of `update` and `refresh`
+SEARCHED_SLOTS = 128  # slots per program of `find_starts`
 GATHERED_COLUMNS = 16  # columns per program of `gather`
 GROUP = 8  # rows of tiles that are numbered together; see `kernels._find_tile`
 KNOWN_TRITONS = ("3.6.", "3.7.")  # versions that compile the Hopper kernel; the names of Gluon still change
@@ -134,13 +135,14 @@ class StepLauncher:
         observed cells had as zeros.
         """
         table = self._make_table(batch, cells)
+        starts = self._find_starts(batch, cells, table)
         if batch[0].shape.is_sampled:
-            self._run_sampled(batch, cells, table, totals)
+            self._run_sampled(batch, cells, starts, table, totals)
             return
 
         # All zeros are computed: there is one panel.
         panel = batch[0].shape.panels[0]
-        G = self._gradient(batch, panel, table[0], cells, totals)
+        G = self._gradient(batch, panel, table[0], cells, starts, totals)
         for run in find_runs(batch):
             for side, gradients in enumerate(self._multiply_back(batch, run, panel, G)):
                 self._update(batch, table[0, run], side, gradients)
@@ -158,7 +160,8 @@ class StepLauncher:
         table = np.zeros((len(shape.panels), len(batch), len(FIELDS)), np.int64)
         number = np.arange(len(batch))
         whole = np.array([each.slots for each in batch]).T * self.places.pitch  # first rows of X and of Y blocks
-        slot = np.array([each.cells.slot for each in batch])
+        slot = number * cells.slot_count
+        ends = np.array([begin + each.cells.entries for begin, each in zip(cells.begins, batch, strict=True)])
 
         for line, panel in zip(table, shape.panels, strict=True):
             columns = whole[1]
@@ -166,13 +169,23 @@ class StepLauncher:
                 columns = self._first_copy(batch, panel) + number * panel.padded(self.shapes.tile)[1]
             values: tuple[Any, ...] = (
                 whole[0] + panel.start, panel.rows, columns, panel.columns, slot + panel.slot, panel.slot_columns,
-                cells.base, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
-                slot + shape.row_slots, slot + shape.column_slots,
+                cells.begins, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
+                slot + shape.row_slots, slot + shape.column_slots, ends,
             )  # fmt: skip
             for field, value in enumerate(values):
                 line[:, field] = value
 
         return self._put(table)
+
+    def _find_starts(self, batch: Batch, cells: DeviceCellArrays, table: Tensor) -> Tensor:
+        """Return the first entry of every slot, `cells.slot_count` slots for each step."""
+        starts = self._buffer("starts", len(batch) * cells.slot_count, torch.int64)
+        longest = max(each.cells.entries for each in batch)
+        grid = triton.cdiv(cells.slot_count, SEARCHED_SLOTS), len(batch)
+        kernels.find_starts[grid](
+            cells.slots, table[0], starts, cells.slot_count, longest.bit_length(), BLOCK=SEARCHED_SLOTS
+        )
+        return starts
 
     def _first_copy(self, batch: Batch, panel: PanelShape) -> int:
         """Return the first row of the copies of the columns that a panel samples."""
@@ -186,7 +199,7 @@ class StepLauncher:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _gradient(
-        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, totals: Tensor
+        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, starts: Tensor, totals: Tensor
     ) -> Tensor:
         """Return G of a panel for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
@@ -196,7 +209,7 @@ class StepLauncher:
         G = self._buffer("gradient", n * rows * columns, p.mirror.dtype)
         losses = self._buffer("losses", n * pairs * 2, torch.float32)
 
-        arrays = p.offsets, p.weights, G, table, cells.starts, cells.positions, cells.counts, losses
+        arrays = p.offsets, p.weights, G, table, starts, cells.positions, cells.counts, losses
         if self._hopper is not None:
             self._hopper.launch(arrays, panel.tiles, shards=n, is_weighted=panel.stride >= 0)
         else:
@@ -240,7 +253,9 @@ class StepLauncher:
             D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
-    def _run_sampled(self, batch: Batch, cells: DeviceCellArrays, table: Tensor, totals: Tensor) -> None:
+    def _run_sampled(
+        self, batch: Batch, cells: DeviceCellArrays, starts: Tensor, table: Tensor, totals: Tensor
+    ) -> None:
         """Submit a batch of steps that sample zeros."""
         n = len(batch)
         shape = batch[0].shape
@@ -257,16 +272,17 @@ class StepLauncher:
             if panel.stride >= 0:
                 self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
 
-            G = self._gradient(batch, panel, table[number], cells, totals) if panel.rows else None
+            G = self._gradient(batch, panel, table[number], cells, starts, totals) if panel.rows else None
             for parts, run in zip(products, runs, strict=True):
                 parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, panel, G))
             del G  # the next panel may need a larger buffer
 
         # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
+        arrays = table, places, taken, starts, losses
         for run, parts in zip(runs, products, strict=True):
             for side in (0, 1):
-                self._update_sampled(batch, run, cells, (table, places, taken, losses), [p[side] for p in parts], side)
+                self._update_sampled(batch, run, cells, arrays, [p[side] for p in parts], side)
 
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
         totals += rare * self._signs
@@ -304,7 +320,7 @@ class StepLauncher:
     ) -> None:
         """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
         p, shape, pitch = self.parameters, batch[0].shape, self.places.pitch
-        table, places, taken, losses = arrays
+        table, places, taken, starts, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
         first = batch[run.start].slots
 
@@ -317,7 +333,7 @@ class StepLauncher:
         kernels.update_sampled[(size, run.stop - run.start)](
             p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run], taken[:, run],
             table[0, run], *three, *(part.shape[1] for part in three),
-            cells.starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
+            starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
             first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.places.dim,
             self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
             *self._objective, SIDE=side, PANELS=len(shape.panels) - 1, HAS_COMMON=shape.panels[0].rows > 0, P=width,

@@ -4,7 +4,7 @@ The blocks of both sides are in one array (`SlotLayout`), `pitch` rows apart: fi
 blocks, then the columns that sampled panels copy. If not all blocks fit, groups of them share the same rows in turn.
 
 The *slots* of a block are its lists of observed cells: one for each tile of every panel, then one for each row and one
-for each column, with the cells between features that are not common.
+for each column, with the cells between features that are not common. An *entry* is a cell in a slot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS = (
     "width",  # columns of the panel
     "slot",  # slot of the panel's first tile
     "slot_columns",  # tiles per row of tiles that have a slot
-    "cell0",  # value to add to `starts`
+    "first_entry",  # first entry of the block's observed cells
     "whole_y0",  # first row of the block's columns
     "stride0",  # first stride of the panel; -1: not sampled
     "start",  # first row of the panel, within the block
@@ -36,6 +36,7 @@ FIELDS = (
     "whole_width",  # columns of the block
     "row_slots",  # slot of the block's first row
     "column_slots",  # slot of the block's first column
+    "end_entry",  # end of its entries
 )
 ALIGNED = 64  # vectors are padded to a multiple of this
 

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +22,11 @@ from swivel.training.schedule import group_starts
 
 MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
 MAX_GRADIENT_BYTES = 5 << 28  # of G, the gradients with respect to the dot products, in one launch
-ENTRY_BYTES = 6  # entry of an observed cell: position (int16) and count (float32)
+MAX_SHORT_SLOTS = 1 << 16  # of a block; their numbers take 2 bytes
 PIECE_BYTES = 200  # cell that is being read: its old and its new position, masks, keys
 SORT_BYTES = 80  # entry that is being sorted: key, count, their order, and the copies that sorting makes
-SLOT_BYTES = 40  # slot whose start is being computed
+SHARD_BYTES = 32  # shard while cells are read: its shape, its first cell on disk, its number of cells
+START_BYTES = 8  # first entry of a slot
 MIN_PIECE_CELLS = 1 << 6  # minimum of cells that are read at a time
 BUFFERS = 2  # buffers of streamed cells: one is filled while the kernels read the other
 SLACK = 1.02  # factor for tables, losses and the rounding of the allocator
@@ -36,14 +36,9 @@ COPY_STEPS = 4  # copying a block (20 MB) to the device and back
 LAUNCH_STEPS = 2  # submitting a batch
 
 
-def sort_bytes(entries: Any, slots: Any) -> Any:
-    """Return the bytes that sorting `entries` entries into `slots` slots needs."""
-    return entries * SORT_BYTES + slots * SLOT_BYTES
-
-
-def index_bytes(shards: int, slots: int) -> int:
-    """Return the bytes of the start of every slot, for `shards` shards of `slots` slots each."""
-    return shards * (slots * 8 + 128) + 8
+def entry_bytes(slots: int) -> int:
+    """Return the bytes of an observed cell in one of `slots` slots: slot, position (int16) and count (float32)."""
+    return (2 if slots <= MAX_SHORT_SLOTS else 4) + 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +162,8 @@ class DeviceMemoryEstimate:
         losses = max(panel.tiles[0] * panel.tiles[1] for panel in shape.panels) * 24
         rare = (8 * len(panels) + 12) * self.places.pitch if shape.is_sampled else 0
         strides = 32 * sum(panel.columns for panel in shape.panels)
-        return self._gradient_of(shape) + back + losses + rare + strides + 512 * len(panels)
+        starts = START_BYTES * self.slots
+        return self._gradient_of(shape) + back + losses + rare + strides + starts + 512 * len(panels)
 
     @cached_property
     def entries(self) -> int:
@@ -182,12 +178,6 @@ class DeviceMemoryEstimate:
         return math.ceil(min(self.entries, SKEW * self.entries / shards))
 
     @cached_property
-    def index(self) -> int:
-        """Bytes of the start of every slot of cells."""
-        rows, columns = self.places.blocks
-        return index_bytes(rows * columns, self.slots)
-
-    @cached_property
     def slots(self) -> int:
         """Maximum number of slots of a block, and one that marks the end."""
         return 1 + max(shape.slots for shape in self.shapes)
@@ -196,14 +186,16 @@ class DeviceMemoryEstimate:
         """Return the minimum of device memory for an order of blocks and its banks, if all cells are streamed."""
         max_blocks = self.max_blocks(groups)
         # While training: temporary arrays and the buffers of streamed cells.
-        streaming = self.work(max_blocks) + min(self.entries, BUFFERS * max_blocks * self.largest) * ENTRY_BYTES
+        buffered = min(self.entries, BUFFERS * max_blocks * self.largest)
+        streaming = self.work(max_blocks) + buffered * entry_bytes(self.slots)
 
         # Before training: reading the cells in small pieces and sorting those of one block.
         piece = min(self.load.cells, MIN_PIECE_CELLS) * PIECE_BYTES
-        sorting = max(8 * piece, piece + int(sort_bytes(self.largest, self.slots)))
+        shards = SHARD_BYTES * math.prod(self.places.blocks)
+        sorting = max(8 * piece, piece + shards + self.largest * SORT_BYTES)
 
         slots = sum(side.slots for side in self.banks(groups, count))
-        return self.parameters(slots, max_blocks) + self.index + max(streaming, sorting)
+        return self.parameters(slots, max_blocks) + max(streaming, sorting)
 
 
 def choose_order(needs: DeviceMemoryEstimate, memory: int | None) -> tuple[int, int] | None:

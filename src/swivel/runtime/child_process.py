@@ -1,0 +1,147 @@
+"""Calls of functions in a new Python process, which imports and computes without waiting for this one.
+
+Threads share the interpreter: while one of them imports a large library such as torch, all others wait for it most of
+the time. A process has an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
+
+from swivel.errors import SwivelError
+from swivel.runtime.progress import Progress, SilentProgress, Task
+
+Result = TypeVar("Result")
+
+MAIN = "from swivel.runtime.child_process import serve_call; serve_call({})"
+
+
+def can_start_processes() -> bool:
+    """Return whether `call_in_process` works here."""
+    return os.name == "posix" and bool(sys.executable)
+
+
+@contextlib.contextmanager
+def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
+    """Start a call in a new process and yield a handle to its result; the process ends with the block.
+
+    The function and what it takes and returns must be picklable. It is called with a keyword `progress`, whose events
+    `ChildCall.wait` passes on. The process also ends if this one does, however that happens.
+    """
+    here, there = socket.socketpair()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with here:
+        with there:
+            number = there.fileno()
+            command = [sys.executable, "-c", MAIN.format(number)]
+            process = subprocess.Popen(command, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
+        try:
+            with Connection(here.detach()) as connection:
+                connection.send((function, arguments, keywords))
+                yield ChildCall(process, connection)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class ChildCall(Generic[Result]):
+    """A call that runs in another process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
+        self._process = process
+        self._connection = connection
+
+    def wait(self, progress: Progress, check: Callable[[], None] | None = None) -> Result:
+        """Return the result, or raise the error of the function; `check` is called after every event of progress."""
+        tasks: dict[int, Task] = {}
+        while True:
+            try:
+                event, *values = self._connection.recv()
+            except EOFError:
+                status = self._process.wait()
+                message = f"a process that this command started ended with status {status}; run the command again"
+                raise SwivelError(message) from None
+
+            match event:
+                case "begin":
+                    tasks[len(tasks)] = progress.begin(*values)
+                case "advance":
+                    tasks[values[0]].advance(*values[1:])
+                case "end":
+                    progress.end(tasks[values[0]])
+                case "message":
+                    progress.message(*values)
+                case "error":
+                    raise values[0]
+                case "result":
+                    result: Result = values[0]
+                    return result
+            if check is not None:
+                check()
+
+
+def serve_call(number: int) -> None:
+    """Run the call that the parent sends through the socket `number`, and send its events and its result."""
+    # The terminal sends Ctrl-C to all processes; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Connection(number) as connection:
+        function, arguments, keywords = connection.recv()
+        threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+        try:
+            result = function(*arguments, progress=_SentProgress(connection), **keywords)
+        except Exception as error:
+            connection.send(("error", error))
+        else:
+            connection.send(("result", result))
+        os._exit(0)
+
+
+def _end_with_parent(connection: Connection) -> None:
+    """Wait until the parent closes the connection, which it never writes to again, and end this process."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os._exit(1)
+
+
+class _SentProgress(SilentProgress):
+    """Progress that is sent to the parent process."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._tasks = 0
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        """Send the event and return a task that sends its reports."""
+        self._connection.send(("begin", job, total, unit))
+        self._tasks += 1
+        return _SentTask(self._connection, self._tasks - 1)
+
+    def end(self, task: Task) -> None:
+        """Send the event."""
+        assert isinstance(task, _SentTask)
+        self._connection.send(("end", task.number))
+
+    def message(self, text: str) -> None:
+        """Send the event."""
+        self._connection.send(("message", text))
+
+
+class _SentTask(Task):
+    """Task whose reports are sent to the parent process."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self._connection = connection
+        self.number = number
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        """Send the report."""
+        self._connection.send(("advance", self.number, amount, note))

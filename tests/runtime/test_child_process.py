@@ -1,0 +1,160 @@
+"""Calls in another process: results, errors, progress, and processes that end early."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swivel.config import CorpusConfig
+from swivel.corpus import encode_corpus, encode_in_process
+from swivel.errors import CorpusError, SwivelError
+from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
+
+pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
+
+
+class Recorded(SilentProgress):
+    """Progress that records all events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+
+    def begin(self, job: str, total: float | None, unit: str) -> Task:
+        self.events.append(("begin", job, total, unit))
+        return self
+
+    def end(self, task: Task) -> None:
+        self.events.append(("end", task is self))
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.events.append(("advance", amount, note))
+
+    def message(self, text: str) -> None:
+        self.events.append(("message", text))
+
+
+def work(number: int, *, progress: Progress, scale: int = 1) -> tuple[int, int]:
+    """Report some progress; return a number and the id of the process."""
+    task = progress.begin("working", 3, "things")
+    task.advance(2, "half")
+    progress.message("almost")
+    progress.end(task)
+    return number * scale, os.getpid()
+
+
+def fail(*, progress: Progress) -> None:
+    raise CorpusError("the text is bad")
+
+
+def die(*, progress: Progress) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep(file: Path, *, progress: Progress) -> None:
+    file.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_a_call_returns_its_result_from_another_process_and_reports_its_progress() -> None:
+    progress = Recorded()
+    checks: list[None] = []
+    with call_in_process(work, 6, scale=7) as call:
+        result, process = call.wait(progress, lambda: checks.append(None))
+
+    assert result == 42
+    assert process != os.getpid()
+    events = [("begin", "working", 3, "things"), ("advance", 2, "half"), ("message", "almost"), ("end", True)]
+    assert progress.events == events
+    assert len(checks) == len(events)
+
+
+def test_an_error_is_raised_here() -> None:
+    with pytest.raises(CorpusError, match="the text is bad"), call_in_process(fail) as call:
+        call.wait(SILENT)
+
+
+def test_a_process_that_was_killed_is_one_clear_error() -> None:
+    with pytest.raises(SwivelError, match="ended with status -9; run the command again"), call_in_process(die) as call:
+        call.wait(SILENT)
+
+
+def wait_for(file: Path) -> int:
+    """Return the id of the process that `sleep` wrote."""
+    while not file.exists() or not file.read_text():
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def has_ended(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_process_ends_with_the_block(tmp_path: Path) -> None:
+    with call_in_process(sleep, tmp_path / "id"):
+        process = wait_for(tmp_path / "id")
+        assert not has_ended(process)
+    assert has_ended(process)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_process_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, test_child_process as t; from pathlib import Path\n"
+        "with t.call_in_process(t.sleep, Path(sys.argv[1])) as call: call.wait(t.SILENT)"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "id")], env={**os.environ, "PYTHONPATH": paths}
+    )
+    process = wait_for(tmp_path / "id")
+    parent.kill()
+    parent.wait()
+    while not has_ended(process):
+        time.sleep(0.02)
+
+
+def test_text_that_is_read_in_another_process_is_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("to be or not to be\nthat is the question\n" * 3)
+    results = []
+    for encode in (encode_corpus, encode_in_process):
+        scratch = tmp_path / encode.__name__
+        scratch.mkdir()
+        encoded = encode(
+            [file],
+            CorpusConfig(),
+            scratch=scratch,
+            threads=2,
+            memory_bytes=1 << 26,
+            progress=SILENT,
+            check=lambda: None,
+        )
+        results.append((encoded.token_count, encoded.unit_count, encoded.counts()))
+    assert results[0] == results[1]
+    assert results[0][0] == 30
+
+
+def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.corpus.call_in_process", None)
+    encoded = encode_in_process(
+        ["to be", "or not"],
+        CorpusConfig(),
+        scratch=tmp_path,
+        threads=1,
+        memory_bytes=1 << 26,
+        progress=SILENT,
+        check=lambda: None,
+    )
+    assert encoded.token_count == 4
