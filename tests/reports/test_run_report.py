@@ -309,7 +309,7 @@ def test_a_missing_report_is_written_by_the_same_command_later(planted: Matrix, 
 def test_an_error_in_the_report_does_not_make_the_run_fail(
     planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("no luck")
 
     monkeypatch.setattr("swivel.reports.run_report.summarize_run", fail)

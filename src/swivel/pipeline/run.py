@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from swivel.config import STAGES, CorpusConfig, CountConfig, TrainConfig, Vector
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import StorageError
 from swivel.pipeline.count import count, file_of, list_tokens
+from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, settings_of, split_settings
 from swivel.pipeline.train import train_counted
 from swivel.runtime.estimates import check_libraries
@@ -92,24 +91,11 @@ def run(
     options = make_options(options, threads=threads, memory=memory, progress=progress)
     check_libraries("training")
     watch = Stopwatch(options.progress)
-    timed = dataclasses.replace(options, progress=watch, report=False)  # one report of both stages
+    timed = dataclasses.replace(options, progress=watch)
 
     with hold_folder(path):
         matrix = count(texts, path / "matrix", recipe=recipe, vocabulary=listed, options=timed, **for_count)
-        if options.report:
-            threading.Thread(target=_import_report, daemon=True).start()
-        result = train_counted(matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train)
-
-        from swivel.reports.run_report import write_run_report
-
-        write_run_report(result, matrix, path, watch, options)
-        return result
-
-
-def _import_report() -> None:
-    """Import what writes the report, while the vectors are trained."""
-    with contextlib.suppress(Exception):  # The report says what is wrong.
-        from swivel.reports import run_report  # noqa: F401
-        from swivel.reports.plots.style import need_matplotlib
-
-        need_matplotlib()
+        report = ReportJob(matrix, path, watch, options)
+        return train_counted(
+            matrix, path / "vectors", recipe=recipe, init=init, options=timed, settings=for_train, report=report
+        )

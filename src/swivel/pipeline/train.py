@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from swivel.config import RECIPES, WARM_START, CountConfig, TrainConfig, VectorsConfig, stage_config
 from swivel.errors import ConfigError, SwivelWarning
+from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -166,10 +167,12 @@ def train_counted(
     options: RunOptions,
     settings: Mapping[str, Any],
     tuning: Tuning | None = None,
+    report: ReportJob | None = None,
 ) -> Vectors:
     """Train vectors for a matrix that was counted for this recipe; parameters are those of `train`.
 
-    `tuning` is the search that the settings are from, for the manifest.
+    `tuning` is the search that the settings are from, for the manifest. `report` is the report of all stages of a run;
+    by default, the training has one of its own.
     """
     check_libraries("training")
     with defer_signals():
@@ -196,6 +199,7 @@ def train_counted(
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
     with folder_or_temporary(out, inputs) as folder:
+        report = report or ReportJob(matrix, None if out is None else folder.path, watch, options)
         was_done = is_done(folder.path, "vectors", job.provenance(), options)
         if was_done:
             sweep_checkpoints(folder.path, run_provenance(matrix, job.config, job.start))
@@ -203,6 +207,7 @@ def train_counted(
             if not options.overwrite:
                 refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
             with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
+                report.prepare()
                 start = extend_start(job, executor, timed)
                 # A signal after the last step ends the process once the result is written.
                 with stop_on_signals(), index_words(job, executor) as index:
@@ -216,15 +221,13 @@ def train_counted(
                         executor=executor,
                     )
                     if trained is not None:  # Only the leading process has the result.
-                        write_result(job, trained, output, index)
+                        write_result(job, trained, output, index, report)
 
         result = vectors.load(folder.path)
         if not was_done:
             result.trust()
 
-        from swivel.reports.run_report import write_run_report
-
-        write_run_report(result, matrix, None if out is None else folder.path, watch, options)
+        report.write(result)
         return folder.keep(result)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
+from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.options import RunOptions
-from swivel.storage import FolderWriter, create_folder, scratch_folder
+from swivel.storage import FolderWriter, Manifest, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
@@ -96,15 +97,21 @@ def index_words(job: TrainJob, executor: Executor) -> Iterator[Future[NgramIndex
 
 
 def write_result(
-    job: TrainJob, trained: TrainingResult, folder: FolderWriter, index: Future[NgramIndex] | None
+    job: TrainJob,
+    trained: TrainingResult,
+    folder: FolderWriter,
+    index: Future[NgramIndex] | None,
+    report: ReportJob,
 ) -> None:
-    """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints."""
+    """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints.
+
+    The report is computed while the vectors are written.
+    """
     losses = [
         {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
         for loss in trained.history
     ]
     facts = {
-        **vectors.write_vectors(folder, _combine(job, trained, index)),
         "counted_with": job.matrix.config,
         "plan": asdict(trained.plan),
         "losses": losses,
@@ -112,7 +119,12 @@ def write_result(
     }
     if job.tuning is not None:
         facts["tuning"] = job.tuning.to_dict()
-    folder.finish(**job.provenance(), facts=facts)
+    provenance = job.provenance()
+    result = _combine(job, trained, index)
+
+    report.begin(result, folder.path, Manifest("vectors", **provenance, facts=facts, parts={}))
+    written = vectors.write_vectors(folder, result)
+    folder.finish(**provenance, facts={**written, **facts})
     remove_checkpoints(folder.path)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swivel._version import __version__
@@ -21,7 +23,7 @@ from swivel.reports.run_summary import BANDS, RunSummary, summarize_run
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
-from swivel.storage import write_file
+from swivel.storage import Manifest, write_file
 from swivel.vectors import Vectors, load
 
 REPORT = "report.html"
@@ -83,8 +85,26 @@ def write_report(
     """
     loaded = load(vectors) if isinstance(vectors, (str, Path)) else vectors
     run = summarize_run(loaded, matrix, seconds)
-    write_file(Path(out), write_html(compose_run(run, draw_run(run))).encode(errors="backslashreplace"))
+    _write_page(Path(out), run, draw_run(run))
     return run
+
+
+def _write_page(out: Path, run: RunSummary, svgs: Svgs) -> None:
+    write_file(out, write_html(compose_run(run, svgs)).encode(errors="backslashreplace"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDraft:
+    """The numbers and figures of a report, without the times of the stages."""
+
+    run: RunSummary
+    svgs: Svgs
+
+
+def draft_report(vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest) -> ReportDraft:
+    """Return the report on vectors that are being written to `folder`."""
+    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest)
+    return ReportDraft(run, draw_run(run))
 
 
 def draw_run(run: RunSummary) -> dict[str, bytes]:
@@ -104,10 +124,17 @@ def draw_run(run: RunSummary) -> dict[str, bytes]:
     return svgs
 
 
-def write_run_report(vectors: Vectors, matrix: Matrix, out: Path | None, watch: Stopwatch, options: RunOptions) -> None:
+def write_run_report(
+    vectors: Vectors,
+    matrix: Matrix,
+    out: Path | None,
+    watch: Stopwatch,
+    options: RunOptions,
+    draft: Future[ReportDraft] | None = None,
+) -> None:
     """Write `out/report.html` after training, or if it is missing, when `options.report` is set and there is a folder.
 
-    An error is reported as a progress message and not raised.
+    `draft` is the report, if it was begun earlier. An error is reported as a progress message and not raised.
     """
     if not options.report or out is None or not is_leading():
         return
@@ -115,14 +142,21 @@ def write_run_report(vectors: Vectors, matrix: Matrix, out: Path | None, watch: 
     was_trained = "training" in watch.seconds
     if not was_trained and (out / REPORT).exists():
         return
-    seconds = {**watch.seconds, "total": watch.total} if was_trained else None
 
     try:
-        write_report(vectors, matrix, out / REPORT, seconds)
+        if draft is None:
+            write_report(vectors, matrix, out / REPORT, _stage_seconds(watch) if was_trained else None)
+        else:
+            begun = draft.result()
+            _write_page(out / REPORT, replace(begun.run, seconds=_stage_seconds(watch)), begun.svgs)
     except Exception as error:  # The vectors are finished; a failed report must not make the run fail.
         options.progress.message(f"no report: {first_line(error)}")
         return
     options.progress.message(f"the report: {out / REPORT}")
+
+
+def _stage_seconds(watch: Stopwatch) -> dict[str, float]:
+    return {**watch.seconds, "total": watch.total}
 
 
 def compose_run(run: RunSummary, svgs: Svgs) -> Document:

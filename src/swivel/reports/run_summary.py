@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +89,22 @@ class RunSummary:
         return float(self.manifest.facts.get("training_seconds", 0.0))
 
 
-def summarize_run(vectors: Vectors, matrix: Matrix, seconds: Mapping[str, float] | None = None) -> RunSummary:
-    """Return the numbers for the report on vectors of a folder, which were trained on `matrix`."""
-    assert vectors.path is not None
-    manifest = read_manifest(vectors.path)
-    path = vectors.path.resolve()
+def summarize_run(
+    vectors: Vectors,
+    matrix: Matrix,
+    seconds: Mapping[str, float] | None = None,
+    *,
+    folder: Path | None = None,
+    manifest: Manifest | None = None,
+) -> RunSummary:
+    """Return the numbers for the report on vectors, which were trained on `matrix`.
+
+    `folder` and `manifest` are those of the vectors, if these are not written yet.
+    """
+    folder = folder or vectors.path
+    assert folder is not None
+    manifest = manifest or read_manifest(folder)
+    path = folder.resolve()
 
     return RunSummary(
         name=path.parent.name if path.name == "vectors" else path.name,
