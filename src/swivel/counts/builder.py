@@ -257,11 +257,13 @@ class MatrixBuilder:
             merge_runs(self._runs.open(), final, memory_bytes=self.memory_bytes, threads=self.threads)
             final.close()
 
-        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())
-        if self.spec.columns is not None:
-            self._folder.write_lines("columns.txt", self.spec.columns.to_lines())
+        self._folder.write_lines("rows.txt", self.spec.rows.to_lines())  # also removes a previous result
         with ThreadPoolExecutor(self.threads) as pool:  # checksums take about one second per GB
-            list(pool.map(lambda name: self._folder.adopt(name, final.folder / name), FILES))
+            adopted = [pool.submit(self._folder.adopt, name, final.folder / name) for name in FILES]
+            if self.spec.columns is not None:
+                self._folder.write_lines("columns.txt", self.spec.columns.to_lines())
+            for future in adopted:
+                future.result()
 
         self._folder.write_array("row_sums.npy", self._runs.row_sums)
         self._folder.write_array("column_sums.npy", self._runs.column_sums)
@@ -278,7 +280,9 @@ class MatrixBuilder:
         }
         self._folder.finish(config=config or {}, inputs=inputs or {}, facts=all_facts)
 
-        return open_matrix(self.path)
+        matrix = open_matrix(self.path)
+        matrix.keep_labels(self.spec.rows, self.spec.columns)
+        return matrix
 
 
 def _as_integers(values: NDArray[Any]) -> Ints:

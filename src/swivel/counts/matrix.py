@@ -13,6 +13,8 @@ Files of the folder (stage "matrix"):
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,10 +141,12 @@ class Matrix:
         self.facts = facts
         self._folder = folder
         self._mapped = arrays
+        self._verifying: threading.Thread | None = None
 
     @cached_property
     def _arrays(self) -> CellArrays:
         """The cells; their checksums are verified at the first access."""
+        self._wait_for_checksums()
         self._folder.check(*LARGE)
         return self._mapped
 
@@ -213,6 +217,11 @@ class Matrix:
             return self.rows
         return _read_vocabulary(self._folder, "columns.txt")
 
+    def keep_labels(self, rows: Vocabulary, columns: Vocabulary | None) -> None:
+        """Use these vocabularies, which were just written, instead of reading them; columns: None for those of rows."""
+        self.rows = rows
+        self.columns = rows if columns is None else columns
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the content: equal for equal matrices, independent of their source and folder."""
@@ -232,7 +241,22 @@ class Matrix:
 
     def verify(self) -> None:
         """Raise DamagedFolder for the first file whose checksum differs from the manifest."""
+        self._wait_for_checksums()
         self._folder.verify()
+
+    def verify_ahead(self) -> None:
+        """Start to verify the cells in the background; the first access to them waits for it and raises its errors."""
+        self._verifying = threading.Thread(target=self._verify_quietly, daemon=True)
+        self._verifying.start()
+
+    def _verify_quietly(self) -> None:
+        with contextlib.suppress(StorageError, OSError):  # The next check raises it.
+            self._folder.check(*LARGE)
+
+    def _wait_for_checksums(self) -> None:
+        if self._verifying is not None:
+            self._verifying.join()
+            self._verifying = None
 
     def trust(self) -> None:
         """Skip the checksums of this folder, because this process wrote it or another process has verified it."""

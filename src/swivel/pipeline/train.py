@@ -18,7 +18,7 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import find_rank, is_leading
 from swivel.runtime.signals import defer_signals, stop_on_signals
-from swivel.storage import hold_folder, remove_file
+from swivel.storage import MANIFEST, hold_folder, remove_file
 from swivel.storage.overlap import refuse_overlap
 from swivel.storage.result_folder import folder_or_temporary, is_done
 
@@ -175,6 +175,8 @@ def train_counted(
     by default, the training has one of its own.
     """
     check_libraries("training")
+    if out is None or not (Path(out) / MANIFEST).exists():
+        matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
         from swivel.counts.transform import transform_counts

@@ -45,6 +45,24 @@ def open_torch_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
                 torch.set_num_threads(_TorchThreads.before)
 
 
+def run_in_chunks(function: Callable[[slice], object], length: int, *, rows: int, threads: int) -> None:
+    """Call a function for consecutive slices of `rows` rows that cover an array of `length` rows, on several threads.
+
+    >>> found = []
+    >>> run_in_chunks(found.append, 5, rows=2, threads=1)
+    >>> found
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    pieces = [slice(first, min(first + rows, length)) for first in range(0, length, rows)]
+    if threads == 1 or len(pieces) < 2:
+        for piece in pieces:
+            function(piece)
+        return
+
+    with ThreadPoolExecutor(min(threads, len(pieces))) as pool:
+        list(pool.map(function, pieces))
+
+
 def take_in_order(futures: Iterable[Future[Result]], *, ahead: int) -> Iterator[Result]:
     """Yield the results of futures in order, with at most `ahead` of them pending.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from swivel.config import TrainConfig
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix
 from swivel.errors import ConfigError
+from swivel.runtime.parallel import run_in_chunks
 from swivel.training.objective import Objective, add_biases
 from swivel.vectors import Vectors, VectorTable
 
@@ -148,12 +148,24 @@ def make_arrays(
             first[known.places] = max(config.initial_accumulator, WARM_ACCUMULATOR)
             vectors[sums[side] <= 0] = 0
 
-        vectors = vectors[orders[side]]
-        accumulators = np.repeat(first[orders[side]], config.dim).reshape(vectors.shape)
+        vectors, accumulators = _put_in_order(vectors, first, orders[side], threads)
         if Objective.from_config(config).has_biases:
             vectors, accumulators = add_biases(vectors, accumulators, side)
         arrays |= {name: vectors, f"{name}_accumulators": accumulators}
     return arrays
+
+
+def _put_in_order(vectors: Array, accumulators: Array, order: Ids, threads: int) -> tuple[Array, Array]:
+    """Return vectors and their accumulators, one for each value, in the given order of rows."""
+    ordered = np.empty_like(vectors)
+    filled = np.empty_like(vectors)
+
+    def fill(rows: slice) -> None:
+        np.take(vectors, order[rows], axis=0, out=ordered[rows], mode="clip")  # "raise" would copy once more
+        filled[rows] = accumulators[order[rows], None]
+
+    run_in_chunks(fill, len(order), rows=ROWS_PER_DRAW, threads=threads)
+    return ordered, filled
 
 
 def _draw(side: int, sums: NDArray[np.float64], config: TrainConfig, threads: int) -> Array:
@@ -163,12 +175,11 @@ def _draw(side: int, sums: NDArray[np.float64], config: TrainConfig, threads: in
     """
     vectors = np.empty((len(sums), config.dim), np.float32)
 
-    def draw(first: int) -> None:
-        piece = vectors[first : first + ROWS_PER_DRAW]
-        np.random.default_rng((config.seed, 0, side, first)).standard_normal(out=piece, dtype=np.float32)
+    def draw(rows: slice) -> None:
+        piece = vectors[rows]
+        np.random.default_rng((config.seed, 0, side, rows.start)).standard_normal(out=piece, dtype=np.float32)
         piece *= np.float32(1 / math.sqrt(config.dim))
-        piece[sums[first : first + ROWS_PER_DRAW] <= 0] = 0
+        piece[sums[rows] <= 0] = 0
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(draw, range(0, len(sums), ROWS_PER_DRAW)))
+    run_in_chunks(draw, len(sums), rows=ROWS_PER_DRAW, threads=threads)
     return vectors

@@ -22,6 +22,7 @@ from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
 from swivel.errors import Diverged, TrainingError
 from swivel.runtime.numbers import plural
+from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import parse_bytes
 from swivel.runtime.signals import StopRequest, stop_on_signals
@@ -66,6 +67,7 @@ MAX_GROWTH = 100  # of the mean observed loss, relative to small random vectors:
 MAX_ADVISED_DECAY = 1e-2  # above this, the advice is to lower the weight decay instead of raising it
 SAMPLE_BLOCKS = 32  # The sampled loss of small random vectors uses this many blocks,
 SAMPLE_CELLS = 1_000_000  # or fewer if they contain this many cells.
+ROWS_PER_COPY = 4096
 POINTS_PER_EPOCH = 20  # of the training curves; more would slow down the host of a GPU, whose rounds take milliseconds
 
 
@@ -193,6 +195,7 @@ class _TrainingRun:
 
     def prepare(self, resources: LocalResources, start: WarmStart | None) -> None:
         """Give the executor the initial or saved parameters, and report what will run."""
+        self.threads = resources.threads
         self.executor.begin(self.job, resources)
         sides = self.first_parameters(start, resources.threads) if self.executor.is_leader else None
 
@@ -424,14 +427,24 @@ class _TrainingRun:
         vectors = []
         sums = self.matrix.row_sums, self.matrix.column_sums
         for side, order, side_sums in zip(sides, self.job.orders, sums, strict=True):
-            values = np.empty((len(order), self.config.dim), np.float32)
-            values[order] = side.vectors[:, : self.config.dim]
+            values = _put_in_vocabulary_order(side.vectors[:, : self.config.dim], order, self.threads)
             # Without counts, a vector has no gradient except rounding errors. Make it exactly zero.
             values[side_sums <= 0] = 0
             vectors.append(values)
 
         rows, columns = vectors
         return TrainingResult(rows, columns, self.plan, self.state.history, self.state.seconds)
+
+
+def _put_in_vocabulary_order(vectors: Array, order: NDArray[np.int64], threads: int) -> Array:
+    """Return vectors of which row n belongs to feature order[n], as those of feature 0, 1, and so on."""
+    values = np.empty(vectors.shape, np.float32)
+
+    def fill(rows: slice) -> None:
+        values[order[rows]] = vectors[rows]
+
+    run_in_chunks(fill, len(order), rows=ROWS_PER_COPY, threads=threads)
+    return values
 
 
 def starting_loss(

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
+from swivel.runtime.parallel import run_in_chunks
+from swivel.runtime.resources import count_cores
 from swivel.vectors.search import Floats, scale_to_unit
 
 # The SVD uses the most frequent rows only: evaluation results are the same as with all rows, and rare rows are noisy.
@@ -46,7 +48,7 @@ def combine_vectors(
 
     parts = _split_parts(rows, columns, columns_per_row, config.combine)
     if config.combine == "sum":
-        return np.asarray(rows + parts.sum(axis=1))
+        return _add_parts(rows, parts)
 
     if axes is None and has_cuda(device):
         import torch
@@ -57,6 +59,18 @@ def combine_vectors(
         gram, _ = _gram(rows, parts, config, np.empty((len(rows), 0), np.float32))
         axes = find_main_axes(gram, rows.shape[1], power=config.spectrum).astype(np.float32)
     return _project(rows, parts, axes, config)
+
+
+def _add_parts(rows: Floats, parts: Floats) -> Floats:
+    """Return the sum of each row and its columns."""
+    result = np.empty_like(rows)
+
+    def add(piece: slice) -> None:
+        np.sum(parts[piece], axis=1, out=result[piece])
+        result[piece] += rows[piece]
+
+    run_in_chunks(add, len(rows), rows=_CHUNK_ROWS, threads=count_cores())
+    return result
 
 
 def recover_axes(rows: Floats, columns: Floats, vectors: Floats, config: VectorsConfig) -> Floats:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from swivel.errors import ConfigError
 from swivel.runtime.estimates import check_memory
-from swivel.runtime.parallel import map_in_order
+from swivel.runtime.parallel import map_in_order, run_in_chunks
+from swivel.runtime.resources import count_cores
 
 Floats = NDArray[np.float32]
 
@@ -24,15 +25,26 @@ _SCORES_PER_BLOCK = 1 << 21  # for many queries: 8 MiB fit in the last-level cac
 
 def scale_to_unit(array: Floats) -> Floats:
     """Return the rows scaled to length 1; rows of zeros stay zero."""
+    return scale_and_measure(array)[0]
+
+
+def scale_and_measure(array: Floats) -> tuple[Floats, NDArray[np.float64]]:
+    """Return the rows scaled to length 1, and their lengths; rows of zeros stay zero."""
     unit = np.zeros(array.shape, np.float32)
-    for start in range(0, len(array), _CHUNK_ROWS):
+    lengths = np.zeros(len(array))
+
+    def scale(rows: slice) -> None:
         # float64: the squares of very large or very small float32 values would overflow or underflow in float32.
-        chunk = array[start : start + _CHUNK_ROWS].astype(np.float64)
-        lengths = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))[:, None]
+        chunk = array[rows].astype(np.float64)
+        np.sqrt(np.einsum("ij,ij->i", chunk, chunk), out=lengths[rows])
+        found = lengths[rows, None]
         with np.errstate(invalid="ignore"):  # An infinite value becomes NaN; callers check for it.
-            np.divide(chunk, lengths, out=chunk, where=lengths > 0)
-        unit[start : start + _CHUNK_ROWS] = chunk
-    return unit
+            np.divide(chunk, found, out=chunk, where=found > 0)
+        unit[rows] = chunk
+
+    threads = count_cores()
+    run_in_chunks(scale, len(array), rows=max(_CHUNK_ROWS // threads, 1), threads=threads)
+    return unit, lengths
 
 
 def check_search(array: Floats) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
 from swivel.vectors.combine import has_cuda
-from swivel.vectors.search import Floats, scale_to_unit
+from swivel.vectors.search import Floats, scale_and_measure
 
 if TYPE_CHECKING:
     import torch
@@ -268,18 +268,21 @@ def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDA
 
 def _fit(vectors: Floats, index: NgramIndex, counts: NDArray[np.int64], device: str) -> tuple[Subwords, Floats] | None:
     """Return the vectors of n-grams and the guesses for the words; None if there are too few words."""
-    is_used = vectors.any(axis=1)
+    unit, lengths = scale_and_measure(vectors)
+    is_used = lengths > 0
     if is_used.sum() < MIN_WORDS:
         return None
 
     weights = np.where(is_used, counts / (counts + _HALF_COUNT) if counts.any() else 1.0, 0.0).astype(np.float32)
-    unit = scale_to_unit(vectors)
     mean = np.asarray(weights @ unit / weights.sum(), np.float32)
-    length = float(np.linalg.norm(vectors[is_used].astype(np.float64), axis=1).mean())
+    length = float(lengths[is_used].mean())
 
-    table, guesses = _solve_where_it_fits(index, unit - mean, weights, device)
+    unit -= mean
+    table, guesses = _solve_where_it_fits(index, unit, weights, device)
     scale = np.float32(length)
-    return Subwords(index.ngrams, np.concatenate([table, mean[None]]) * scale, length), (guesses + mean) * scale
+    guesses += mean
+    guesses *= scale
+    return Subwords(index.ngrams, np.concatenate([table, mean[None]]) * scale, length), guesses
 
 
 def _solve_where_it_fits(index: NgramIndex, targets: Floats, weights: Floats, device: str) -> tuple[Floats, Floats]:

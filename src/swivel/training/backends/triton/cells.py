@@ -7,6 +7,7 @@ groups and keeps them in host memory; `CellFeed` then copies the cells of a batc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from swivel.counts.builder import STORED_BYTES
 from swivel.counts.matrix import BlockCells, MatrixCells
 from swivel.errors import TrainingError
-from swivel.runtime.resources import format_bytes
-from swivel.training.backends.triton.cuda_streams import CopyQueue, HostMemory, Mark, record_mark, wait_on_device
+from swivel.runtime.resources import count_cores, format_bytes
+from swivel.training.backends.triton.cuda_streams import (
+    CopyQueue,
+    HostMemory,
+    Mark,
+    Uploader,
+    record_mark,
+    wait_on_device,
+)
 from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import (
     BUFFERS,
@@ -32,8 +41,8 @@ from swivel.training.backends.triton.memory_plan import (
 )
 
 Tensor = torch.Tensor
-PIECE = 1 << 25  # maximum of cells that are read at a time
-GROUP = 1 << 26  # maximum of entries that are sorted at a time
+PIECE = 1 << 24  # maximum of cells that are read at a time
+GROUP = 1 << 27  # maximum of entries that are sorted at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +144,19 @@ class DeviceCells:
         self.symmetric = stored.symmetric and self.places.blocks[0] == self.places.blocks[1]
         total = int(stored.offsets[-1])
 
-        # Reading uses at most an eighth of the temporary memory.
-        size = PIECE
-        if self.limits is not None:
-            size = max(1, min(PIECE, self.limits.temporary // (8 * PIECE_BYTES)))
+        # Reading uses at most an eighth of the temporary memory, and so do the stored cells. If they take more, they
+        # are copied to the device again for every group.
+        share = math.inf if self.limits is None else self.limits.temporary // 8
+        size = int(max(1, min(PIECE, share // PIECE_BYTES)))
         self._piece_bytes = min(size, total) * PIECE_BYTES
+        raw = _RawCells(stored, Uploader(self.device, self._host))
+        if total * STORED_BYTES <= share:
+            self._piece_bytes += total * STORED_BYTES
+            raw.keep()
         offsets = self._put(np.asarray(stored.offsets, np.int64))
 
         firsts = range(0, total, size)
-        self._fill([partial(self._read, stored, offsets, first, min(first + size, total)) for first in firsts])
+        self._fill([partial(self._read, raw, offsets, first, min(first + size, total)) for first in firsts])
 
     def take_blocks(self, blocks: dict[tuple[int, int], BlockCells]) -> None:
         """Sort the cells of some blocks only, each in its given orientation."""
@@ -158,10 +171,10 @@ class DeviceCells:
     def _put(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(_as_writable(np.ascontiguousarray(array))).to(self.device, copy=True)
 
-    def _put_counts(self, stored: MatrixCells, first: int, last: int) -> Tensor:
+    def _convert_counts(self, raw: _RawCells, first: int, last: int) -> Tensor:
         """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
-        arrays = stored.arrays
-        units = self._put(np.asarray(arrays.counts[first:last]).view(np.int32)).to(torch.float64)
+        stored, arrays = raw.stored, raw.stored.arrays
+        units = raw.get("counts", first, last).to(torch.float64)
         units = torch.where(units < 0, units + (1 << 32), units)  # stored as uint32, which torch hardly supports
 
         begin, end = np.searchsorted(arrays.large_cells, (first, last))
@@ -171,10 +184,11 @@ class DeviceCells:
         counts = units / stored.unit
         return (torch.log1p(counts) if stored.is_log else counts).to(torch.float32)
 
-    def _read(self, stored: MatrixCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
+    def _read(self, raw: _RawCells, offsets: Tensor, first: int, last: int) -> Iterator[_CellPiece]:
         """Yield the cells `first` to `last` of the stored matrix with the shards they belong to, and their mirrors."""
-        positions = self._put(np.asarray(stored.positions[first:last]).view(np.int32)).to(torch.int64)
-        counts = self._put_counts(stored, first, last)
+        stored = raw.stored
+        positions = raw.get("positions", first, last).to(torch.int64)
+        counts = self._convert_counts(raw, first, last)
 
         # Stored shard (i, j) has rows i, i + row_blocks, ...: recover the row and column of every cell.
         shards = torch.searchsorted(offsets, torch.arange(first, last, device=self.device), right=True) - 1
@@ -354,6 +368,28 @@ class DeviceCells:
         for (begin, end), place in zip(pairwise(begins), places, strict=True):
             for target, source in zip((self.slots, self.positions, self.counts), entries, strict=True):
                 target[place : place + end - begin] = source[begin:end]
+
+
+class _RawCells:
+    """Positions and counts of a stored matrix, as int32, on the device."""
+
+    def __init__(self, stored: MatrixCells, uploader: Uploader) -> None:
+        self.stored = stored
+        self._uploader = uploader
+        self._threads = count_cores()
+        self._kept: dict[str, Tensor] = {}
+
+    def keep(self) -> None:
+        """Copy all cells to the device now, instead of each piece whenever it is read."""
+        self._kept = {name: self._upload(name, 0, None) for name in ("positions", "counts")}
+
+    def get(self, name: str, first: int, last: int) -> Tensor:
+        """Return `positions` or `counts` of the cells `first` to `last`."""
+        return self._kept[name][first:last] if self._kept else self._upload(name, first, last)
+
+    def _upload(self, name: str, first: int, last: int | None) -> Tensor:
+        array = getattr(self.stored.arrays, name)[first:last]
+        return self._uploader.copy(np.asarray(array).view(np.int32), self._threads)
 
 
 def _as_writable(array: NDArray[np.generic]) -> NDArray[np.generic]:

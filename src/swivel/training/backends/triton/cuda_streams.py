@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from swivel.errors import TrainingError
+from swivel.runtime.parallel import run_in_chunks
 from swivel.runtime.resources import format_bytes
 
 Tensor = torch.Tensor
+UPLOAD_BYTES = 1 << 26  # of each buffer of `Uploader`
 Mark = Any  # a point in a stream: a CUDA event, or None on a CPU. It is passed when all work before it is complete.
 
 
@@ -63,6 +66,42 @@ def usable_memory(device: torch.device, share: float, limit: int | None) -> int 
     if limit is not None or device.type != "cuda":
         return limit
     return int(share * torch.cuda.mem_get_info(device)[0])
+
+
+class Uploader:
+    """Copies host arrays to the device through two page-locked buffers: one is filled while the other is copied.
+
+    Arrays that are mapped from files can be copied as they are; threads read them from the disk.
+    """
+
+    def __init__(self, device: torch.device, host: HostMemory) -> None:
+        self._device = device
+        self._host = host
+        self._stages: list[Tensor] = []
+        self._copied: list[Mark] = [None, None]
+
+    def copy(self, array: np.ndarray[Any, Any], threads: int) -> Tensor:
+        """Return a one-dimensional array on the device."""
+        if self._device.type != "cuda":
+            return torch.from_numpy(np.array(array))
+        if not self._stages:
+            self._stages = [self._host.empty((UPLOAD_BYTES,), np.uint8) for _ in range(2)]
+
+        target = torch.from_numpy(np.empty(0, array.dtype)).new_empty(len(array), device=self._device)
+        size = UPLOAD_BYTES // array.itemsize
+        for number, first in enumerate(range(0, len(array), size)):
+            piece = array[first : first + size]
+            wait_on_host(self._copied[number % 2])
+            stage = self._stages[number % 2].numpy().view(array.dtype)[: len(piece)]
+            run_in_chunks(partial(_copy_rows, stage, piece), len(piece), rows=-(-size // threads), threads=threads)
+
+            target[first : first + size].copy_(torch.from_numpy(stage), non_blocking=True)
+            self._copied[number % 2] = record_mark(self._device)
+        return target
+
+
+def _copy_rows(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any], rows: slice) -> None:
+    target[rows] = source[rows]
 
 
 class HostMemory:
