@@ -277,6 +277,28 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         open_matrix(tmp_path / "nowhere")
 
 
+def test_cells_that_are_verified_ahead_are_checked_before_they_are_used(tmp_path: Path) -> None:
+    path = build(tmp_path / "m", make_dense(5, 6)).path
+    intact = open_matrix(path)
+    intact.verify_ahead()
+    assert intact.cells(0, 0).counts.size
+    assert intact._verifying is None
+
+    damaged = path / "counts.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
+    matrix = open_matrix(path)
+    matrix.verify_ahead()
+    with pytest.raises(DamagedFolder, match=r"counts\.npy: checksum differs"):
+        matrix.cells(0, 0)
+
+
+def test_a_new_matrix_has_the_labels_that_were_written(tmp_path: Path) -> None:
+    matrix = build(tmp_path / "m", make_dense(5, 6))
+    again = open_matrix(matrix.path)
+    assert matrix.rows.tokens == again.rows.tokens
+    assert matrix.columns.tokens == again.columns.tokens
+
+
 @pytest.mark.parametrize(
     ("fact", "value", "message"),
     [

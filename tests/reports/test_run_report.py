@@ -211,6 +211,15 @@ def test_page_has_all_sections_and_is_self_contained(planted: Matrix, trained: P
     assert "confidence_power" in section(page, "Settings")
 
 
+def test_the_page_of_a_training_is_that_of_its_folder(planted: Matrix, tmp_path: Path) -> None:
+    """Training computes its report while the vectors are written, from what is in memory."""
+    swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
+    write_report(tmp_path / "v", planted, tmp_path / "again.html")
+    pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "v" / "report.html", tmp_path / "again.html")]
+    for title in ("Neighbors", "Map", "Evaluation", "Losses", "Loss by frequency", "Lengths and frequency", "Settings"):
+        assert section(pages[0], title) == section(pages[1], title), title
+
+
 def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
     found = find_map(swivel.load(trained))
     assert len(found.labels) == len(found.points) > 10
