@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from rotation_runs import plain_triton
 from swivel.config import TrainConfig
 from swivel.counts import open_matrix
 from swivel.errors import Diverged
@@ -44,7 +45,8 @@ def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     config = TrainConfig(**job["config"])
 
     try:
-        trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, executor=executor)
+        with plain_triton(config):
+            trained = train_matrix(matrix, config, folder=home, threads=1, progress=progress, executor=executor)
     except (KeyboardInterrupt, Diverged) as error:
         return {"ended": type(error).__name__} if executor.is_leader else None
     if trained is None:
@@ -56,6 +58,7 @@ def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any] | None:
         "losses": [loss.mean for loss in trained.history],
         "sent": executor.moved,
         "description": executor.describe(),
+        "slots": executor._backend._places.slots if config.backend == "triton" else None,  # type: ignore[attr-defined]
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
@@ -17,9 +20,29 @@ SCRIPT = Path(__file__).parent / "rotation_ranks.py"
 CONFIG = TrainConfig(dim=4, epochs=3, block_size=13, zeros="all", backend="cpu", dtype="float32")
 
 
+@contextlib.contextmanager
+def plain_triton(config: TrainConfig) -> Iterator[None]:
+    """Let the triton backend run on a CPU, with steps that use no kernels, if a configuration asks for it."""
+    if config.backend != "triton":
+        yield
+        return
+
+    from streaming_runs import PlainLauncher
+    from swivel.training import plan
+    from swivel.training.backends.triton import backend
+
+    with (
+        mock.patch.object(plan, "choose_backend", lambda config: ("triton", "cpu")),
+        mock.patch.object(plan, "choose_dtype", lambda *_, **__: "float32"),
+        mock.patch.object(backend, "StepLauncher", PlainLauncher),
+    ):
+        yield
+
+
 def train_alone(matrix: Matrix, config: TrainConfig, folder: Path) -> TrainingResult:
     folder.mkdir(parents=True, exist_ok=True)
-    trained = train_matrix(matrix, config, folder=folder, threads=1)
+    with plain_triton(config):
+        trained = train_matrix(matrix, config, folder=folder, threads=1)
     assert trained is not None
     return trained
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from swivel.config import TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.progress import Progress
-from swivel.training.backends import Backend, BackendConfig, ParameterBlock, Step, StepSettings, create_backend
+from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
 from swivel.training.backends.base import PendingSteps, Starts
 from swivel.training.backends.base import Sides as Sides
 from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
@@ -130,20 +130,11 @@ class TrainingJob:
         if backend.builds_layout:
             backend.take(self.matrix.stored)
 
-    def hold_later(self, backend: Backend) -> None:
-        """Prepare a backend whose blocks are set one by one; one that builds its own layout stores zeros for all."""
+    def hold_some(self, backend: Backend, capacity: tuple[int, int]) -> None:
+        """Prepare a backend for some row blocks and some column blocks, and all cells if it builds its own layout."""
+        backend.hold_some(self.starts, self.dim, capacity)
         if backend.builds_layout:
-            rows, columns = (self.zeros(offsets) for offsets in self.offsets())
-            self.hold(backend, (rows, columns))
-        else:
-            empty = self.zeros(np.empty(0, np.float32))
-            row_blocks, column_blocks = self.blocks
-            backend.hold(empty, empty, ([0] * (row_blocks + 1), [0] * (column_blocks + 1)))
-
-    def zeros(self, offsets: NDArray[np.float32]) -> ParameterBlock:
-        """Return a block of zeros with these offsets, which takes no memory."""
-        zeros = np.broadcast_to(np.float32(0), (len(offsets), self.dim))
-        return ParameterBlock(zeros, zeros, offsets)
+            backend.take(self.matrix.stored)
 
     def laid_out(self, backend: Backend, resources: LocalResources) -> TrainingJob:
         """Return the job with its matrix stored in the blocks of the plan, unless the backend builds its own layout."""

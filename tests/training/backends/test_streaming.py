@@ -92,6 +92,7 @@ def test_swapped_parameters_give_the_same_bits(
     backend = make_backend(zeros, memory + UNEVEN, groups)
     hand_over(backend, kind, zeros)
 
+    assert isinstance(backend._store, parameter_swap.ParameterStore)
     assert [side.banks for side in backend._store.layout] == [side.banks for side in needs.banks(groups, (banks,) * 2)]
     assert ("parameters swapped between device and host memory" in backend.describe()) is backend.is_swapping
     assert run_epochs(backend, kind, groups) == run_resident(kind, zeros, groups)

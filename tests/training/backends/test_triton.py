@@ -421,6 +421,6 @@ def test_out_of_memory_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
     def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nand a page more")
 
-    monkeypatch.setattr(backend, "_hold", run_out)
+    monkeypatch.setattr(backend, "_allocate", run_out)
     with pytest.raises(TrainingError, match=r"cpu: out of memory .CUDA out of memory.*set device_memory"):
         backend.hold(*make_sides(5, (6, 6)), EVEN)

@@ -32,6 +32,7 @@ JOBS = {
     "until converged": replace(CONFIG, end="converged", epochs=20, tolerance=0.05),
     "reference": replace(CONFIG, backend="reference", dtype="auto"),
     "torch": replace(CONFIG, backend="torch"),
+    "triton": replace(CONFIG, backend="triton", device="cpu"),
     "made for four": replace(CONFIG, ranks=4),
     "glove": replace(CONFIG, objective="glove", confidence_most=1.0),
     "stopped": CONFIG,
@@ -69,6 +70,11 @@ def test_two_ranks_give_the_result_of_one_process_with_the_same_order(
 
     assert_equal_but_for_rounding(np.frombuffer(found, expected.dtype).reshape(expected.shape), expected, terms=terms)
     np.testing.assert_allclose(results[name]["losses"], losses, rtol=terms * float(np.finfo(np.float32).eps))
+
+
+def test_a_device_has_places_for_the_blocks_of_its_rank_only(two_ranks: tuple[Path, dict[str, Any]]) -> None:
+    """Of five row blocks the leader has three, and of five column blocks at most two chunks of two."""
+    assert two_ranks[1]["triton"]["slots"] == 3 + 4
 
 
 def test_each_column_block_is_sent_once_per_epoch(two_ranks: tuple[Path, dict[str, Any]]) -> None:

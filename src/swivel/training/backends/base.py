@@ -104,6 +104,12 @@ class Backend(Protocol):
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters, which are in block order; `starts` has the first row of each block, and the end."""
 
+    def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
+        """Prepare for blocks that `set_block` adds and `drop_block` removes: at most `capacity` of rows and of columns.
+
+        It is called instead of `hold` if other processes have the other blocks; `fetch` does not work then.
+        """
+
     def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:
         """Prefetch parameters if necessary: these are the next blocks in their order, which may still change."""
         return  # nothing to do by default
@@ -128,6 +134,9 @@ class Backend(Protocol):
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Replace the parameters of a block; `values` may be host arrays or torch tensors."""
 
+    def drop_block(self, side: int, block: int) -> None:
+        """Free the memory of a block, after `hold_some`."""
+
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step at the given vectors; the arrays are valid until the next call.
 
@@ -144,6 +153,7 @@ class HeldParameters(Backend):
     """Base class of backends that keep the parameters of every block in separate arrays."""
 
     _blocks: tuple[list[ParameterBlock], list[ParameterBlock]]
+    _nothing: ParameterBlock  # in place of a block that another process has
 
     def put(self, array: NDArray[Any]) -> Any:
         """Return a copy of a host array as the backend's array type."""
@@ -156,6 +166,16 @@ class HeldParameters(Backend):
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters of every block."""
         self._blocks = self._split(rows, starts[0]), self._split(columns, starts[1])
+
+    def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
+        """Start without any block; `set_block` adds them."""
+        empty = np.empty((0, dim), np.float32)
+        self._nothing = ParameterBlock(empty, empty, empty[:, 0]).map(self.put)
+        self._blocks = [self._nothing] * (len(starts[0]) - 1), [self._nothing] * (len(starts[1]) - 1)
+
+    def drop_block(self, side: int, block: int) -> None:
+        """Forget the arrays of a block."""
+        self._blocks[side][block] = self._nothing
 
     def _split(self, side: ParameterBlock, starts: Sequence[int] | NDArray[np.int64]) -> list[ParameterBlock]:
         return [side.part(int(start), int(stop)).map(self.put) for start, stop in pairwise(starts)]

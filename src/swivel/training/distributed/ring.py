@@ -20,6 +20,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -73,6 +74,8 @@ class RingExecutor(LocalExecutor):
         self.is_leader = self.rank == 0
         self.moved = 0  # bytes of column blocks that this rank sent between rounds
         self._transfers: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
+        # Blocks of the leader that still have their initial values, by side and number; they are in host memory.
+        self._waiting: dict[tuple[int, int], ParameterBlock] = {}
         self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
     def broadcast(self, value: T | None, decode: Callable[[Any], T]) -> T:
@@ -111,25 +114,42 @@ class RingExecutor(LocalExecutor):
 
     def hold(self, sides: Sides | None) -> None:
         """Get the row blocks of this rank from the leader. Column blocks arrive when they are needed."""
-        if sides is None:
-            self._job.hold_later(self._backend)
-        else:
-            self._job.hold(self._backend, sides)
+        self._job.hold_some(self._backend, self._capacity())
+        self._waiting = {}
+        if sides is not None:
+            for side, owners in enumerate((self._row_owners, self._column_owners)):
+                for block in range(len(owners)):
+                    span = self._job.span(side, block)
+                    self._waiting[side, block] = sides[side].part(span.start, span.stop)
 
         for block, owner in enumerate(self._row_owners):
-            self._move_now(0, _BlockMove(block, 0, owner))
-        self._drop_others()
+            if owner == self.rank and self.is_leader:
+                self._bring_in(0, block)
+            elif self.is_leader:
+                dist.send(self._pack(0, block), owner)
+                self._drop(0, block)
+            elif owner == self.rank:
+                self._unpack(0, block, self._receive(0, block, 0))
 
-    def _drop_others(self) -> None:
-        """Free the memory of all blocks that other ranks have."""
-        for side, owners in enumerate((self._row_owners, self._column_owners)):
-            for block, owner in enumerate(owners):
-                if owner != self.rank:
-                    self._drop(side, block)
+    def _capacity(self) -> tuple[int, int]:
+        """Return how many row blocks and column blocks this rank has at a time, at most."""
+        # While a chunk of columns is trained, the next one may arrive. The order may be made for more ranks than there
+        # are: then a rank has the chunks of several.
+        plan = self._job.plan
+        chunks = 2 * -(-plan.ranks // self.ranks)
+        columns = chunks * -(-plan.column_blocks // (2 * plan.ranks))
+        return max(1, self._row_owners.count(self.rank)), min(columns, plan.column_blocks)
+
+    def _bring_in(self, side: int, block: int) -> None:
+        """Give a block that still has its initial values to the backend."""
+        values = self._waiting.pop((side, block), None)
+        if values is not None:
+            self._backend.set_block(side, block, values)
 
     def _drop(self, side: int, block: int) -> None:
-        if not self._backend.builds_layout:
-            self._backend.set_block(side, block, self._job.zeros(self._offsets[side][:0]))
+        """Free the memory of a block that another rank has now."""
+        if self._waiting.pop((side, block), None) is None:
+            self._backend.drop_block(side, block)
 
     def describe(self) -> str:
         """Return the number of ranks, how they communicate, and the backend."""
@@ -148,7 +168,10 @@ class RingExecutor(LocalExecutor):
 
         for number, round_ in enumerate(rounds):
             own = replace(round_, blocks=[block for block in round_.blocks if self._row_owners[block[0]] == self.rank])
-            self._finish_moves({column for _, column in own.blocks})
+            needed = {column for _, column in own.blocks}
+            self._finish_moves(needed)
+            for column in sorted(needed):
+                self._bring_in(1, column)
             losses = self._backend.run(self._job.steps(own), lambda: False).losses()
             self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause())
             self._start_moves(moves[number + 1])
@@ -211,8 +234,15 @@ class RingExecutor(LocalExecutor):
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
         """Return vectors and accumulators of a block as one tensor."""
-        parameters = self._backend.get_block(side, block)
-        return torch.stack([torch.as_tensor(parameters.vectors), torch.as_tensor(parameters.accumulators)])
+        parameters = self._waiting.get((side, block)) or self._backend.get_block(side, block)
+        both = [torch.as_tensor(values) for values in (parameters.vectors, parameters.accumulators)]
+        return torch.stack(both).to(self._device, self._dtype)
+
+    def _receive(self, side: int, block: int, source: int) -> torch.Tensor:
+        """Return the parameters of a block that another rank sends now."""
+        values = self._empty(side, block)
+        dist.recv(values, source)
+        return values
 
     def _empty(self, side: int, block: int) -> torch.Tensor:
         span = self._job.span(side, block)
@@ -245,29 +275,28 @@ class RingExecutor(LocalExecutor):
         return not self.any_rank(not super().is_finite())
 
     def fetch(self) -> Sides | None:
-        """Gather all parameters on the leader and return them; return None on other ranks."""
+        """Gather all parameters in the memory of the leader and return them; return None on other ranks."""
         self._finish_moves()
-        for side, owners in enumerate((self._row_owners, self._column_owners)):
-            for block, owner in enumerate(owners):
-                self._move_now(side, _BlockMove(block, owner, 0))
+        gathered = [self._gather(side, owners) for side, owners in enumerate((self._row_owners, self._column_owners))]
+        rows, columns = gathered
+        return None if rows is None or columns is None else (rows, columns)
+
+    def _gather(self, side: int, owners: Sequence[int]) -> ParameterBlock | None:
+        """Send the blocks of this rank to the leader; return all blocks on the leader."""
         if not self.is_leader:
+            for block, owner in enumerate(owners):
+                if owner == self.rank:
+                    dist.send(self._pack(side, block), 0)
             return None
 
-        gathered = self._backend.fetch()
-        self._drop_others()
-        return gathered
-
-    def _move_now(self, side: int, move: _BlockMove) -> None:
-        """Copy a block from one rank to another, and wait until it has arrived."""
-        if move.source == move.target or self.rank not in (move.source, move.target):
-            return
-
-        if self.rank == move.source:
-            dist.send(self._pack(side, move.block), move.target)
-        else:
-            values = self._empty(side, move.block)
-            dist.recv(values, move.source)
-            self._unpack(side, move.block, values)
+        shape = len(self._offsets[side]), self._job.dim
+        dtype = np.float64 if self._dtype == torch.float64 else np.float32
+        vectors, accumulators = np.empty(shape, dtype), np.empty(shape, dtype)
+        for block, owner in enumerate(owners):
+            span = self._job.span(side, block)
+            values = self._pack(side, block) if owner == self.rank else self._receive(side, block, owner)
+            vectors[span], accumulators[span] = values.cpu().numpy()
+        return ParameterBlock(vectors, accumulators, self._offsets[side])
 
     def close(self) -> None:
         """Close the backend. The ranks stay connected until the process ends."""

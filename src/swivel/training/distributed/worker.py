@@ -108,7 +108,7 @@ class Stepper:
         self.accumulator_decay = job.config.accumulator_decay
         self._job = job.laid_out(self.backend, resources)
         self._offsets = job.offsets()
-        self._job.hold_later(self.backend)  # `gradients` gets the vectors of each block.
+        self._job.hold_some(self.backend, (1, 1))  # `gradients` gets the vectors of each block.
 
     def gradients(self, block: Block, vectors: tuple[Array, Array], turn: int) -> Gradients:
         """Return the gradients of a block at these vectors, in epoch `turn`. They are valid until the next call."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from swivel.counts.matrix import MatrixCells
 from swivel.errors import TrainingError
+from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import (
     Backend,
     DeviceLoad,
@@ -36,6 +37,7 @@ from swivel.training.backends.base import (
 )
 from swivel.training.backends.cpu_kernels import recover_gradient
 from swivel.training.backends.select import BackendConfig
+from swivel.training.backends.triton.block_pool import BlockPool
 from swivel.training.backends.triton.cells import CellFeed, CellMemoryLimits, DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
 from swivel.training.backends.triton.launch import DeviceStep, Parameters, StepLauncher
@@ -77,6 +79,7 @@ class TritonBackend(Backend):
 
     name = "triton"
     builds_layout = True
+    _store: ParameterStore | BlockPool
 
     def __init__(self, settings: StepSettings, config: BackendConfig) -> None:
         self.settings = settings
@@ -93,6 +96,7 @@ class TritonBackend(Backend):
         if "_launcher" in self.__dict__ and self.device.type == "cuda":
             parts.append(f"{self._launcher.kernel} kernel")
         if self.is_swapping:
+            assert isinstance(self._store, ParameterStore)
             rows, columns = self._store.layout
             size = f"{rows.slots_per_bank} x {columns.slots_per_bank} blocks"
             parts.append(f"parameters swapped between device and host memory, {size} at a time")
@@ -104,7 +108,7 @@ class TritonBackend(Backend):
     @property
     def is_swapping(self) -> bool:
         """Whether some parameters are in host memory."""
-        return "_store" in self.__dict__ and not all(side.is_whole for side in self._store.layout)
+        return "_store" in self.__dict__ and self._store.is_swapping
 
     @property
     def is_streaming(self) -> bool:
@@ -127,20 +131,42 @@ class TritonBackend(Backend):
     def hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         """Copy the parameters to the device, or to host memory if they do not fit."""
         self.close()
-        with self._on_device():
-            self._hold(rows, columns, starts)
-
-    def _hold(self, rows: ParameterBlock, columns: ParameterBlock, starts: Starts) -> None:
         groups = self.config.groups
-        dim = rows.vectors.shape[1]
+        with self._on_device():
+            self._estimate_memory(starts, rows.vectors.shape[1])
+            banks = arrange(self._estimate, groups, self._memory)
+            self._allocate(sum(side.slots for side in banks), self._estimate.max_blocks(groups))
 
-        # What is where, in whole blocks.
+            store = ParameterStore(self._parameters, self._places, banks, self._host)
+            store.put(0, rows)
+            store.put(1, columns)
+            self._store = store
+
+    def hold_some(self, starts: Starts, dim: int, capacity: tuple[int, int]) -> None:
+        """Allocate memory for some row blocks and some column blocks, which `set_block` adds."""
+        self.close()
+        with self._on_device():
+            self._estimate_memory(starts, dim)
+            max_blocks = self._estimate.max_blocks(capacity)
+            needed = self._estimate.min_bytes_of(sum(capacity), max_blocks)
+            if self._memory is not None and needed > self._memory:
+                raise TrainingError(
+                    f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need {format_bytes(needed)} of "
+                    f"device memory, and there are {format_bytes(self._memory)}; use more devices"
+                )
+            self._allocate(sum(capacity), max_blocks)
+            self._store = BlockPool(self._parameters, self._places, capacity)
+
+    def _estimate_memory(self, starts: Starts, dim: int) -> None:
         self._memory = usable_memory(self.device, USED_SHARE, self._memory_limit)
         load = DeviceLoad(starts, dim, self.settings.zeros, self.config.cells, self.config.is_halved)
         self._estimate = estimate_device_memory(load, self.device, self._operand_dtype)
-        banks = arrange(self._estimate, groups, self._memory)
-        self._max_blocks = self._estimate.max_blocks(groups)
-        self._places = SlotLayout(starts, dim, sum(side.slots for side in banks))
+
+    def _allocate(self, slots: int, max_blocks: int) -> None:
+        """Allocate the parameters of `slots` blocks, for launches of `max_blocks` blocks."""
+        dim = self._estimate.load.dim
+        self._max_blocks = max_blocks
+        self._places = SlotLayout(self._estimate.load.starts, dim, slots)
         self._shapes = Shapes(self.settings.zeros, choose_tile(self._operand_dtype))
 
         # Behind the blocks: the copies of sampled columns, and rows that the tiles of the last block may read. Those
@@ -156,10 +182,6 @@ class TritonBackend(Backend):
         )
 
         self._host = HostMemory(self.device)
-        self._store = ParameterStore(self._parameters, self._places, banks, self._host)
-        self._store.put(0, rows)
-        self._store.put(1, columns)
-
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
         self._cells: DeviceCells | None = None
         self._feed: CellFeed | None = None
@@ -186,6 +208,7 @@ class TritonBackend(Backend):
 
     def fetch(self) -> Sides:
         """Return the parameters as host arrays."""
+        assert isinstance(self._store, ParameterStore)
         with self._on_device():
             return self._store.fetch(0), self._store.fetch(1)
 
@@ -202,6 +225,11 @@ class TritonBackend(Backend):
         """Overwrite a block with host arrays or torch tensors."""
         with self._on_device():
             self._store.set_block(side, block, values)
+
+    def drop_block(self, side: int, block: int) -> None:
+        """Free the place of a block, after `hold_some`."""
+        assert isinstance(self._store, BlockPool)
+        self._store.drop_block(side, block)
 
     def gradients(self, step: Step, rows: ParameterBlock, columns: ParameterBlock) -> Gradients:
         """Return the loss and the gradients of a step, recovered from the parameters after the step.
@@ -223,6 +251,8 @@ class TritonBackend(Backend):
             gradient = after.accumulators.cpu().numpy()
             recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
             gradients.append(gradient)
+            if isinstance(self._store, BlockPool):
+                self._store.drop_block(side, step.block[side])
         return Gradients(loss, *gradients)
 
     def close(self) -> None:

@@ -184,7 +184,11 @@ class DeviceMemoryEstimate:
 
     def min_bytes(self, groups: tuple[int, int] | None, count: tuple[int, int]) -> int:
         """Return the minimum of device memory for an order of blocks and its banks, if all cells are streamed."""
-        max_blocks = self.max_blocks(groups)
+        slots = sum(side.slots for side in self.banks(groups, count))
+        return self.min_bytes_of(slots, self.max_blocks(groups))
+
+    def min_bytes_of(self, slots: int, max_blocks: int) -> int:
+        """Return the minimum of device memory for `slots` slots and launches of `max_blocks` blocks."""
         # While training: temporary arrays and the buffers of streamed cells.
         buffered = min(self.entries, BUFFERS * max_blocks * self.largest)
         streaming = self.work(max_blocks) + buffered * entry_bytes(self.slots)
@@ -194,7 +198,6 @@ class DeviceMemoryEstimate:
         shards = SHARD_BYTES * math.prod(self.places.blocks)
         sorting = max(8 * piece, piece + shards + self.largest * SORT_BYTES)
 
-        slots = sum(side.slots for side in self.banks(groups, count))
         return self.parameters(slots, max_blocks) + max(streaming, sorting)
 
 

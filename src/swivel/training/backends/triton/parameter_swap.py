@@ -79,6 +79,11 @@ class ParameterStore:
         self._largest_saved = torch.zeros((), device=self.device)
         self._stages: list[torch.Tensor] = []
 
+    @property
+    def is_swapping(self) -> bool:
+        """Whether some parameters are in host memory."""
+        return not all(side.is_whole for side in self.layout)
+
     def put(self, side: int, given: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
         source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
@@ -139,9 +144,7 @@ class ParameterStore:
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite, also those in host memory; only one flag leaves the device."""
-        p = self.parameters
-        # The infinity norm is inf or NaN if a value is, and needs no temporary array.
-        largest = [torch.linalg.vector_norm(values, math.inf) for values in (p.vectors, p.accumulators)]
+        largest = find_largest(self.parameters)
 
         # `_largest_saved` is written by the outward stream: wait for all saves so far.
         wait_on_device(self.device, self._outward.submit(lambda: None, []))
@@ -157,20 +160,12 @@ class ParameterStore:
                 "use more devices, or set device_memory to all memory of the device"
             )
 
-        rows = self._device_rows(side, block)
-        p = self.parameters
-        return ParameterBlock(p.vectors[rows], p.accumulators[rows], p.offsets[rows] * LN2)
+        return read_rows(self.parameters, self._device_rows(side, block))
 
     def set_block(self, side: int, block: int, values: ParameterBlock) -> None:
         """Overwrite a block on the device, including its copy in the mirror."""
-        target = self.get_block(side, block)
-        target.vectors.copy_(torch.as_tensor(values.vectors))
-        target.accumulators.copy_(torch.as_tensor(values.accumulators))
-
-        # `target.offsets` is a product, not a view.
-        rows = self._device_rows(side, block)
-        self.parameters.offsets[rows].copy_((torch.as_tensor(values.offsets).double() / LN2).float())
-        self.parameters.mirror[rows, : self.places.dim].copy_(target.vectors)
+        self.get_block(side, block)  # raises if it is not there
+        write_rows(self.parameters, self._device_rows(side, block), values)
 
     def _device_rows(self, side: int, block: int) -> slice:
         return self._spans(side, block, self.layout[side].group_of(block))[1]
@@ -300,6 +295,27 @@ class ParameterStore:
 
         for device, host in _pairs(p, self._host[side]):
             host[host_rows].copy_(device[device_rows], non_blocking=True)
+
+
+def read_rows(parameters: Parameters, rows: slice) -> ParameterBlock:
+    """Return some rows of the joint arrays: views, and a copy of the offsets."""
+    p = parameters
+    return ParameterBlock(p.vectors[rows], p.accumulators[rows], p.offsets[rows] * LN2)
+
+
+def write_rows(parameters: Parameters, rows: slice, values: ParameterBlock) -> None:
+    """Overwrite some rows of the joint arrays, and their copies in the mirror."""
+    p = parameters
+    p.vectors[rows].copy_(torch.as_tensor(values.vectors))
+    p.accumulators[rows].copy_(torch.as_tensor(values.accumulators))
+    p.offsets[rows].copy_((torch.as_tensor(values.offsets).double() / LN2).float())
+    p.mirror[rows, : p.vectors.shape[1]].copy_(p.vectors[rows])
+
+
+def find_largest(parameters: Parameters) -> list[torch.Tensor]:
+    """Return the largest magnitude among the vectors and among the accumulators; not finite if a value is not."""
+    # The infinity norm is inf or NaN if a value is, and needs no temporary array.
+    return [torch.linalg.vector_norm(values, math.inf) for values in (parameters.vectors, parameters.accumulators)]
 
 
 def _pairs(device: Parameters, host: ParameterBlock) -> list[tuple[torch.Tensor, torch.Tensor]]:
