@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from swivel.errors import TrainingError
 from swivel.training.backends import Step, ZeroSampling
-from swivel.training.schedule import rounds_without_conflict
+from swivel.training.schedule import block_starts, group_starts, rounds_in_groups, rounds_without_conflict
 
 pytest.importorskip("triton")
 from streaming_runs import (
@@ -310,6 +310,30 @@ def test_laying_out_cells_stays_within_the_memory_limit(
     assert 0.3 * memory < watch.peak <= memory
     backend.close()
     assert watch.live == 0
+
+
+@pytest.mark.parametrize("is_symmetric", [True, False], ids=["symmetric", "rectangular"])
+@pytest.mark.parametrize("groups", [(12, 12), (4, 4), (3, 5), (5, 2)], ids=str)
+def test_the_cells_of_a_round_are_copied_in_few_pieces(groups: tuple[int, int], is_symmetric: bool) -> None:
+    blocks = 12, 12 if is_symmetric else 10
+    starts = [np.asarray(group_starts(count, group)) for count, group in zip(blocks, groups, strict=True)]
+    layout = SlotLayout((block_starts(120, blocks[0]), block_starts(100, blocks[1])), DIM)
+    cells = DeviceCells(
+        layout,
+        Shapes(ZeroSampling(), KernelTile()),
+        torch.device("cpu"),
+        groups=(starts[0].tolist(), starts[1].tolist()),
+    )
+    lengths = np.random.default_rng(1).integers(1, 9, blocks)
+    cells.symmetric = is_symmetric
+    cells._begins = np.concatenate([[0], np.cumsum(np.triu(lengths) if is_symmetric else lengths)])
+    cells._observed = np.diff(cells._begins)
+    cells._kept_at = cells._order_for_rounds()
+
+    for round in rounds_in_groups(*blocks, *groups, (1, 1)):
+        _, copies = plan_copies([cells.find(block) for block in round])
+        # A mirrored block is read from the other side of the diagonal; the groups of a pair may differ in size.
+        assert len(copies) <= (2 if groups[0] == groups[1] or not is_symmetric else 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))

@@ -195,7 +195,9 @@ class TritonBackend(Backend):
             limits = CellMemoryLimits(resident=left - self._estimate.work(self._max_blocks), temporary=left)
 
         with self._on_device():
-            self._cells = DeviceCells(self._places, self._shapes, self.device, limits=limits, host=self._host)
+            self._cells = DeviceCells(
+                self._places, self._shapes, self.device, limits=limits, host=self._host, groups=self._store.groups
+            )
             self._cells.take(cells)
             self._feed = CellFeed(self._cells, self._max_blocks)
             if self.device.type == "cuda":

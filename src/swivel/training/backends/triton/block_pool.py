@@ -21,6 +21,7 @@ class BlockPool:
     """
 
     is_swapping = False
+    groups: tuple[Sequence[int], Sequence[int]] = ((), ())  # Blocks are not in groups.
 
     def __init__(self, parameters: Parameters, places: SlotLayout, capacity: tuple[int, int]) -> None:
         self.parameters = parameters

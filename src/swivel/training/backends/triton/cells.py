@@ -112,11 +112,13 @@ class DeviceCells:
         *,
         limits: CellMemoryLimits | None = None,
         host: HostMemory | None = None,
+        groups: tuple[Sequence[int], Sequence[int]] = ((), ()),
     ) -> None:
         self.places = places
         self.shapes = shapes
         self.device = device
         self.limits = limits  # None: no limit
+        self.groups = groups  # starts of the groups of row blocks and of column blocks; empty: all in one
         self.on_host = False  # whether positions and counts are in host memory
         self.symmetric = False  # whether only blocks (i, j) with i <= j are laid out
         self._host = host or HostMemory(device)
@@ -304,14 +306,21 @@ class DeviceCells:
         return True
 
     def _order_for_rounds(self) -> NDArray[np.int64]:
-        """Return the first entry of each shard in host memory: diagonal by diagonal.
+        """Return the first entry of each shard in host memory: pair of groups by pair, diagonal by diagonal.
 
-        The blocks of a round are a diagonal, so the cells of a round can be copied in few large copies.
+        The blocks of a round are a diagonal of a pair of groups, so the cells of a round can be copied in few large
+        copies.
         """
         rows, columns = self.places.blocks
         i, j = np.divmod(np.arange(rows * columns), columns)
-        diagonal = (j - i) % max(rows, columns)
-        order = np.lexsort((np.minimum(i, j) if self.symmetric else i, diagonal))
+        row_group, row, height = _find_in_groups(i, self.groups[0] or (0, rows))
+        column_group, column, width = _find_in_groups(j, self.groups[1] or (0, columns))
+
+        diagonal = (column - row) % np.maximum(height, width)
+        # Below the diagonal of a symmetric matrix, a round takes the mirrors of another diagonal.
+        along = np.minimum(row, column) if self.symmetric else row
+        along = np.where(row_group == column_group, along, row)
+        order = np.lexsort((along, diagonal, column_group, row_group))
 
         lengths = np.diff(self._begins)
         kept_at = np.empty_like(lengths)
@@ -368,6 +377,13 @@ class DeviceCells:
         for (begin, end), place in zip(pairwise(begins), places, strict=True):
             for target, source in zip((self.slots, self.positions, self.counts), entries, strict=True):
                 target[place : place + end - begin] = source[begin:end]
+
+
+def _find_in_groups(blocks: NDArray[np.int64], starts: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
+    """Return the group of each block, its position in the group, and the size of the group."""
+    edges = np.asarray(starts)
+    group = np.searchsorted(edges, blocks, side="right") - 1
+    return group, blocks - edges[group], np.diff(edges)[group]
 
 
 class _RawCells:

@@ -84,6 +84,11 @@ class ParameterStore:
         """Whether some parameters are in host memory."""
         return not all(side.is_whole for side in self.layout)
 
+    @property
+    def groups(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Starts of the groups of row blocks and of column blocks."""
+        return self.layout[0].starts, self.layout[1].starts
+
     def put(self, side: int, given: ParameterBlock) -> None:
         """Copy the parameters of a side to the device, or to host memory if they do not fit."""
         source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
