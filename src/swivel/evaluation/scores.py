@@ -65,7 +65,7 @@ def _guess_cosines(vectors: Vectors, pairs: SimilaritySet, ids: NDArray[np.int64
     words = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
     rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
     if words:
-        rows[ids < 0] = scale_to_unit(np.stack([vectors.guess(word).vector for word in words]))
+        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(words))
     return np.asarray(np.einsum("ij,ij->i", rows[:, 0], rows[:, 1]))
 
 

@@ -176,6 +176,16 @@ def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[n
     return np.concatenate(found)[order], starts.astype(np.int64)
 
 
+def count_ngrams(words: Sequence[str], min_n: int, max_n: int) -> int:
+    """Return the number of n-grams of all words, each as often as it occurs.
+
+    >>> count_ngrams(["cat", ""], 3, 4)
+    5
+    """
+    lengths = np.fromiter(map(len, words), np.int64, len(words)) + 2  # of <word>
+    return sum(int(np.maximum(lengths - n + 1, 0).sum()) for n in range(min_n, max_n + 1))
+
+
 def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the FNV-1a hashes of slices of bytes."""
     hashes = np.full(len(starts), 2_166_136_261, np.uint32)
@@ -215,11 +225,14 @@ def needs_ngrams(config: VectorsConfig, words: int) -> bool:
     return config.subwords != "none" and words >= MIN_WORDS
 
 
-def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords | None:
-    """Fit the vectors of n-grams to those of words; None if there are too few words."""
+def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords:
+    """Fit the vectors of n-grams to those of words; raise ConfigError if there are too few words."""
     check_memory("fitting n-grams", max(estimate_memory(words, vectors.shape[1])))
     fitted = _fit(vectors, index_ngrams(words), counts, "cpu")
-    return None if fitted is None else fitted[0]
+    if fitted is None:
+        used = int(vectors.any(axis=1).sum())
+        raise ConfigError(f"n-grams need {MIN_WORDS:,} words that have vectors, got {used:,}")
+    return fitted[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +304,7 @@ def estimate_memory(words: Sequence[str], dim: int) -> FitMemory:
     >>> estimate_memory(["cat", "dog"], 100).indexing  # 6 n-grams each
     576
     """
-    lengths = np.fromiter(map(len, words), np.int64, len(words)) + 2  # of <word>
-    entries = sum(int(np.maximum(lengths - n + 1, 0).sum()) for n in range(MIN_N, MAX_N + 1))
+    entries = count_ngrams(words, MIN_N, MAX_N)
     ngrams = min(entries // _MIN_REPEATS, MAX_NGRAMS)
     arrays = 4 * dim * (_NGRAM_ARRAYS * ngrams + _WORD_ARRAYS * len(words))
     return FitMemory(_INDEXING_BYTES * entries, _INDEX_BYTES * entries + arrays)
