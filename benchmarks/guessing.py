@@ -34,7 +34,7 @@ from swivel.vectors import Vectors, VectorTable, subwords
 from swivel.vectors.formats import fasttext_binary
 from swivel.vectors.search import Floats, scale_to_unit
 
-MEASURES = ("swivel.vectors.subwords", "swivel.vectors.formats.fasttext_binary")
+MEASURES = ("swivel.vectors.subwords", "swivel.vectors.guesses", "swivel.vectors.formats.fasttext_binary")
 FASTTEXT = {"window": 5, "sample": 1e-4}  # as in its paper (Bojanowski et al. 2017)
 NEAREST = 10
 RULES = EvaluationConfig(draws=0)
@@ -108,10 +108,11 @@ def card_of_fit(vectors: Vectors, is_left_out: NDArray[np.bool_], arguments: arg
     values = np.array(vectors.vectors)
     values[is_left_out] = 0
     fitted = subwords.fit_subwords(values, vectors.vocabulary.tokens, vectors.vocabulary.counts)
-    assert fitted is not None
+    guesser = vectors.replace(vectors=values, subwords=fitted).guesser
     asked = np.flatnonzero(is_left_out & ~vectors.is_zero)
     asked = asked[:: max(len(asked) // arguments.asked, 1)]
-    guesses = fitted.guess([vectors.vocabulary[number] for number in asked.tolist()])
+    words = [vectors.vocabulary[number] for number in asked.tolist()]
+    guesses = guesser.guess(words)
 
     unit = vectors.unit_vectors
     cosines = np.einsum("ij,ij->i", scale_to_unit(guesses), unit[asked])
@@ -119,7 +120,7 @@ def card_of_fit(vectors: Vectors, is_left_out: NDArray[np.bool_], arguments: arg
     return {
         "overlap": measure_overlap(find_nearest(guesses, space), find_nearest(unit[asked], space)),
         "cosine": round(float(cosines.mean()), 4),
-        "expected_cosine": round(float(fitted.estimate_cosines(guesses).mean()), 4),
+        "expected_cosine": round(float(fitted.estimate_cosines(fitted.guess(words)).mean()), 4),
         "asked": len(asked),
     }
 
@@ -207,7 +208,10 @@ def train_once(path: Path, matrix: swivel.Matrix, arguments: argparse.Namespace)
 
 def fill_guesses(vectors: Vectors, labels: Vocabulary) -> Vectors:
     """Return the vectors of some words, with guesses for unknown ones."""
-    return Vectors(VectorTable(labels, np.stack([vectors.get(word, guess=True) for word in labels])))
+    unknown = [word for word in labels if word not in vectors]
+    guesses = dict(zip(unknown, vectors.guesser.guess(unknown), strict=True))
+    rows = [guesses[word] if word in guesses else vectors[word] for word in labels]
+    return Vectors(VectorTable(labels, np.stack(rows)))
 
 
 def train_fasttext(
@@ -286,8 +290,7 @@ def compare_export(vectors: Vectors, unseen: list[str]) -> dict[str, Any]:
     size = path.stat().st_size
     path.unlink()
 
-    assert vectors.subwords is not None
-    guesses = vectors.subwords.guess(unseen)
+    guesses = vectors.guesser.guess(unseen)
     cosines = np.sort(row_cosines(np.stack([model[word] for word in unseen]), guesses))
     known = np.flatnonzero(~vectors.is_zero)
     words = [vectors.vocabulary[number] for number in known.tolist()]

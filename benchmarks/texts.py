@@ -17,8 +17,9 @@ import numpy as np
 
 import swivel
 from common import keep, make_parser, median_seconds, parse_arguments, plain_corpus, write_corpus
+from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.texts import PLAIN_MEAN, TextPairSet, TextSet, read_text_sets, score_texts
+from swivel.evaluation.texts import PLAIN_MEAN, TextSet, read_text_sets, score_texts
 from swivel.vectors import Vectors, VectorTable
 
 MEASURES = ("swivel.vectors.texts", "swivel.corpus.text_numbers", "swivel.evaluation.texts")
@@ -48,8 +49,8 @@ def main() -> None:
     models = {"swivel": vectors if is_ready else vectors.with_subwords()}
     models |= {file.stem: Vectors(VectorTable(vectors.vocabulary, np.load(file))) for file in arguments.against}
     sets = read_text_sets(arguments.sets or fetch_sets(TEXT_SOURCES))
-    pairs = [each for each in sets if isinstance(each, TextPairSet)]
-    labels = [each for each in sets if not isinstance(each, TextPairSet)]
+    pairs = [each for each in sets if isinstance(each, SimilaritySet)]
+    labels = [each for each in sets if not isinstance(each, SimilaritySet)]
     result["sts_pairs"] = sum(each.size for each in pairs)
     result["sts"] = {name: score_all(model, pairs, arguments.threads) for name, model in models.items()}
     result["classification"] = {name: score_all(model, labels, arguments.threads) for name, model in models.items()}

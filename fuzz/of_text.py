@@ -126,7 +126,7 @@ def check_set(found: TestSet) -> None:
     else:
         assert isinstance(found, CategorySet)
         assert len(found.categories) == found.size
-        assert all(found.words)
+        assert all(found.items)
 
 
 def read_evaluation(data: bytes, folder: Path) -> None:

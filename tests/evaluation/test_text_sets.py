@@ -14,8 +14,9 @@ from swivel.cli.main import cli
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, EvaluationError, MissingExtra
 from swivel.evaluation import evaluate_texts, read_text_sets, score_texts
+from swivel.evaluation.datasets import CategorySet, SimilaritySet
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
-from swivel.evaluation.texts import PLAIN_MEAN, LabeledTextSet, TextPairSet, TextReport, TextResult
+from swivel.evaluation.texts import PLAIN_MEAN, TextReport, TextResult
 from swivel.vectors import Vectors, VectorTable
 
 PAIRS = "5\tking and and\tqueen\n\tking\tno score\r\n3.5\tking\tqueen queen pear\tignored\n0\tking\tpear\n"
@@ -42,12 +43,16 @@ def folder(tmp_path: Path) -> Path:
 def test_pairs_and_labels_are_read_by_their_first_line(folder: Path) -> None:
     kinds, pairs = read_text_sets(folder)
     texts = (("king and and", "queen"), ("king", "queen queen pear"), ("king", "pear"))
-    assert pairs == TextPairSet("pairs", texts, (5.0, 3.5, 0.0))
-    assert isinstance(kinds, LabeledTextSet)
-    assert (kinds.texts[2], kinds.labels[:3], len(kinds.texts)) == ("and and pear", ("royal", "royal", "fruit"), 180)
+    assert pairs == SimilaritySet("pairs", texts, (5.0, 3.5, 0.0))
+    assert isinstance(kinds, CategorySet)
+    assert (kinds.items[2], kinds.categories[:3], len(kinds.items)) == (
+        "and and pear",
+        ("royal", "royal", "fruit"),
+        180,
+    )
 
     (folder / "tab.txt").write_bytes("né\tdu caf\xe9\n".encode("latin-1"))
-    assert read_text_sets([folder / "tab.txt"]) == (LabeledTextSet("tab", ("du café",), ("né",)),)
+    assert read_text_sets([folder / "tab.txt"]) == (CategorySet("tab", ("du café",), ("né",)),)
 
 
 def test_weights_find_what_a_frequent_word_hides(vectors: Vectors, folder: Path) -> None:
@@ -76,8 +81,8 @@ def save(vectors: Vectors, folder: Path) -> Path:
 
 
 def test_a_label_with_few_texts_has_no_accuracy(vectors: Vectors) -> None:
-    assert score_texts(vectors, LabeledTextSet("few", ("king", "pear") * 4, ("a", "b") * 4)) is None
-    assert score_texts(vectors, LabeledTextSet("one", ("king", "pear") * 9, ("a", "a") * 9), PLAIN_MEAN) is None
+    assert score_texts(vectors, CategorySet("few", ("king", "pear") * 4, ("a", "b") * 4)) is None
+    assert score_texts(vectors, CategorySet("one", ("king", "pear") * 9, ("a", "a") * 9), PLAIN_MEAN) is None
 
 
 def test_sets_without_a_figure_are_not_part_of_the_mean(vectors: Vectors) -> None:
@@ -93,7 +98,7 @@ def test_few_texts_that_differ_clearly_are_classified() -> None:
     values[:12, 0] += 20
     values[12:, 0] -= 20
     vectors = Vectors(VectorTable(Vocabulary([f"w{n}" for n in range(24)]), values))
-    texts = LabeledTextSet("few", tuple(vectors.vocabulary.tokens), ("a",) * 12 + ("b",) * 12)
+    texts = CategorySet("few", tuple(vectors.vocabulary.tokens), ("a",) * 12 + ("b",) * 12)
     accuracy = score_texts(vectors, texts, PLAIN_MEAN)
     assert accuracy is not None and accuracy > 0.9
 
@@ -124,7 +129,7 @@ def test_missing_files_and_empty_folders_raise_errors(tmp_path: Path) -> None:
 def test_labels_without_scikit_learn_raise_an_error(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
     with pytest.raises(MissingExtra, match=r"sets of labels need scikit-learn: pip install .*\[evaluate\]"):
-        score_texts(vectors, LabeledTextSet("l", ("king",), ("a",)))
+        score_texts(vectors, CategorySet("l", ("king",), ("a",)))
 
 
 # Download

@@ -26,7 +26,7 @@ from swivel.storage import seal, unseal
 from swivel.training.checkpoint import PLAN
 from swivel.training.executor import LocalExecutor
 from swivel.training.loop import TrainingResult, train_matrix
-from swivel.training.plan import MAX_EPOCHS, TrainingPlan, estimate_needs, make_plan, wants_sample
+from swivel.training.plan import MAX_EPOCHS, OtherMemory, TrainingPlan, estimate_needs, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
 
 CONFIG = TrainConfig(dim=12, block_size=21, epochs=30, backend="cpu", checkpoint_minutes=0)
@@ -323,6 +323,16 @@ def test_the_estimate_grows_with_the_number_of_blocks(planted: Matrix) -> None:
         config = replace(CONFIG, block_size=block_size)
         needs.append(estimate_needs(planted, config, make_plan(planted, config), threads=1).memory_bytes)
     assert needs[0] - needs[1] > 200 * 62 * 62
+
+
+def test_the_estimate_names_the_memory_of_other_steps(planted: Matrix) -> None:
+    plan = make_plan(planted, CONFIG)
+    alone, during, after = (
+        estimate_needs(planted, CONFIG, plan, threads=1, other=other).memory_bytes
+        for other in (None, OtherMemory(during=1 << 30), OtherMemory(after=1 << 40))
+    )
+    assert during == alone + (1 << 30)
+    assert 1 << 40 < after < alone + (1 << 40)  # Training has ended by then.
 
 
 def test_default_plan_follows_the_matrix(planted: Matrix) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 import swivel
+from message_recorder import MessageRecorder
 from swivel.cli.main import cli
 from swivel.config import VectorsConfig
 from swivel.corpus.vocabulary import Vocabulary
-from swivel.errors import ConfigError, DamagedFolder, UnknownToken
+from swivel.errors import ConfigError, DamagedFolder, MemoryBudgetError, UnknownToken
 from swivel.evaluation.config import EvaluationConfig
 from swivel.evaluation.datasets import SimilaritySet
 from swivel.evaluation.scores import score_similarity
+from swivel.runtime.options import RunOptions
 from swivel.vectors import Subwords, Vectors, VectorTable, subwords
 
 STEMS = ["".join(letters) for letters in itertools.product("bdgkt", "aeiou", "lmnr", "pst")]
@@ -241,3 +244,51 @@ def test_the_index_lists_the_words_of_every_ngram() -> None:
         for number, (start, stop) in enumerate(itertools.pairwise(index.ngram_starts))
         for word in index.owners[start:stop]
     }
+
+
+def test_an_index_of_more_than_31_bits_has_larger_offsets(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = subwords.index_ngrams(planted.vocabulary.tokens)
+    monkeypatch.setattr(subwords, "_choose_dtype", lambda entries: np.int64)
+    large = subwords.index_ngrams(planted.vocabulary.tokens)
+
+    for name in ("numbers", "word_starts", "owners", "ngram_starts"):
+        assert (getattr(small, name).dtype, getattr(large, name).dtype) == (np.int32, np.int64)
+        assert np.array_equal(getattr(small, name), getattr(large, name))
+
+    config = VectorsConfig(subwords="ngrams")
+    first, second = (subwords.add_subwords(planted, config, index=index).subwords for index in (small, large))
+    assert first is not None
+    assert second is not None
+    assert np.array_equal(first.table, second.table)
+
+
+def test_memory_for_indexing_is_about_the_estimate(planted: Vectors) -> None:
+    words = planted.vocabulary.tokens
+    tracemalloc.start()
+    index = subwords.index_ngrams(words)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(index.scales) == len(words)
+    needs = subwords.estimate_memory(words, 100)
+    assert 0.5 * needs.indexing < peak < 1.5 * needs.indexing
+    assert kept < needs.fitting
+
+
+def test_ngrams_are_not_fitted_into_too_little_memory(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.runtime.estimates.free_memory", lambda: 1 << 20)
+    with pytest.raises(MemoryBudgetError, match="fitting n-grams needs about"):
+        planted.with_subwords()
+
+
+def test_training_says_that_ngrams_need_memory(tmp_path: Path) -> None:
+    words = [stem + ending for stem in STEMS for ending in ENDINGS[:4]]
+    lines = [" ".join(words[first : first + 12]) for first in range(0, len(words), 4)]
+    matrix = swivel.count(lines, tmp_path / "matrix", min_count=1)
+
+    said: list[str] = []
+    for kind in ("none", "ngrams"):
+        heard = MessageRecorder()
+        swivel.train(matrix, dim=2, epochs=1, subwords=kind, spelling=0.0, options=RunOptions(progress=heard))
+        said += [line for line in heard.lines if line.endswith("for training")]
+    without_ngrams, with_ngrams = said
+    assert without_ngrams != with_ngrams

@@ -123,7 +123,8 @@ def test_unknown_words_are_guessed() -> None:
     words += [word + "s" for word in words]
     vectors = make(words, list(range(len(words), 0, -1))).with_subwords()
     encoded = vectors.encode([f"{words[3]} zalaser zalaser", "zalaser", words[3], ""], components=0, smoothing=np.inf)
-    guess = vectors.guess("zalaser").vector
+    assert vectors.subwords is not None
+    guess = vectors.subwords.guess(["zalaser"])[0]
     assert np.allclose(encoded[0], (vectors[words[3]] + 2 * guess) / 3, atol=1e-5)
     assert np.allclose(encoded[1], guess, atol=1e-6)
     assert np.allclose(encoded[2], vectors[words[3]], atol=1e-6)

@@ -30,7 +30,7 @@ FourWords = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class SimilaritySet:
-    """Pairs of words with human similarity scores."""
+    """Pairs of words, or of texts, with human similarity scores."""
 
     name: str
     pairs: tuple[tuple[str, str], ...]
@@ -58,16 +58,16 @@ class AnalogySet:
 
 @dataclass(frozen=True, slots=True)
 class CategorySet:
-    """Words and the category that people assigned to each of them."""
+    """Words, or texts, and the category that people assigned to each of them."""
 
     name: str
-    words: tuple[str, ...]
+    items: tuple[str, ...]
     categories: tuple[str, ...]
 
     @property
     def size(self) -> int:
-        """Number of words."""
-        return len(self.words)
+        """Number of words or texts."""
+        return len(self.items)
 
 
 TestSet = SimilaritySet | AnalogySet | CategorySet

@@ -65,7 +65,7 @@ def _guess_cosines(vectors: Vectors, pairs: SimilaritySet, ids: NDArray[np.int64
     words = [pair[side] for pair, row in zip(pairs.pairs, ids, strict=True) for side in (0, 1) if row[side] < 0]
     rows = vectors.unit_vectors[np.maximum(ids, 0)].astype(np.float64)
     if words:
-        rows[ids < 0] = scale_to_unit(np.stack([vectors.guess(word).vector for word in words]))
+        rows[ids < 0] = scale_to_unit(vectors.guesser.guess(words))
     return np.asarray(np.einsum("ij,ij->i", rows[:, 0], rows[:, 1]))
 
 
@@ -148,7 +148,7 @@ def _tally(
 def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConfig | None = None) -> CategoryResult:
     """Cluster the known words of a set and return the purity of the clusters."""
     rules = rules or EvaluationConfig()
-    ids = np.array(find_ids(vectors, words.words, rules), np.int64)
+    ids = np.array(find_ids(vectors, words.items, rules), np.int64)
     is_known = ids >= 0
     is_right = np.zeros(len(ids), bool)
     known = int(is_known.sum())
@@ -162,7 +162,7 @@ def score_categories(vectors: Vectors, words: CategorySet, rules: EvaluationConf
         figure = correct / known
         interval = share_interval(correct, known, draws=rules.draws)
 
-    return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.words)
+    return CategoryResult(words.name, figure, interval, known, len(ids), is_right, is_known, words.items)
 
 
 def _cluster(unit: NDArray[np.float64], count: int) -> NDArray[np.int64]:

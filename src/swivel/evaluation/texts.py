@@ -13,13 +13,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from swivel.errors import EvaluationError, clear_errors, missing_extra
 from swivel.evaluation.bootstrap import rank_correlation
-from swivel.evaluation.datasets import SUFFIXES
+from swivel.evaluation.datasets import SUFFIXES, CategorySet, SimilaritySet
 from swivel.evaluation.download import TEXT_SOURCES, fetch_sets
 from swivel.evaluation.report import draw_figure, draw_markdown
 from swivel.runtime.notebook import draw_html
@@ -42,39 +42,7 @@ _MAX_STEPS = 100
 _EXPECTED = "expected score, text and text, separated by tabs, or label and text, separated by a tab or a space"
 
 
-@dataclass(frozen=True, slots=True)
-class TextPairSet:
-    """Pairs of texts with human similarity scores."""
-
-    measure: ClassVar[str] = "rho"
-
-    name: str
-    pairs: tuple[tuple[str, str], ...]
-    scores: tuple[float, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of pairs."""
-        return len(self.pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class LabeledTextSet:
-    """Texts and the label of each of them."""
-
-    measure: ClassVar[str] = "accuracy"
-
-    name: str
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of texts."""
-        return len(self.texts)
-
-
-TextSet = TextPairSet | LabeledTextSet
+TextSet = SimilaritySet | CategorySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +152,8 @@ def evaluate_texts(
         for each in sets:
             encode = score_texts(vectors, each, ENCODE, threads=threads)
             plain = score_texts(vectors, each, PLAIN_MEAN, threads=threads)
-            results.append(TextResult(each.name, each.measure, encode, plain, each.size))
+            measure = "rho" if isinstance(each, SimilaritySet) else "accuracy"
+            results.append(TextResult(each.name, measure, encode, plain, each.size))
             task.advance(1)
     return TextReport(tuple(results))
 
@@ -220,10 +189,10 @@ def _read_text_set(path: Path) -> TextSet:
     for (number, line), row in zip(lines, rows, strict=True):
         if len(row) < 2:
             raise EvaluationError(f"{path}, line {number}: {_EXPECTED}, got {line!r}")
-    return LabeledTextSet(path.stem, tuple(text for _, text in rows), tuple(label for label, _ in rows))
+    return CategorySet(path.stem, tuple(text for _, text in rows), tuple(label for label, _ in rows))
 
 
-def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> TextPairSet:
+def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> SimilaritySet:
     pairs = []
     scores = []
     for number, line in lines:
@@ -241,15 +210,15 @@ def _parse_pairs(path: Path, lines: list[tuple[int, str]]) -> TextPairSet:
             raise EvaluationError(f"{path}, line {number}: expected a number as the score, got {score!r}") from None
         scores.append(value)
         pairs.append((texts[0], texts[1]))
-    return TextPairSet(path.stem, tuple(pairs), tuple(scores))
+    return SimilaritySet(path.stem, tuple(pairs), tuple(scores))
 
 
 def score_texts(
     vectors: Vectors, texts: TextSet, way: Mapping[str, Any] = ENCODE, *, threads: int | None = None
 ) -> float | None:
     """Return the figure of one set of texts, with the arguments of `Vectors.encode`; None if it is not defined."""
-    if isinstance(texts, LabeledTextSet):
-        encoded = vectors.encode(texts.texts, normalize=True, threads=threads, **way)
+    if isinstance(texts, CategorySet):
+        encoded = vectors.encode(texts.items, normalize=True, threads=threads, **way)
         return _classify(encoded, texts)
 
     firsts, seconds = (
@@ -259,7 +228,7 @@ def score_texts(
     return rank_correlation(cosines, np.array(texts.scores))
 
 
-def _classify(encoded: Floats, texts: LabeledTextSet) -> float | None:
+def _classify(encoded: Floats, texts: CategorySet) -> float | None:
     """Return the accuracy of a logistic regression in a cross-validation; None if a label has too few texts."""
     try:
         from sklearn.linear_model import LogisticRegression
@@ -270,7 +239,7 @@ def _classify(encoded: Floats, texts: LabeledTextSet) -> float | None:
     except ImportError as error:
         raise missing_extra("sets of labels", "scikit-learn", "evaluate") from error
 
-    _, labels, sizes = np.unique(texts.labels, return_inverse=True, return_counts=True)
+    _, labels, sizes = np.unique(texts.categories, return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.min() < FOLDS:
         return None
 

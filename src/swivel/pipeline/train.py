@@ -221,6 +221,7 @@ def train_counted(
                         progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
                         start=start,
                         executor=executor,
+                        other=job.estimate_ngrams(),
                     )
                     if trained is not None:  # Only the leading process has the result.
                         write_result(job, trained, output, index, report)

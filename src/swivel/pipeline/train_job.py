@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +21,10 @@ from swivel.training.checkpoint import remove_checkpoints
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
 from swivel.training.loop import TrainingResult
+from swivel.training.plan import OtherMemory
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
-from swivel.vectors.subwords import NgramIndex, add_subwords, index_ngrams, needs_ngrams
+from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, index_ngrams, needs_ngrams
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,16 @@ class TrainJob:
             configs["ranking"] = {"popularity": self.tuning.best.popularity}
         inputs = {"matrix": self.matrix.fingerprint}
         return {"config": configs, "inputs": inputs | ({"init": self.start.fingerprint} if self.start else {})}
+
+    def words_with_ngrams(self) -> Sequence[str]:
+        """Return the words whose n-grams are fitted; none for a table, whose rows may be anything."""
+        words = self.matrix.rows.tokens if self.matrix.columns_per_row else []
+        return words if needs_ngrams(self.vectors_config, len(words)) else []
+
+    def estimate_ngrams(self) -> OtherMemory:
+        """Return the memory that the n-grams of the words need."""
+        words = self.words_with_ngrams()
+        return OtherMemory(*estimate_memory(words, self.config.dim)) if words else OtherMemory()
 
 
 def make_job(
@@ -88,8 +99,8 @@ def extend_start(job: TrainJob, executor: Executor, options: RunOptions) -> Warm
 @contextlib.contextmanager
 def index_words(job: TrainJob, executor: Executor) -> Iterator[Future[NgramIndex] | None]:
     """Index the n-grams of the words while vectors are trained; yield None if no n-grams are fitted to them."""
-    words = job.matrix.rows.tokens if job.matrix.columns_per_row else []  # The rows of a table may be anything.
-    if not executor.is_leader or not needs_ngrams(job.vectors_config, len(words)):
+    words = job.words_with_ngrams()
+    if not executor.is_leader or not words:
         yield None
         return
     with ThreadPoolExecutor(1) as pool:

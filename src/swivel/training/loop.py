@@ -42,6 +42,7 @@ from swivel.training.executor import (
 from swivel.training.initialization import WarmStart, fewer_epochs, make_arrays
 from swivel.training.objective import Loss, Objective, column_offsets, observed_targets, row_offsets
 from swivel.training.plan import (
+    OtherMemory,
     TrainingPlan,
     check_plan,
     check_ranks,
@@ -91,13 +92,14 @@ def train_matrix(
     progress: Progress = SILENT,
     start: WarmStart | None = None,
     executor: Executor | None = None,
+    other: OtherMemory | None = None,
 ) -> TrainingResult | None:
     """Train row and column vectors for a matrix, from small random vectors or from a warm start.
 
     `folder` gets the plan and the checkpoints. An interrupted run resumes from the last checkpoint when the function is
     called again with the same matrix and configuration, with the same executor or another one. Ctrl-C and SIGTERM save
     a checkpoint first. The executor, by default this process, is closed at the end. If several processes run this loop
-    together, the result is None on ranks that are not the leader.
+    together, the result is None on ranks that are not the leader. `other` is memory that the job needs besides.
 
     Raises
     ------
@@ -129,7 +131,8 @@ def train_matrix(
             plan = None
             if executor.is_leader:
                 plan = _find_or_make_plan(matrix, config, checkpoints, executor, start)
-                estimate_needs(matrix, config, plan, threads, saved_bytes(folder)).announce(folder, progress)
+                needs = estimate_needs(matrix, config, plan, threads, saved_bytes(folder), other)
+                needs.announce(folder, progress)
                 checkpoints.save_plan(asdict(plan))
             plan = executor.broadcast(plan, lambda saved: read_plan(saved, folder))
 

@@ -60,6 +60,14 @@ class TrainingPlan:
     ranks: int = 1  # processes that the order of blocks is made for
 
 
+@dataclass(frozen=True, slots=True)
+class OtherMemory:
+    """Bytes of memory that other steps of a job need: while vectors are trained, and when they are trained."""
+
+    during: int = 0
+    after: int = 0
+
+
 def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> TrainingPlan:
     """Return a plan, choosing what the configuration leaves open: block size, epochs, backend and dtype."""
     rows, columns = matrix.shape
@@ -125,12 +133,18 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
 
 
 def estimate_needs(
-    matrix: Matrix, config: TrainConfig, plan: TrainingPlan, threads: int, saved: int = 0
+    matrix: Matrix,
+    config: TrainConfig,
+    plan: TrainingPlan,
+    threads: int,
+    saved: int = 0,
+    other: OtherMemory | None = None,
 ) -> ResourceEstimate:
     """Return the disk space and memory that a run needs.
 
-    `saved` is the size in bytes of existing checkpoints, which will be overwritten.
+    `saved` is the size in bytes of existing checkpoints, which will be overwritten; `other` is what is not training.
     """
+    other = other or OtherMemory()
     rows, columns = matrix.shape
     dim = config.dim + Objective.from_config(config).extra_dims
     item_bytes = 8 if plan.backend == "reference" else 4
@@ -149,11 +163,14 @@ def estimate_needs(
     if not has_same_blocks and plan.backend != "triton":
         reblocked = 16 * int(matrix.stored.offsets[-1])
 
+    training = COPIES * 2 * vectors + threads * step + orders + other.during
+    afterwards = 2 * vectors + other.after  # rows, columns, and the vectors that are made from both
+
     # On disk: two checkpoints with accumulators, the result, and the re-blocked cells.
     return ResourceEstimate(
         "training",
         disk_bytes=max(4 * vectors - saved, 0) + vectors + item_bytes * dim * rows + reblocked,
-        memory_bytes=COPIES * 2 * vectors + threads * step + orders + LOADED_LATER,
+        memory_bytes=max(training, afterwards) + LOADED_LATER,
         mapped_bytes=reblocked + MAPPED_LATER - LOADED_LATER,
         advice="lower dim, or count with a smaller vocabulary",
     )

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from swivel.config import VectorsConfig
 from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
 from swivel.vectors.combine import has_cuda
 from swivel.vectors.search import Floats, scale_and_measure
 
@@ -41,6 +42,15 @@ _HALF_COUNT = 50  # words with this count have half the weight of very frequent 
 _SLOPE = 1.12
 _OFFSET = -0.155
 _STEPS = 12  # of conjugate gradients; more fit the rare words, and guesses get worse
+# Memory of `index_ngrams` for each n-gram of each word, while it runs and afterwards. Measured: 48 and 8 bytes with
+# 5,000 to 84,000 English words, which have 21 to 25 n-grams each.
+_INDEXING_BYTES = 48
+_INDEX_BYTES = 8
+# Arrays with a number per dimension for each n-gram, and for each word, that a fit has at a time. Measured: at most
+# that, with 5,000 and 27,000 words.
+_NGRAM_ARRAYS = 6
+_WORD_ARRAYS = 4
+_MIN_REPEATS = 6  # mean number of occurrences of a chosen n-gram: 7 with 5,000 English words, 10 with 27,000
 
 
 class Guess(NamedTuple):
@@ -166,6 +176,16 @@ def hash_ngrams(words: Sequence[str], min_n: int, max_n: int) -> tuple[NDArray[n
     return np.concatenate(found)[order], starts.astype(np.int64)
 
 
+def count_ngrams(words: Sequence[str], min_n: int, max_n: int) -> int:
+    """Return the number of n-grams of all words, each as often as it occurs.
+
+    >>> count_ngrams(["cat", ""], 3, 4)
+    5
+    """
+    lengths = np.fromiter(map(len, words), np.int64, len(words)) + 2  # of <word>
+    return sum(int(np.maximum(lengths - n + 1, 0).sum()) for n in range(min_n, max_n + 1))
+
+
 def _hash_bytes(data: NDArray[np.int8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the FNV-1a hashes of slices of bytes."""
     hashes = np.full(len(starts), 2_166_136_261, np.uint32)
@@ -205,10 +225,14 @@ def needs_ngrams(config: VectorsConfig, words: int) -> bool:
     return config.subwords != "none" and words >= MIN_WORDS
 
 
-def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords | None:
-    """Fit the vectors of n-grams to those of words; None if there are too few words."""
+def fit_subwords(vectors: Floats, words: Sequence[str], counts: NDArray[np.int64]) -> Subwords:
+    """Fit the vectors of n-grams to those of words; raise ConfigError if there are too few words."""
+    check_memory("fitting n-grams", max(estimate_memory(words, vectors.shape[1])))
     fitted = _fit(vectors, index_ngrams(words), counts, "cpu")
-    return None if fitted is None else fitted[0]
+    if fitted is None:
+        used = int(vectors.any(axis=1).sum())
+        raise ConfigError(f"n-grams need {MIN_WORDS:,} words that have vectors, got {used:,}")
+    return fitted[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +252,10 @@ class NgramIndex:
     """
 
     ngrams: NDArray[np.uint32]
-    numbers: NDArray[np.int32]
-    word_starts: NDArray[np.int32]
-    owners: NDArray[np.int32]
-    ngram_starts: NDArray[np.int32]
+    numbers: NDArray[np.signedinteger]
+    word_starts: NDArray[np.signedinteger]
+    owners: NDArray[np.signedinteger]
+    ngram_starts: NDArray[np.signedinteger]
     scales: Floats
 
 
@@ -247,14 +271,43 @@ def index_ngrams(words: Sequence[str]) -> NgramIndex:
     numbers = numbers[is_chosen]
     order = np.argsort(numbers, kind="stable")
 
+    kind = _choose_dtype(len(numbers))
     return NgramIndex(
         ngrams,
-        numbers,
-        np.concatenate([[0], np.cumsum(is_chosen)])[starts].astype(np.int32),
-        owners[is_chosen][order],
-        np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(np.int32),
+        numbers.astype(kind, copy=False),
+        np.concatenate([[0], np.cumsum(is_chosen)])[starts].astype(kind),
+        owners[is_chosen][order].astype(kind, copy=False),
+        np.searchsorted(numbers[order], np.arange(len(ngrams) + 1)).astype(kind),
         np.asarray(1 / np.sqrt(np.maximum(sizes, 1)), np.float32),
     )
+
+
+def _choose_dtype(entries: int) -> type[np.signedinteger]:
+    """Return the dtype of an index with so many entries. Numbers have that of the offsets: torch wants the same.
+
+    >>> _choose_dtype(2**31 - 1).__name__, _choose_dtype(2**31).__name__
+    ('int32', 'int64')
+    """
+    return np.int32 if entries <= np.iinfo(np.int32).max else np.int64
+
+
+class FitMemory(NamedTuple):
+    """Memory in bytes that n-grams need: while words are indexed, and for the index and the fit afterwards."""
+
+    indexing: int
+    fitting: int
+
+
+def estimate_memory(words: Sequence[str], dim: int) -> FitMemory:
+    """Return the memory that indexing the n-grams of some words and fitting vectors to them needs.
+
+    >>> estimate_memory(["cat", "dog"], 100).indexing  # 6 n-grams each
+    576
+    """
+    entries = count_ngrams(words, MIN_N, MAX_N)
+    ngrams = min(entries // _MIN_REPEATS, MAX_NGRAMS)
+    arrays = 4 * dim * (_NGRAM_ARRAYS * ngrams + _WORD_ARRAYS * len(words))
+    return FitMemory(_INDEXING_BYTES * entries, _INDEX_BYTES * entries + arrays)
 
 
 def _choose_ngrams(hashes: NDArray[np.uint32], owners: NDArray[np.int32]) -> NDArray[np.uint32]:

@@ -21,6 +21,7 @@ from swivel.vectors import dataframes
 from swivel.vectors.align import choose_anchors, find_rotation
 from swivel.vectors.expressions import Query, as_tokens, need_tokens, parse_expression
 from swivel.vectors.folder import STAGE, Contents, VectorTable, read_contents, write_contents
+from swivel.vectors.guesses import Guesser
 from swivel.vectors.search import (
     Floats,
     best_ids,
@@ -31,7 +32,7 @@ from swivel.vectors.search import (
     scale_to_unit,
     score_3cosmul,
 )
-from swivel.vectors.subwords import MIN_WORDS, Guess, Subwords, fit_subwords
+from swivel.vectors.subwords import Guess, Subwords, fit_subwords
 from swivel.vectors.texts import SMOOTHING, TextEncoder
 
 METHODS = ("3cosadd", "3cosmul")
@@ -188,17 +189,16 @@ class Vectors:
 
     def guess(self, word: str) -> Guess:
         """Return a vector from the spelling of any word, with its expected cosine with the vector it should have."""
-        if self.subwords is None:
-            raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
-        guessed = self.subwords.guess([word])
-        return Guess(word, guessed[0], float(self.subwords.estimate_cosines(guessed)[0]))
+        return self.guesser.guess_word(word)
+
+    @cached_property
+    def guesser(self) -> Guesser:
+        """Guesses the vectors of many words; ConfigError if there are no n-grams."""
+        return Guesser(self.vectors, self.vocabulary.tokens, self.subwords)
 
     def with_subwords(self) -> Vectors:
         """Return these vectors with n-grams fitted to them; raise ConfigError for fewer than 1,000 words."""
-        fitted = fit_subwords(self.vectors, self.vocabulary.tokens, self.vocabulary.counts)
-        if fitted is None:
-            raise ConfigError(f"n-grams need {MIN_WORDS:,} words that have vectors, got {(~self.is_zero).sum():,}")
-        return self.replace(subwords=fitted)
+        return self.replace(subwords=fit_subwords(self.vectors, self.vocabulary.tokens, self.vocabulary.counts))
 
     def replace(self, **changes: Any) -> Vectors:
         """Return these vectors with some arguments of the class changed."""

@@ -273,7 +273,8 @@ def test_gensim_reads_known_words_and_guesses_from_a_fasttext_model(
     assert np.allclose(read.vectors, spelled.vectors, atol=1e-4)
 
     unseen = [stem + ending for stem in ("balp", "torts", "ginp") for ending in ("ed", "ly", "ings", "lessness")]
-    guesses = np.stack([spelled.guess(word).vector for word in unseen])
+    assert spelled.subwords is not None
+    guesses = spelled.subwords.guess(unseen)
     assert measure_cosines(np.stack([read[word] for word in unseen]), guesses).min() > 0.95
 
 

@@ -83,7 +83,7 @@ def check_words(sets: Sequence[TestSet], vocabulary: Vocabulary, where: str) -> 
             case SimilaritySet():
                 items = test_set.pairs
             case CategorySet():
-                items = ((word,) for word in test_set.words)
+                items = ((word,) for word in test_set.items)
         if any(all(word in vocabulary for word in words) for words in items):
             return
 
@@ -111,5 +111,5 @@ def _rebuild(folder: Folder, test_set: TestSet, figures: Mapping[str, Any]) -> R
     if isinstance(test_set, AnalogySet):
         return AnalogyResult(*common, figures["correct"], (), items[0], items[1], test_set.questions)
     if isinstance(test_set, CategorySet):
-        return CategoryResult(*common, items[0], items[1], test_set.words)
+        return CategoryResult(*common, items[0], items[1], test_set.items)
     return SimilarityResult(*common, items, np.array(test_set.scores), test_set.pairs)

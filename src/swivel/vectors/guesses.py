@@ -1,0 +1,158 @@
+"""Guesses for words that were never seen: their n-grams, corrected by the known words that are spelled most alike.
+
+The n-grams of a regression say what words with the same stem or ending have in common. What they miss for `computable`
+they probably miss for `uncomputable`, too. The guess is therefore g + sum_k s_k^3 r_k / (0.1 + sum_k s_k^3): g is the
+guess of the n-grams, k are the known words whose n-grams are most similar, r_k is the vector of such a word minus the
+guess of its n-grams, and s_k is the cosine of the two words' n-grams, weighted by inverse document frequency.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.errors import ConfigError
+from swivel.runtime.estimates import check_memory
+from swivel.vectors.search import Floats
+from swivel.vectors.subwords import Guess, Subwords, count_ngrams, find_sorted, hash_ngrams
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+# Chosen on half of the words that were left out of a training on 16 MB of text (docs/experiments.md).
+_NEIGHBORS = 4
+_POWER = 3
+_DOUBT = 0.1
+_MAX_WORDS = 200  # N-grams of more words, such as "ing>", say little and would take most of the time.
+_CHUNK_WORDS = 4_096
+_BYTES_PER_NGRAM = 64  # of each word, while the index is made. Measured: 58 with 98,304 English words
+
+
+class Guesser:
+    """Guesses the vectors of words from their spelling.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n_words, dim)
+        The vectors of the known words; words with a vector of zeros are not used.
+    words
+        The known words.
+    subwords
+        N-grams that were fitted to the vectors; None is an error.
+    """
+
+    def __init__(self, vectors: Floats, words: Sequence[str], subwords: Subwords | None) -> None:
+        if subwords is None:
+            raise ConfigError("these vectors have no n-grams to guess words from: train with subwords='ngrams'")
+        self._vectors = vectors
+        self._words = words
+        self._subwords = subwords
+        self._index: _SpellingIndex | None = None  # made for the first guess
+        self._lock = threading.Lock()
+
+    def guess(self, words: Sequence[str]) -> Floats:
+        """Return one vector per word, of shape (n_words, dim)."""
+        return self._correct(words, self._subwords.guess(words))
+
+    def guess_word(self, word: str) -> Guess:
+        """Return the vector of a word with its expected cosine."""
+        by_ngrams = self._subwords.guess([word])
+        expected = float(self._subwords.estimate_cosines(by_ngrams)[0])
+        return Guess(word, self._correct([word], by_ngrams)[0], expected)
+
+    def _correct(self, words: Sequence[str], guesses: Floats) -> Floats:
+        """Return guesses of n-grams, corrected by what they miss for words that are spelled alike."""
+        corrected = np.array(guesses)
+        for start in range(0, len(words), _CHUNK_WORDS):
+            piece = slice(start, start + _CHUNK_WORDS)
+            corrected[piece] += self._find_corrections(words[piece])
+        return corrected
+
+    def _find_corrections(self, words: Sequence[str]) -> Floats:
+        import scipy.sparse
+
+        found = self._open_index().find(words)
+        known, places = np.unique(found.words, return_inverse=True)
+        missed = self._vectors[known] - self._subwords.guess([self._words[number] for number in known.tolist()])
+
+        weights = found.similarities**_POWER
+        sums = np.bincount(found.askers, weights, len(words))
+        shares = np.asarray(weights / (_DOUBT + sums[found.askers]), np.float32)
+        shape = len(words), len(known)
+        return np.asarray(scipy.sparse.csr_array((shares, (found.askers, places)), shape) @ missed, np.float32)
+
+    def _open_index(self) -> _SpellingIndex:
+        with self._lock:
+            if self._index is None:
+                self._index = _SpellingIndex(self._words, np.asarray(self._vectors.any(axis=1)), self._subwords)
+            return self._index
+
+
+class _Found(NamedTuple):
+    """Pairs of asked and known words, by their numbers, with the similarity of their spelling."""
+
+    askers: NDArray[np.int64]
+    words: NDArray[np.int64]
+    similarities: NDArray[np.float64]
+
+
+class _SpellingIndex:
+    """The n-grams of known words, to find those that are spelled like another word."""
+
+    def __init__(self, words: Sequence[str], is_used: NDArray[np.bool_], subwords: Subwords) -> None:
+        import scipy.sparse
+
+        check_memory("guessing words", _BYTES_PER_NGRAM * count_ngrams(words, subwords.min_n, subwords.max_n))
+        self._words = words
+        self._lengths = subwords.min_n, subwords.max_n
+        hashes, starts = hash_ngrams(words, *self._lengths)
+        owners = np.repeat(np.arange(len(words), dtype=np.int32), np.diff(starts))
+        hashes, owners = hashes[is_used[owners]], owners[is_used[owners]]
+
+        self._ngrams, places = np.unique(hashes, return_inverse=True)
+        ones = np.ones(len(owners), np.float32)
+        table = scipy.sparse.csr_array((ones, (places, owners)), (len(self._ngrams), len(words)))
+        counts = np.diff(table.indptr)  # of words with an n-gram
+
+        self._highest = np.log(max(int(is_used.sum()), 2))
+        weights = np.where(counts > _MAX_WORDS, 0.0, self._highest - np.log(np.maximum(counts, 1)))
+        self._weights = np.asarray(np.maximum(weights, 0.0), np.float32)
+        table.data *= np.repeat(self._weights, counts)
+        lengths = np.sqrt(np.bincount(table.indices, np.square(table.data), len(words)))
+        table.data /= np.asarray(np.maximum(lengths, 1e-9), np.float32)[table.indices]
+        table.eliminate_zeros()
+        self._table = table
+
+    def find(self, words: Sequence[str]) -> _Found:
+        """Return the known words that are spelled most like each of some words, without the word itself."""
+        similar = self._compare(words)
+        askers, found, similarities = [], [], []
+        for number, word in enumerate(words):
+            row = slice(similar.indptr[number], similar.indptr[number + 1])
+            values, known = similar.data[row], similar.indices[row]
+            order = np.argsort(-values, kind="stable")[: _NEIGHBORS + 1].tolist()
+            best = [place for place in order if self._words[known[place]] != word][:_NEIGHBORS]
+            askers += [number] * len(best)
+            found += known[best].tolist()
+            similarities += values[best].tolist()
+        return _Found(np.array(askers, np.int64), np.array(found, np.int64), np.array(similarities, np.float64))
+
+    def _compare(self, words: Sequence[str]) -> scipy.sparse.csr_array:
+        """Return the cosines of words (rows) with all known words that share an n-gram with them."""
+        import scipy.sparse
+
+        hashes, starts = hash_ngrams(words, *self._lengths)
+        places = find_sorted(self._ngrams, hashes)
+        is_known = places >= 0
+        weights = np.full(len(hashes), self._highest)  # of n-grams that no known word has
+        weights[is_known] = self._weights[places[is_known]]
+
+        owners = np.repeat(np.arange(len(words)), np.diff(starts))
+        lengths = np.sqrt(np.bincount(owners, weights**2, len(words)))
+        shares = np.asarray(weights / np.maximum(lengths, 1e-9)[owners], np.float32)[is_known]
+        asked = scipy.sparse.csr_array((shares, (owners[is_known], places[is_known])), (len(words), len(self._ngrams)))
+        return asked @ self._table
