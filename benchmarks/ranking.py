@@ -73,7 +73,7 @@ def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1) -> dict[st
 
 def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
     fitted = swivel.SwivelEmbedding(dim, recipe="table").fit(train[~is_new])
-    ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()))
+    ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()), fitted.popularity_)
     return lambda rows: ranking.score(fitted.transform(train[rows]))
 
 
