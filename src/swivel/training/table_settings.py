@@ -102,8 +102,8 @@ def choose_popularity(rows: int, columns: int, cells: int) -> float:
 def choose_weight_decay(matrix: Matrix, dim: int) -> float:
     """Return the weight decay of a table for vectors of `dim` dimensions."""
     table = read_rows(matrix, math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS))
-    all_rows, all_columns = np.count_nonzero(matrix.row_sums), np.count_nonzero(matrix.column_sums)
-    scale = _noise_of_size(all_rows, all_columns, matrix.cell_count) / _noise_of_size(*table.shape, table.nnz)
+    shape = int(np.count_nonzero(matrix.row_sums)), int(np.count_nonzero(matrix.column_sums))
+    scale = _noise_of_size(shape, matrix.cell_count) / _noise_of_size(table.shape, table.nnz)
     return float(f"{scale * find_weight_decay(table, dim):.6g}")
 
 
@@ -126,8 +126,9 @@ def drop_empty(table: scipy.sparse.coo_array) -> scipy.sparse.coo_array:
     return scipy.sparse.coo_array((table.data, (rows, columns)), shape=(len(row_ids), len(column_ids)))
 
 
-def _noise_of_size(rows: int, columns: int, cells: int) -> float:
+def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
     """Return what the noise of a table is proportional to: the norm of a random matrix with such numbers of cells."""
+    rows, columns = shape
     return (math.sqrt(cells / rows) + math.sqrt(cells / columns)) / math.sqrt(rows * columns)
 
 
@@ -172,4 +173,4 @@ def find_singular_values(matrix: Any, count: int, rng: np.random.Generator) -> N
         projected = matrix @ back
 
     squares = np.linalg.eigvalsh(back.T @ back)[::-1]
-    return np.sqrt(np.maximum(squares[: min(count, size)], 0.0))
+    return np.asarray(np.sqrt(np.maximum(squares[: min(count, size)], 0.0)))
