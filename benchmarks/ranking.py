@@ -8,6 +8,7 @@ row `tuned`, chooses its weight decay on a part of the training cells. Seen cell
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ MEASURES = (
     "swivel.evaluation.ranking",
     "swivel.evaluation.table_baselines",
 )
+METHODS = ("popularity", "swivel", "tuned", "svd", "als", "ease", "item2vec")
 OPTIONS = RunOptions(progress=SILENT)
 
 
@@ -42,9 +44,9 @@ def describe(report: RankingReport) -> dict[str, float]:
     return {"recall": round(report.recall, 4), "ndcg": round(report.ndcg, 4)}
 
 
-def measure_methods(split: TableSplit, dim: int) -> dict[str, Any]:
+def measure_methods(split: TableSplit, dim: int, methods: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in ("popularity", "swivel", "tuned", "svd", "als", "ease", "item2vec"):
+    for name in methods:
         if why_left_out(name, split.train.shape[1]) is not None:
             continue
         if name in BASELINES:
@@ -73,13 +75,13 @@ def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1) -> dict[st
 
 def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
     fitted = swivel.SwivelEmbedding(dim, recipe="table").fit(train[~is_new])
-    ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()))
+    ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()), fitted.popularity_)
     return lambda rows: ranking.score(fitted.transform(train[rows]))
 
 
-def measure_table(table: Table, dim: int) -> dict[str, Any]:
+def measure_table(table: Table, dim: int, methods: Sequence[str]) -> dict[str, Any]:
     split = split_in_three(table)
-    found = measure_methods(split, dim) | {"new rows": measure_new_rows(split, dim)}
+    found = measure_methods(split, dim, methods) | {"new rows": measure_new_rows(split, dim)}
     return {"shape": list(table.shape), "cells": int(table.nnz), "methods": found}
 
 
@@ -87,10 +89,12 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE")
     parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     arguments = parse_arguments(parser, tables=lambda folder: [write_table(folder)], dim=4)
-    keep(
-        arguments, {"tables": {path.stem: measure_table(read_table(path), arguments.dim) for path in arguments.tables}}
-    )
+    measured = {
+        path.stem: measure_table(read_table(path), arguments.dim, arguments.methods) for path in arguments.tables
+    }
+    keep(arguments, {"tables": measured})
 
 
 if __name__ == "__main__":

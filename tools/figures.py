@@ -388,7 +388,7 @@ def table_fit_times() -> str:
     for file in sorted(RESULTS.glob("ranking_*.json")):
         (title, table), *_ = read_result(file.stem)["tables"].items()
         found = [table["methods"].get(name) for name in names]
-        if "tuned" not in table["methods"]:  # Older results have the time of the evaluation, too.
+        if "item2vec" not in table["methods"]:  # Older results have the time of the evaluation, too.
             continue
         lines.append([title.replace("_", " "), *(f"{each['cpu_seconds']:.1f}" if each else "" for each in found)])
     return draw_table(["CPU seconds", *names.values()], lines)

@@ -481,7 +481,8 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "count": {"columns": "symmetric"},
         "train": {
             "dim": 128,
-            "learning_rate": 0.4,
+            "learning_rate": 0.5,
+            "accumulator_decay": 0.95,
             "transform": "log",
             "shift": -4.0,
             "confidence_base": 1.2,

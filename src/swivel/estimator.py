@@ -76,7 +76,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     config_, recipe_ : TrainConfig, str
         All settings used, and the recipe that they are from.
     popularity_ : float or None
-        Factor of a column's log sum in rankings, if it was tuned.
+        Factor of a column's log sum in rankings, if the recipe (`table`) chooses one.
     n_features_in_, feature_names_in_
         As in other scikit-learn estimators.
 
@@ -177,7 +177,7 @@ class SwivelEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         X : array-like or sparse matrix of shape (n_rows, n_columns)
             Counts, with the columns of the fitted table.
         popularity
-            Factor of the logarithm of a column's sum; by default it was tuned, or follows from the shape of the table.
+            Factor of the logarithm of a column's sum; by default it was tuned, or follows from the table.
         """
         return self._ranking(popularity).score(self.transform(X))
 

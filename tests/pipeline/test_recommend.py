@@ -202,7 +202,7 @@ def test_scores_of_every_kind_are_those_of_float64(recommender: Recommender) -> 
     row = vectors.vocabulary.id("r3")
     pmi = vectors.columns.astype(np.float64) @ vectors.rows[row].astype(np.float64) + vectors.shift
     counts = pmi + np.log(vectors.row_sums[row] * vectors.column_sums / vectors.column_sums.sum())
-    ranking = pmi - vectors.shift + default_popularity(60, 32) * np.log(vectors.column_sums)
+    ranking = pmi - vectors.shift + vectors.settings["ranking"]["popularity"] * np.log(vectors.column_sums)
 
     for kind, expected in (("pmi", pmi), ("log_count", counts), ("ranking", ranking)):
         np.testing.assert_allclose(recommender.score("r3", kind=kind), expected, atol=1e-4)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import swivel
 from message_recorder import MessageRecorder
@@ -16,7 +17,17 @@ from swivel.counts.transform import transform_counts
 from swivel.reports.run_summary import find_fit, read_objective, summarize_run
 from swivel.storage import read_manifest
 from swivel.training.fold_in import fold_in
-from swivel.training.table_settings import choose_table_settings, choose_weight_decay, is_table
+from swivel.training.table_settings import (
+    choose_block_size,
+    choose_popularity,
+    choose_table_settings,
+    choose_weight_decay,
+    drop_empty,
+    find_singular_values,
+    find_weight_decay,
+    is_table,
+    read_rows,
+)
 
 
 def make_table(rows: int = 40, columns: int = 25, scale: float = 1.0) -> swivel.Matrix:
@@ -31,25 +42,55 @@ def make_table(rows: int = 40, columns: int = 25, scale: float = 1.0) -> swivel.
     return swivel.import_counts(cells)
 
 
-def test_weight_decay_is_that_of_the_formula() -> None:
+def make_cells(rows: int = 300, columns: int = 200, *, groups: int = 1, share: float = 0.05) -> scipy.sparse.coo_array:
+    """Return random cells; with several groups, only rows and columns of the same group have cells."""
     rng = np.random.default_rng(2)
-    cells = rng.random((30, 20)) < 0.3
-    cells[0] = cells[:, 0] = True
-    sums = cells.sum(axis=1).astype(float), cells.sum(axis=0).astype(float)
-    count = int(cells.sum())
+    is_same = np.arange(rows)[:, None] % groups == np.arange(columns) % groups
+    return scipy.sparse.coo_array((rng.random((rows, columns)) < share * groups * is_same).astype(float))
 
-    # The mean PMI over the observed cells, cell by cell.
-    i, j = np.nonzero(cells)
-    information = float(np.log(count / (sums[0][i] * sums[1][j])).mean())
-    expected = 1.5 * 1.2 * cells.mean() * math.sqrt(information) * (30 / count + 20 / count) ** 0.25
-    assert choose_weight_decay(*sums, count) == pytest.approx(expected)
+
+def test_singular_values_are_close_to_those_of_the_dense_matrix() -> None:
+    table = make_cells(groups=4)
+    found = find_singular_values(table.tocsr(), 8, np.random.default_rng(1))
+    np.testing.assert_allclose(found, np.linalg.svd(table.toarray(), compute_uv=False)[:8], rtol=0.1)
+
+
+def test_singular_values_are_as_many_as_the_matrix_has() -> None:
+    table = np.random.default_rng(2).normal(size=(5, 3))
+    found = find_singular_values(scipy.sparse.csr_array(table), 8, np.random.default_rng(1))
+    np.testing.assert_allclose(found, np.linalg.svd(table, compute_uv=False), rtol=1e-6)
+
+
+def test_weight_decay_of_independent_cells_is_their_noise() -> None:
+    table = drop_empty(make_cells(1000, 600))
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    targets = table.toarray() * (np.log(table.sum() / (rows[:, None] * columns)) + 4)
+    middle = np.linalg.svd(targets, compute_uv=False)[16]
+    assert find_weight_decay(table, 32) == pytest.approx(0.54 * 1.2 * middle / math.sqrt(1000 * 600), rel=0.1)
+
+
+def test_structure_that_fills_all_dimensions_needs_less_decay() -> None:
+    tables = [drop_empty(make_cells(1000, 600, groups=groups)) for groups in (1, 4, 20)]
+    none, little, much = (find_weight_decay(table, 16) for table in tables)
+    assert little == pytest.approx(none, rel=0.15)
+    assert much == pytest.approx(0.5 * none, rel=0.15)
 
 
 def test_weight_decay_ignores_empty_rows_and_the_scale_of_counts() -> None:
-    sums = np.array([4.0, 3, 2]), np.array([3.0, 3, 2, 1])
-    expected = choose_weight_decay(*sums, 7)
-    assert choose_weight_decay(np.append(sums[0], 0), np.append(sums[1], [0, 0]), 7) == pytest.approx(expected)
-    assert choose_weight_decay(10 * sums[0], 10 * sums[1], 7) == pytest.approx(expected)
+    table = make_cells()
+    expected = find_weight_decay(drop_empty(table), 16)
+    wider = scipy.sparse.coo_array((10 * table.data, table.coords), shape=(310, 230))
+    assert find_weight_decay(drop_empty(wider), 16) == pytest.approx(expected)
+
+
+def test_weight_decay_of_large_tables_is_that_of_some_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = make_cells(2000, 300)
+    matrix = swivel.import_counts([(f"r{i}", f"c{j}", 1) for i, j in zip(*cells.coords, strict=True)])
+    exact = choose_weight_decay(matrix, 16)
+    monkeypatch.setattr("swivel.training.table_settings.MAX_SPECTRUM_CELLS", cells.nnz // 4)
+    assert read_rows(matrix, 4).shape[0] == 500
+    assert choose_weight_decay(matrix, 16) == pytest.approx(exact, rel=0.15)
+    assert choose_weight_decay(matrix, 16) != exact
 
 
 def test_unseen_follows_the_mean_count() -> None:
@@ -61,21 +102,57 @@ def test_unseen_follows_the_mean_count() -> None:
 def test_large_tables_have_the_blocks_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.training.table_settings.MAX_SIZE", 30)
     monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 100)
-    assert set(choose_table_settings(make_table())) == {"weight_decay", "unseen"}
+    settings = choose_table_settings(make_table())
+    assert not {"block_size", "epochs"} & set(settings)
 
 
 def test_all_zeros_of_small_tables_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_table_settings(make_table())["zeros"] == "all"
     monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 40 * 25 - 1)
-    assert "zeros" not in choose_table_settings(make_table())
+    assert choose_table_settings(make_table())["zeros"] == "sampled"
 
 
-@pytest.mark.parametrize(("block_size", "epochs"), [(25, 40), (4, 34), (1, 10)])
+def test_sparser_tables_sample_fewer_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 100)
+    table = make_table()
+    density = table.cell_count / (40 * 25)
+    usual = choose_table_settings(table)
+    assert (usual["common"], usual["middle"], usual["share"]) == (0.05, 0.2, 0.01)
+
+    monkeypatch.setattr("swivel.training.table_settings.FULL_SAMPLE_DENSITY", 4 * density)
+    fewer = choose_table_settings(table)
+    assert fewer["share"] == pytest.approx(usual["share"] / 8)
+    assert fewer["middle"] == pytest.approx(usual["middle"] / math.sqrt(8), rel=1e-5)
+
+
+@pytest.mark.parametrize(("smallest", "epochs"), [(25, 40), (4, 34), (1, 30)])
 def test_vectors_of_small_and_large_tables_have_as_many_updates(
-    block_size: int, epochs: int, monkeypatch: pytest.MonkeyPatch
+    smallest: int, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swivel.training.table_settings.BLOCK_SIZE", block_size)
+    monkeypatch.setattr("swivel.training.table_settings.MIN_BLOCK_SIZE", smallest)
     assert choose_table_settings(make_table())["epochs"] == epochs  # of 40 x 25
+
+
+@pytest.mark.parametrize(
+    ("shape", "density", "expected"),
+    [((6_000, 3_600), 0.03, 512), ((20_000, 12_000), 4e-4, 6_000), ((60_000, 50_000), 4e-4, 8_192), ((9, 9), 0.5, 512)],
+)
+def test_blocks_of_sparse_tables_are_larger(shape: tuple[int, int], density: float, expected: int) -> None:
+    assert choose_block_size(*shape, density) == expected
+
+
+def test_popularity_grows_with_the_cells_of_a_column_and_stays_in_its_range() -> None:
+    values = [choose_popularity(1_000, 1_000, cells) for cells in (1_000, 10_000, 100_000, 10_000_000)]
+    assert values == sorted(values) and (values[0], values[-1]) == (0.0, 1.0)
+
+
+def test_vectors_of_a_table_have_the_popularity_of_their_ranking() -> None:
+    table = make_table()
+    vectors = swivel.train(table, dim=4, epochs=1)
+    expected = choose_popularity(*table.shape, table.cell_count)
+    assert vectors.settings["ranking"] == {"popularity": expected}
+    assert swivel.Recommender(vectors, table).ranking.popularity == expected
+    assert "ranking" not in swivel.train(table, dim=4, epochs=1, recipe="fast").settings
 
 
 def test_recipe_table_is_chosen_for_tables_alone_and_a_line_says_so() -> None:

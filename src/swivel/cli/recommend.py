@@ -29,7 +29,7 @@ table_options = config_options(ImportConfig, only=("fields", "header"))
 @table_options
 @count_option()
 @click.option("--with-seen", is_flag=True, help="also columns that a row has already")
-@click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by shape]")
+@click.option("--popularity", type=Decimal(), help="factor of a column's log sum in the ranking  [default: by table]")
 def recommend(
     vectors: str,
     rows: tuple[str, ...],

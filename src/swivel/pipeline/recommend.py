@@ -50,8 +50,8 @@ class Recommender:
         The table, or its folder: which columns the known rows have. By default the folder `matrix` beside that of the
         vectors, if they were trained on it. New rows do not need it.
     popularity
-        Factor of the logarithm of a column's sum in the ranking. By default that of `swivel train --tune`, or one that
-        follows from the numbers of rows and columns; 0 ranks by w . c alone.
+        Factor of the logarithm of a column's sum in the ranking. By default the one that training chose (recipe
+        `table`), or one that follows from the numbers of rows and columns; 0 ranks by w . c alone.
 
     Examples
     --------

@@ -30,7 +30,7 @@ MAX_UNIT_BITS = 52
 class SparseFit:
     """Trained rows and columns in the order of the counts, the marginal sums, all settings, and losses by epoch.
 
-    `popularity` is that of the ranking, if it was tuned.
+    `popularity` is that of the ranking, if the recipe chooses one.
     """
 
     rows: Floats

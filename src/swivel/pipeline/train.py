@@ -121,7 +121,7 @@ def _tune_and_train(
 
     with contextlib.nullcontext() if path is None else hold_folder(path):
         tuning = tune_table(matrix, path, config, settings=settings, options=options)
-        settings = {**settings, "weight_decay": tuned_weight_decay(matrix, config, tuning)}
+        settings = {**settings, "weight_decay": tuned_weight_decay(config, tuning)}
         result = train_counted(
             matrix, path, recipe=recipe, init=None, options=options, settings=settings, tuning=tuning
         )
@@ -196,7 +196,8 @@ def train_counted(
 
     transform = stage_config(TrainConfig, recipe, transform=settings.get("transform")).transform
     trained_on = transform_counts(matrix, transform)
-    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init, tuning)
+    job = make_job(trained_on, *resolve_configs(trained_on, recipe, settings), init)
+    job = dataclasses.replace(job, tuning=tuning, popularity=_choose_popularity(trained_on, recipe, tuning))
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
@@ -234,12 +235,27 @@ def train_counted(
         return folder.keep(result)
 
 
+def _choose_popularity(matrix: Matrix, recipe: str, tuning: Tuning | None) -> float | None:
+    """Return the part of popularity in rankings that the manifest records: the tuned one, or that of the table."""
+    if tuning is not None:
+        return tuning.best.popularity
+    if recipe != "table":
+        return None
+
+    from swivel.training.table_settings import choose_popularity
+
+    return choose_popularity(*matrix.shape, matrix.cell_count)
+
+
 def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:
     """Return the configurations of training and of the vectors; rows are not added to columns of another kind."""
     if recipe == "table":
-        from swivel.training.table_settings import choose_table_settings
+        from swivel.training.table_settings import choose_table_settings, choose_weight_decay
 
         settings = {**choose_table_settings(matrix), **given(**settings)}
+        if "weight_decay" not in settings:
+            dim = settings.get("dim", RECIPES[recipe]["train"]["dim"])
+            settings["weight_decay"] = choose_weight_decay(matrix, dim)
     train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
     if not matrix.columns_per_row and vectors_config.combine != "rows":
         if settings.get("combine") is not None:

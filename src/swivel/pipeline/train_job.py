@@ -29,7 +29,10 @@ from swivel.vectors.subwords import NgramIndex, add_subwords, estimate_memory, i
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """What vectors are trained from; `start` holds the vectors of `init` for the rows and columns of the matrix."""
+    """What vectors are trained from; `start` holds the vectors of `init` for the rows and columns of the matrix.
+
+    `popularity` is the part of a column's popularity in rankings, if the recipe chooses it.
+    """
 
     matrix: Matrix
     config: TrainConfig
@@ -37,12 +40,13 @@ class TrainJob:
     init: Vectors | None = None
     start: WarmStart | None = None
     tuning: Tuning | None = None
+    popularity: float | None = None
 
     def provenance(self) -> dict[str, Any]:
         """Return settings and inputs, as they are recorded in the manifest."""
         configs = {"train": result_settings(self.config), "vectors": result_settings(self.vectors_config)}
-        if self.tuning is not None:
-            configs["ranking"] = {"popularity": self.tuning.best.popularity}
+        if self.popularity is not None:
+            configs["ranking"] = {"popularity": self.popularity}
         inputs = {"matrix": self.matrix.fingerprint}
         return {"config": configs, "inputs": inputs | ({"init": self.start.fingerprint} if self.start else {})}
 
@@ -57,16 +61,10 @@ class TrainJob:
         return OtherMemory(*estimate_memory(words, self.config.dim)) if words else OtherMemory()
 
 
-def make_job(
-    matrix: Matrix,
-    config: TrainConfig,
-    vectors_config: VectorsConfig,
-    init: Vectors | None,
-    tuning: Tuning | None = None,
-) -> TrainJob:
+def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig, init: Vectors | None) -> TrainJob:
     """Return the job; raise ConfigError if `init` does not fit the matrix or the settings."""
     start = None if init is None else find_start(matrix, init, config)
-    return TrainJob(matrix, config, vectors_config, init, start, tuning)
+    return TrainJob(matrix, config, vectors_config, init, start)
 
 
 @contextlib.contextmanager

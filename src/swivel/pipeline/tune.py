@@ -19,7 +19,6 @@ import scipy.sparse
 
 from swivel.config import TrainConfig, result_settings
 from swivel.counts import Matrix
-from swivel.counts.transform import transform_counts
 from swivel.errors import ConfigError, FolderExists
 from swivel.evaluation.ranking import evaluate_ranking, split_table
 from swivel.pipeline.settings import given, settings_of
@@ -29,11 +28,10 @@ from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, track
 from swivel.runtime.resources import find_rank
 from swivel.storage import MANIFEST, fingerprint, read_manifest, seal, unseal, write_file
-from swivel.training.table_settings import choose_table_settings, choose_weight_decay, is_table
-from swivel.vectors.ranking import default_popularity
+from swivel.training.table_settings import drop_empty, find_weight_decay, is_table
 
 TUNING = "tuning.json"
-VERSION = 1  # of the search, in the identity of its record
+VERSION = 2  # of the search, in the identity of its record
 HELD_OUT = 0.1  # share of the cells
 MAX_ROWS = 50_000  # to train on; of a larger table, so many random rows
 MAX_RANKED_ROWS = 5_000
@@ -178,14 +176,14 @@ class _Search:
         self.settings = given(**settings_of(settings, TrainConfig))
         self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
         damped = self.train.log1p() if config.transform == "log" else self.train
-        self.weight_decay = choose_weight_decay(damped.sum(axis=1), damped.sum(axis=0), self.train.nnz)
+        self.weight_decay = find_weight_decay(drop_empty(scipy.sparse.coo_array(damped)), config.dim)
 
     def try_exponent(self, exponent: int) -> Trial:
         """Train with a weight decay and return the result with the best popularity."""
         weight_decay = self.weight_decay * 2 ** (exponent / 2)
         fit = fit_sparse(self.train, options=self.options, **{**self.settings, "weight_decay": weight_decay})
-        usual = default_popularity(*self.train.shape)
-        trials = [self._rank(fit, exponent, popularity) for popularity in (usual, *POPULARITIES)]
+        assert fit.popularity is not None  # The recipe is table.
+        trials = [self._rank(fit, exponent, popularity) for popularity in (fit.popularity, *POPULARITIES)]
         return max(trials, key=lambda trial: trial.score)
 
     def _rank(self, fit: SparseFit, exponent: int, popularity: float) -> Trial:
@@ -193,7 +191,6 @@ class _Search:
         return Trial(exponent, popularity, round(report.recall, 6), round(report.ndcg, 6))
 
 
-def tuned_weight_decay(matrix: Matrix, config: TrainConfig, tuning: Tuning) -> float:
-    """Return the weight decay of the whole table with the factor that was best."""
-    usual = choose_table_settings(transform_counts(matrix, config.transform))["weight_decay"]
-    return float(f"{usual * 2 ** (tuning.best.exponent / 2):.9g}")
+def tuned_weight_decay(config: TrainConfig, tuning: Tuning) -> float:
+    """Return the weight decay of the whole table with the factor that was best; `config` is the one without tuning."""
+    return float(f"{config.weight_decay * 2 ** (tuning.best.exponent / 2):.9g}")

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from swivel.config import RECIPES
@@ -16,14 +17,30 @@ from swivel.counts import Matrix
 from swivel.training.schedule import default_epochs
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
-STRENGTH = 1.5  # factor of the weight decay
-BLOCK_SIZE = 512
+
+# The weight decay: docs/tables.md.
+STRENGTH = 0.54  # times the noise
+TOLERANCE = 1.02  # ratio of singular values of structure and noise that is no sign of structure
+STRUCTURE_POWER = 16
+MIN_FACTOR = 0.5  # of a table whose structure needs far more dimensions than there are
+ITERATIONS = 2  # of the estimate of singular values
+SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
+MAX_SPECTRUM_CELLS = 10_000_000  # of a table with more observed cells, as many rows as have so many
+CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
+MIN_NOISE = 1e-9
+
+MIN_BLOCK_SIZE = 512
+MAX_BLOCK_SIZE = 8192
+CELLS_PER_VECTOR = 12  # observed cells that the mean vector of a block should have in it
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
-UPDATES_PER_VECTOR = 240  # about how many times every vector is updated, in at most MAX_EPOCHS
+UPDATES_PER_VECTOR = 240  # with the smallest blocks, about how many times every vector is updated
+MIN_EPOCHS = 30
 MAX_EPOCHS = 40
 FEW_CELLS = (
     2_000_000  # observed or not: all zeros of smaller tables are computed, because few steps average few samples
 )
+FULL_SAMPLE_DENSITY = 0.0013  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
+SAMPLE_POWER = 1.5
 
 
 def is_table(matrix: Matrix) -> bool:
@@ -32,38 +49,128 @@ def is_table(matrix: Matrix) -> bool:
 
 
 def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
-    """Return the settings of the recipe `table` that depend on the table."""
+    """Return the settings of the recipe `table` that depend on the table, but for the weight decay."""
     rows, columns = matrix.shape
     cells = matrix.cell_count
-    weight_decay = choose_weight_decay(matrix.row_sums, matrix.column_sums, cells)
-    unseen = math.exp(-UNSEEN_GAP) * matrix.total / cells
+    density = cells / (rows * columns)
 
     # The last digits of sums of logarithms differ between CPUs, but a run must have one configuration on all of them.
-    settings: dict[str, Any] = {"weight_decay": float(f"{weight_decay:.9g}"), "unseen": float(f"{unseen:.9g}")}
+    unseen = math.exp(-UNSEEN_GAP) * matrix.total / cells
+    settings: dict[str, Any] = {"unseen": float(f"{unseen:.9g}")}
     if max(rows, columns) <= MAX_SIZE:
-        settings["block_size"] = BLOCK_SIZE
-        blocks = math.ceil(rows / BLOCK_SIZE), math.ceil(columns / BLOCK_SIZE)
-        settings["epochs"] = min(default_epochs(*blocks, UPDATES_PER_VECTOR), MAX_EPOCHS)
-    if rows * columns <= FEW_CELLS:
-        settings["zeros"] = "all"
-    return settings
+        blocks = math.ceil(rows / MIN_BLOCK_SIZE), math.ceil(columns / MIN_BLOCK_SIZE)
+        settings["epochs"] = min(max(default_epochs(*blocks, UPDATES_PER_VECTOR), MIN_EPOCHS), MAX_EPOCHS)
+        settings["block_size"] = choose_block_size(rows, columns, density)
+    return settings | _choose_zeros(rows * columns, density)
 
 
-def choose_weight_decay(row_sums: NDArray[np.float64], column_sums: NDArray[np.float64], cells: int) -> float:
-    """Return the weight decay of a table with some marginal sums and a number of observed cells.
+def choose_block_size(rows: int, columns: int, density: float) -> int:
+    """Return a block size with which a vector has several observed cells in most of its blocks.
 
-    The decay of a row competes with the mean gradient over all columns, which is proportional to the density and to
-    the confidence of an observed cell. It has to grow with the targets, whose mean is the mutual information of rows
-    and columns, and with the noise, which is larger if rows or columns have few cells.
+    A step of a vector that has no observed cell in the block is decay and zeros alone: with blocks of 512, most steps
+    of a very sparse table. At least two blocks can be trained at the same time, if the table is not small.
     """
-    rows, columns = np.count_nonzero(row_sums), np.count_nonzero(column_sums)
-    density = cells / (rows * columns)
-    information = max(_entropy(row_sums) + _entropy(column_sums) - math.log(cells), 0.1)
-    noise = rows / cells + columns / cells  # 1 / mean cells of a row + 1 / mean cells of a column
+    wanted = min(CELLS_PER_VECTOR / density, MAX_BLOCK_SIZE, math.ceil(min(rows, columns) / 2))
+    return max(int(wanted), MIN_BLOCK_SIZE)
+
+
+def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
+    """Return which zeros of a table with so many cells, observed or not, are computed."""
+    if cells <= FEW_CELLS:
+        return {"zeros": "all"}
+
+    part = min(density / FULL_SAMPLE_DENSITY, 1.0) ** SAMPLE_POWER
+    usual = RECIPES["table"]["train"]
+    tiers = {
+        "common": usual["common"] * part,
+        "middle": usual["middle"] * math.sqrt(part),
+        "share": usual["share"] * part,
+    }
+    return {"zeros": "sampled"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
+
+
+def choose_popularity(rows: int, columns: int, cells: int) -> float:
+    """Return the factor of a column's log sum in a ranking: more if columns, and rows, have many cells.
+
+    >>> choose_popularity(20_000, 12_000, 100_000), choose_popularity(6_000, 3_500, 500_000)
+    (0.14, 0.82)
+    """
+    per_row, per_column = cells / rows, cells / columns
+    return round(min(max(0.2 * math.log(per_column) + 0.04 * math.log(per_row) - 0.35, 0.0), 1.0), 2)
+
+
+def choose_weight_decay(matrix: Matrix, dim: int) -> float:
+    """Return the weight decay of a table for vectors of `dim` dimensions."""
+    table = read_rows(matrix, math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS))
+    shape = int(np.count_nonzero(matrix.row_sums)), int(np.count_nonzero(matrix.column_sums))
+    scale = _noise_of_size(shape, matrix.cell_count) / _noise_of_size(table.shape, table.nnz)
+    return float(f"{scale * find_weight_decay(table, dim):.6g}")
+
+
+def read_rows(matrix: Matrix, step: int = 1) -> scipy.sparse.coo_array:
+    """Return every `step`-th row of a matrix, without empty rows and columns."""
+    stored = matrix.stored
+    pieces = []
+    for rows, columns, units in stored.walk(CELLS_PER_PIECE):
+        is_taken = rows % step == 0
+        pieces.append((rows[is_taken], columns[is_taken], stored.to_counts(units[is_taken])))
+
+    rows, columns, counts = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return drop_empty(scipy.sparse.coo_array((counts, (rows, columns)), shape=matrix.shape))
+
+
+def drop_empty(table: scipy.sparse.coo_array) -> scipy.sparse.coo_array:
+    """Return a table without the rows and columns that have no cells."""
+    row_ids, rows = np.unique(table.coords[0], return_inverse=True)
+    column_ids, columns = np.unique(table.coords[1], return_inverse=True)
+    return scipy.sparse.coo_array((table.data, (rows, columns)), shape=(len(row_ids), len(column_ids)))
+
+
+def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
+    """Return what the noise of a table is proportional to: the norm of a random matrix with such numbers of cells."""
+    rows, columns = shape
+    return (math.sqrt(cells / rows) + math.sqrt(cells / columns)) / math.sqrt(rows * columns)
+
+
+def find_weight_decay(table: scipy.sparse.coo_array, dim: int) -> float:
+    """Return the weight decay of a table without empty rows and columns.
+
+    Decay of both sides is a soft threshold of singular values: it has to remove those of noise. Noise is a table with
+    the same rows, columns and numbers of cells, but cells that are independent: the columns of the cells, shuffled. If
+    the table exceeds its noise even in the last of the dimensions, they are filled by structure, and need less decay.
+    """
+    rng = np.random.default_rng(1)
+    column_ids = table.coords[1]
+    structure = find_singular_values(_make_targets(table, column_ids), dim, rng)
+    noise = find_singular_values(_make_targets(table, rng.permutation(column_ids)), dim, rng)
+
+    last = len(noise) * 3 // 4  # The last quarter, because a single singular value is not exact enough.
+    excess = structure[last:].mean() / max(noise[last:].mean(), MIN_NOISE)
+    factor = max(max(excess / TOLERANCE, 1.0) ** -STRUCTURE_POWER, MIN_FACTOR)
+
+    # A row's gradient is a mean over the columns, and a column's over the rows: together they divide by sqrt(m n).
     confidence = RECIPES["table"]["train"]["confidence_base"]
-    return float(STRENGTH * confidence * density * math.sqrt(information) * noise**0.25)
+    return float(STRENGTH * factor * confidence * noise[len(noise) // 2] / math.sqrt(math.prod(table.shape)))
 
 
-def _entropy(sums: NDArray[np.float64]) -> float:
-    shares = sums[sums > 0] / sums.sum()
-    return float(-(shares * np.log(shares)).sum())
+def _make_targets(table: scipy.sparse.coo_array, column_ids: NDArray[Any]) -> scipy.sparse.csr_array:
+    """Return a table of the targets of observed cells, with other columns for the cells."""
+    row_ids = table.coords[0]
+    sums = table.sum(axis=1)[row_ids] * table.sum(axis=0)[column_ids]
+    targets = np.log(table.data * table.data.sum() / sums) - RECIPES["table"]["train"]["shift"]
+    return scipy.sparse.csr_array((targets, (row_ids, column_ids)), shape=table.shape)
+
+
+def find_singular_values(matrix: Any, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return estimates of the largest singular values of a sparse matrix, descending, by subspace iteration."""
+    size = min(count + SPARE_DIMS, *matrix.shape)
+    projected = matrix @ rng.standard_normal((matrix.shape[1], size))
+    for _ in range(ITERATIONS):
+        # An orthonormal basis from the eigenvectors of the Gram matrix takes a fraction of the time of a QR.
+        squares, axes = np.linalg.eigh(projected.T @ projected)
+        basis = projected @ (axes / np.sqrt(np.maximum(squares, squares[-1] * 1e-12)))
+        back = matrix.T @ basis
+        projected = matrix @ back
+
+    squares = np.linalg.eigvalsh(back.T @ back)[::-1]
+    return np.asarray(np.sqrt(np.maximum(squares[: min(count, size)], 0.0)))

@@ -17,9 +17,9 @@ MANY_ROWS = 256
 
 
 def default_popularity(rows: int, columns: int) -> float:
-    """Return the factor of a column's log sum in a ranking: more if there are many rows for a column.
+    """Return the factor of a column's log sum in a ranking by vectors that no recipe chose one for.
 
-    Chosen on the tables that docs/tables.md names; 0 ranks by the dot product alone, 1 by an estimate of the count.
+    More if there are many rows for a column; 0 ranks by the dot product alone, 1 by an estimate of the count.
 
     >>> default_popularity(1_000, 1_000), default_popularity(100_000, 100)
     (0.5, 1.0)
