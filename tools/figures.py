@@ -296,6 +296,27 @@ def scale_servers() -> str:
     return draw_table(["servers, 100 Gbit/s", "8 GPUs", "64 GPUs", "512 GPUs"], rows)
 
 
+def scale_millions() -> str:
+    """Return what millions of rows take on one GPU."""
+    result = read_result("millions")
+    whole, large, part = result["whole"], result["large"], result["slice"]
+    ways = ("all", "sampled")
+    rows = [
+        ["2^21 x 2^21, `swivel train`, one epoch", *(draw_seconds(whole[way]["seconds"]) for way in ways)],
+        ["of it training", *(draw_seconds(whole[way]["training_seconds"]) for way in ways)],
+        ["its device memory", *(f"{whole[way]['device_bytes'] / 1e9:.0f} GB" for way in ways)],
+        ["2^23 x 2^23, loading", *(draw_seconds(sum(large[way]["loading"]["seconds"].values())) for way in ways)],
+        ["an epoch, from the rounds of 15 s", *(draw_seconds(large[way]["seconds_per_epoch"]) for way in ways)],
+        ["its device memory", *(f"{large[way]['loading']['device_bytes'] / 1e9:.0f} GB" for way in ways)],
+        [
+            "a part of 2^25 x 2^25, parameters swapped, against all on the device",
+            *(f"{part[way]['swapped_over_resident']:.2f} x" for way in ways),
+        ],
+        ["an epoch of the whole, from that part", *(f"{part[way]['hours_per_epoch']:.1f} hours" for way in ways)],
+    ]
+    return draw_table([source_of("millions"), "all zeros", "sampled zeros"], rows)
+
+
 def projection() -> list[dict[str, float]]:
     """Return the projection of `benchmarks/scale.py`."""
     found: list[dict[str, float]] = read_result("scale")["projection"]
@@ -489,6 +510,7 @@ TABLES: dict[str, Callable[[], str]] = {
         small_corpus,
         gpu_speed,
         scale_checks,
+        scale_millions,
         scale_rotation,
         scale_servers,
         explorer_speed,
