@@ -7,17 +7,25 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
+from swivel import corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, encode_in_process
-from swivel.errors import CorpusError, SwivelError
+from swivel.errors import CorpusError, SwivelError, SwivelWarning
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the other process import this module; it does not look in the current folder."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
 
 
 class Recorded(SilentProgress):
@@ -57,6 +65,26 @@ def die(*, progress: Progress) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def begin_and_fail(*, progress: Progress) -> None:
+    progress.begin("working", 3, "things")
+    raise FileNotFoundError(2, "no such file", "text.txt")
+
+
+class OddError(Exception):
+    """An error that cannot be made from its message."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fail_oddly(*, progress: Progress) -> None:
+    raise OddError(1, 2)
+
+
+def warn(*, progress: Progress) -> None:
+    warnings.warn("mind the step", SwivelWarning, stacklevel=1)
+
+
 def sleep(file: Path, *, progress: Progress) -> None:
     file.write_text(str(os.getpid()))
     time.sleep(600)
@@ -81,15 +109,46 @@ def test_an_error_is_raised_here() -> None:
 
 
 def test_a_process_that_was_killed_is_one_clear_error() -> None:
-    with pytest.raises(SwivelError, match="ended with status -9; run the command again"), call_in_process(die) as call:
+    with (
+        pytest.raises(SwivelError, match=r"was killed by signal 9, .*; run the command again"),
+        call_in_process(die) as call,
+    ):
         call.wait(SILENT)
+
+
+def test_tasks_end_when_the_call_fails() -> None:
+    progress = Recorded()
+    with pytest.raises(FileNotFoundError, match="no such file"), call_in_process(begin_and_fail) as call:
+        call.wait(progress)
+    assert progress.events == [("begin", "working", 3, "things"), ("end", True)]
+
+
+def test_an_error_that_cannot_be_sent_keeps_its_message() -> None:
+    with pytest.raises(SwivelError, match="OddError: 1 and 2"), call_in_process(fail_oddly) as call:
+        call.wait(SILENT)
+
+
+def test_warnings_are_messages() -> None:
+    progress = Recorded()
+    with call_in_process(warn) as call:
+        call.wait(progress)
+    assert progress.events == [("message", "warning: mind the step")]
+
+
+def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "socket.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with call_in_process(work, 1) as call:
+        assert call.wait(SILENT)[0] == 1
 
 
 def wait_for(file: Path) -> int:
     """Return the id of the process that `sleep` wrote."""
-    while not file.exists() or not file.read_text():
+    for _ in range(3000):
+        if file.exists() and file.read_text():
+            return int(file.read_text())
         time.sleep(0.02)
-    return int(file.read_text())
+    raise AssertionError(f"{file}: nothing was written within a minute")
 
 
 def has_ended(process: int) -> bool:
@@ -144,6 +203,13 @@ def test_text_that_is_read_in_another_process_is_the_same(tmp_path: Path) -> Non
         results.append((encoded.token_count, encoded.unit_count, encoded.counts()))
     assert results[0] == results[1]
     assert results[0][0] == 30
+
+
+def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:
+    assert not corpus._is_on_disk(Path("/dev/stdin"))
+    assert not corpus._is_on_disk(tmp_path / "nothing")
+    (tmp_path / "text").write_text("to be")
+    assert corpus._is_on_disk(tmp_path / "text")
 
 
 def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

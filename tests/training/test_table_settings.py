@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import scipy.sparse
 
 import swivel
 from message_recorder import MessageRecorder
-from swivel.config import TrainConfig
+from swivel.config import TrainConfig, stage_config
 from swivel.counts.transform import transform_counts
 from swivel.reports.run_summary import find_fit, read_objective, summarize_run
 from swivel.storage import read_manifest
@@ -28,6 +29,10 @@ from swivel.training.table_settings import (
     is_table,
     read_rows,
 )
+
+
+def table_config(dim: int, **settings: Any) -> TrainConfig:
+    return stage_config(TrainConfig, "table", dim=dim, **settings)
 
 
 def make_table(rows: int = 40, columns: int = 25, scale: float = 1.0) -> swivel.Matrix:
@@ -66,31 +71,33 @@ def test_weight_decay_of_independent_cells_is_their_noise() -> None:
     rows, columns = table.sum(axis=1), table.sum(axis=0)
     targets = table.toarray() * (np.log(table.sum() / (rows[:, None] * columns)) + 4)
     middle = np.linalg.svd(targets, compute_uv=False)[16]
-    assert find_weight_decay(table, 32) == pytest.approx(0.54 * 1.2 * middle / math.sqrt(1000 * 600), rel=0.1)
+    assert find_weight_decay(table, table_config(32)) == pytest.approx(
+        0.54 * 1.2 * middle / math.sqrt(1000 * 600), rel=0.1
+    )
 
 
 def test_structure_that_fills_all_dimensions_needs_less_decay() -> None:
     tables = [drop_empty(make_cells(1000, 600, groups=groups)) for groups in (1, 4, 20)]
-    none, little, much = (find_weight_decay(table, 16) for table in tables)
+    none, little, much = (find_weight_decay(table, table_config(16)) for table in tables)
     assert little == pytest.approx(none, rel=0.15)
     assert much == pytest.approx(0.5 * none, rel=0.15)
 
 
 def test_weight_decay_ignores_empty_rows_and_the_scale_of_counts() -> None:
     table = make_cells()
-    expected = find_weight_decay(drop_empty(table), 16)
+    expected = find_weight_decay(drop_empty(table), table_config(16))
     wider = scipy.sparse.coo_array((10 * table.data, table.coords), shape=(310, 230))
-    assert find_weight_decay(drop_empty(wider), 16) == pytest.approx(expected)
+    assert find_weight_decay(drop_empty(wider), table_config(16)) == pytest.approx(expected)
 
 
 def test_weight_decay_of_large_tables_is_that_of_some_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = make_cells(2000, 300)
     matrix = swivel.import_counts([(f"r{i}", f"c{j}", 1) for i, j in zip(*cells.coords, strict=True)])
-    exact = choose_weight_decay(matrix, 16)
+    exact = choose_weight_decay(matrix, table_config(16))
     monkeypatch.setattr("swivel.training.table_settings.MAX_SPECTRUM_CELLS", cells.nnz // 4)
     assert read_rows(matrix, 4).shape[0] == 500
-    assert choose_weight_decay(matrix, 16) == pytest.approx(exact, rel=0.15)
-    assert choose_weight_decay(matrix, 16) != exact
+    assert choose_weight_decay(matrix, table_config(16)) == pytest.approx(exact, rel=0.15)
+    assert choose_weight_decay(matrix, table_config(16)) != exact
 
 
 def test_unseen_follows_the_mean_count() -> None:

@@ -106,6 +106,11 @@ def encode_corpus(
     )
 
 
+def _is_on_disk(file: Path) -> bool:
+    """Return whether another process finds the same file under this path; /dev/stdin belongs to each process."""
+    return file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))
+
+
 def encode_in_process(
     texts: Texts,
     config: CorpusConfig,
@@ -121,7 +126,7 @@ def encode_in_process(
     Use it while this process imports torch for a GPU: reading would wait for the import most of the time.
     """
     files = files_of(texts)
-    is_on_disk = files is not None and all(isinstance(file, Path) and file.is_file() for file in files)
+    is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
     if not is_on_disk or not can_start_processes():
         return encode_corpus(
             texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check

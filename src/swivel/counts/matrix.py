@@ -250,12 +250,16 @@ class Matrix:
         self._verifying.start()
 
     def _verify_quietly(self) -> None:
-        with contextlib.suppress(StorageError, OSError):  # The next check raises it.
-            self._folder.check(*LARGE)
+        with contextlib.suppress(Exception):  # The next check raises it.
+            for (
+                name
+            ) in LARGE:  # one by one: Python waits for the threads of a pool before it ends, but not for this one
+                self._folder.check(name)
 
     def _wait_for_checksums(self) -> None:
-        if self._verifying is not None:
-            self._verifying.join()
+        verifying = self._verifying
+        if verifying is not None:
+            verifying.join()
             self._verifying = None
 
     def trust(self) -> None:

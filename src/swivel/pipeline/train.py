@@ -175,7 +175,7 @@ def train_counted(
     by default, the training has one of its own.
     """
     check_libraries("training")
-    if out is None or not (Path(out) / MANIFEST).exists():
+    if is_leading() and (out is None or not (Path(out) / MANIFEST).exists()):
         matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
@@ -252,11 +252,11 @@ def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) ->
     if recipe == "table":
         from swivel.training.table_settings import choose_table_settings, choose_weight_decay
 
+        is_given = settings.get("weight_decay") is not None
         settings = {**choose_table_settings(matrix), **given(**settings)}
-        if "weight_decay" not in settings:
-            dim = settings.get("dim", RECIPES[recipe]["train"]["dim"])
-            settings["weight_decay"] = choose_weight_decay(matrix, dim)
     train_config, vectors_config = split_settings(recipe, settings, TrainConfig, VectorsConfig)
+    if recipe == "table" and not is_given:
+        train_config = dataclasses.replace(train_config, weight_decay=choose_weight_decay(matrix, train_config))
     if not matrix.columns_per_row and vectors_config.combine != "rows":
         if settings.get("combine") is not None:
             raise ConfigError(

@@ -176,7 +176,7 @@ class _Search:
         self.settings = given(**settings_of(settings, TrainConfig))
         self.options = dataclasses.replace(options, progress=SILENT, overwrite=False, report=False, ray=None)
         damped = self.train.log1p() if config.transform == "log" else self.train
-        self.weight_decay = find_weight_decay(drop_empty(scipy.sparse.coo_array(damped)), config.dim)
+        self.weight_decay = find_weight_decay(drop_empty(scipy.sparse.coo_array(damped)), config)
 
     def try_exponent(self, exponent: int) -> Trial:
         """Train with a weight decay and return the result with the best popularity."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import pickle
 import socket
 import subprocess
 import sys
@@ -17,12 +17,16 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
-from swivel.errors import SwivelError
-from swivel.runtime.progress import Progress, SilentProgress, Task
+from swivel.errors import SwivelError, first_line
+from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
 
 Result = TypeVar("Result")
 
-MAIN = "from swivel.runtime.child_process import serve_call; serve_call({})"
+# The terminal sends Ctrl-C to all processes; the parent decides what it means.
+MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from swivel.runtime.child_process import serve_call; serve_call({})"
+)
 
 
 def can_start_processes() -> bool:
@@ -42,11 +46,13 @@ def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords
     with here:
         with there:
             number = there.fileno()
-            command = [sys.executable, "-c", MAIN.format(number)]
+            # -P: modules of the current folder must not replace those of libraries.
+            command = [sys.executable, "-P", "-c", MAIN.format(number)]
             process = subprocess.Popen(command, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
         try:
             with Connection(here.detach()) as connection:
-                connection.send((function, arguments, keywords))
+                with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
+                    connection.send((function, arguments, keywords))
                 yield ChildCall(process, connection)
         finally:
             process.kill()
@@ -62,47 +68,71 @@ class ChildCall(Generic[Result]):
 
     def wait(self, progress: Progress, check: Callable[[], None] | None = None) -> Result:
         """Return the result, or raise the error of the function; `check` is called after every event of progress."""
-        tasks: dict[int, Task] = {}
-        while True:
-            try:
-                event, *values = self._connection.recv()
-            except EOFError:
-                status = self._process.wait()
-                message = f"a process that this command started ended with status {status}; run the command again"
-                raise SwivelError(message) from None
-
-            match event:
-                case "begin":
-                    tasks[len(tasks)] = progress.begin(*values)
-                case "advance":
-                    tasks[values[0]].advance(*values[1:])
-                case "end":
-                    progress.end(tasks[values[0]])
-                case "message":
-                    progress.message(*values)
-                case "error":
-                    raise values[0]
-                case "result":
-                    result: Result = values[0]
-                    return result
-            if check is not None:
-                check()
-
-
-def serve_call(number: int) -> None:
-    """Run the call that the parent sends through the socket `number`, and send its events and its result."""
-    # The terminal sends Ctrl-C to all processes; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with Connection(number) as connection:
-        function, arguments, keywords = connection.recv()
-        threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+        tasks: dict[int, Task] = {}  # that have begun and not ended
         try:
-            result = function(*arguments, progress=_SentProgress(connection), **keywords)
+            while True:
+                event, *values = self._receive()
+                match event:
+                    case "begin":
+                        tasks[values[0]] = progress.begin(*values[1:])
+                    case "advance":
+                        tasks[values[0]].advance(*values[1:])
+                    case "end":
+                        progress.end(tasks.pop(values[0]))
+                    case "message":
+                        progress.message(*values)
+                    case "error":
+                        raise values[0]
+                    case "result":
+                        result: Result = values[0]
+                        return result
+                if check is not None:
+                    check()
+        finally:
+            for task in tasks.values():
+                progress.end(task)
+
+    def _receive(self) -> Any:
+        """Return the next event, or raise SwivelError if the process has ended."""
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            status = self._process.wait()
+
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by signal {-status}, perhaps because memory ran out"
+        raise SwivelError(f"a process that this command started {how}; run the command again")
+
+
+def serve_call(descriptor: int) -> None:
+    """Run the call that the parent sends through a socket, and send its events and its result."""
+    with Connection(descriptor) as connection:
+        try:
+            function, arguments, keywords = connection.recv()
+        except EOFError:  # The parent has ended.
+            os._exit(1)
+
+        threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+        progress = _SentProgress(connection)
+        try:
+            with warnings_as_messages(progress):
+                result = function(*arguments, progress=progress, **keywords)
         except Exception as error:
-            connection.send(("error", error))
+            connection.send(("error", _as_sendable(error)))
         else:
             connection.send(("result", result))
         os._exit(0)
+
+
+def _as_sendable(error: Exception) -> Exception:
+    """Return an error that is the same in another process, or a SwivelError with its message."""
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    except Exception:
+        pass  # Errors of libraries may need other arguments than their message.
+    return SwivelError(f"{type(error).__name__}: {first_line(error)}")
 
 
 def _end_with_parent(connection: Connection) -> None:
@@ -121,7 +151,7 @@ class _SentProgress(SilentProgress):
 
     def begin(self, job: str, total: float | None, unit: str) -> Task:
         """Send the event and return a task that sends its reports."""
-        self._connection.send(("begin", job, total, unit))
+        self._connection.send(("begin", self._tasks, job, total, unit))
         self._tasks += 1
         return _SentTask(self._connection, self._tasks - 1)
 

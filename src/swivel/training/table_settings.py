@@ -12,8 +12,9 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from swivel.config import RECIPES
+from swivel.config import RECIPES, TrainConfig
 from swivel.counts import Matrix
+from swivel.runtime.estimates import check_memory
 from swivel.training.schedule import default_epochs
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
@@ -25,9 +26,12 @@ STRUCTURE_POWER = 16
 MIN_FACTOR = 0.5  # of a table whose structure needs far more dimensions than there are
 ITERATIONS = 2  # of the estimate of singular values
 SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
-MAX_SPECTRUM_CELLS = 10_000_000  # of a table with more observed cells, as many rows as have so many
+# Larger tables are represented by a sample of their rows.
+MAX_SPECTRUM_CELLS = 10_000_000
+MAX_SPECTRUM_ROWS = 50_000
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
 MIN_NOISE = 1e-9
+MIN_UNOBSERVED = 0.01  # share of the cells of a full table that count as not observed
 
 MIN_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 8192
@@ -36,9 +40,8 @@ MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
 UPDATES_PER_VECTOR = 240  # with the smallest blocks, about how many times every vector is updated
 MIN_EPOCHS = 30
 MAX_EPOCHS = 40
-FEW_CELLS = (
-    2_000_000  # observed or not: all zeros of smaller tables are computed, because few steps average few samples
-)
+# Of tables with fewer cells, observed or not, all zeros are computed, because few steps average few samples.
+FEW_CELLS = 2_000_000
 FULL_SAMPLE_DENSITY = 0.0013  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
 SAMPLE_POWER = 1.5
 
@@ -49,7 +52,7 @@ def is_table(matrix: Matrix) -> bool:
 
 
 def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
-    """Return the settings of the recipe `table` that depend on the table, but for the weight decay."""
+    """Return the settings of the recipe `table` that depend on the table, except the weight decay."""
     rows, columns = matrix.shape
     cells = matrix.cell_count
     density = cells / (rows * columns)
@@ -99,12 +102,17 @@ def choose_popularity(rows: int, columns: int, cells: int) -> float:
     return round(min(max(0.2 * math.log(per_column) + 0.04 * math.log(per_row) - 0.35, 0.0), 1.0), 2)
 
 
-def choose_weight_decay(matrix: Matrix, dim: int) -> float:
-    """Return the weight decay of a table for vectors of `dim` dimensions."""
-    table = read_rows(matrix, math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS))
+def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
+    """Return the weight decay of a table; the other settings are those of `config`."""
+    step = max(math.ceil(matrix.cell_count / MAX_SPECTRUM_CELLS), math.ceil(matrix.shape[0] / MAX_SPECTRUM_ROWS))
+    # Projections of rows, of columns and of their basis, in float64.
+    size = config.dim + SPARE_DIMS
+    check_memory("choosing the weight decay", 8 * size * (3 * matrix.shape[0] // step + 2 * matrix.shape[1]))
+
+    table = read_rows(matrix, step)
     shape = int(np.count_nonzero(matrix.row_sums)), int(np.count_nonzero(matrix.column_sums))
     scale = _noise_of_size(shape, matrix.cell_count) / _noise_of_size(table.shape, table.nnz)
-    return float(f"{scale * find_weight_decay(table, dim):.6g}")
+    return float(f"{scale * find_weight_decay(table, config):.6g}")
 
 
 def read_rows(matrix: Matrix, step: int = 1) -> scipy.sparse.coo_array:
@@ -132,7 +140,7 @@ def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
     return (math.sqrt(cells / rows) + math.sqrt(cells / columns)) / math.sqrt(rows * columns)
 
 
-def find_weight_decay(table: scipy.sparse.coo_array, dim: int) -> float:
+def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
     """Return the weight decay of a table without empty rows and columns.
 
     Decay of both sides is a soft threshold of singular values: it has to remove those of noise. Noise is a table with
@@ -141,23 +149,28 @@ def find_weight_decay(table: scipy.sparse.coo_array, dim: int) -> float:
     """
     rng = np.random.default_rng(1)
     column_ids = table.coords[1]
-    structure = find_singular_values(_make_targets(table, column_ids), dim, rng)
-    noise = find_singular_values(_make_targets(table, rng.permutation(column_ids)), dim, rng)
+    shuffled = rng.permutation(column_ids)
+    structure = find_singular_values(_make_targets(table, column_ids, config.shift), config.dim, rng)
+    noise = find_singular_values(_make_targets(table, shuffled, config.shift), config.dim, rng)
 
     last = len(noise) * 3 // 4  # The last quarter, because a single singular value is not exact enough.
     excess = structure[last:].mean() / max(noise[last:].mean(), MIN_NOISE)
     factor = max(max(excess / TOLERANCE, 1.0) ** -STRUCTURE_POWER, MIN_FACTOR)
 
+    # The more cells are observed, the less does chance decide which: a full table has none of this noise.
+    size = math.prod(table.shape)
+    chance = math.sqrt(max(1 - table.nnz / size, MIN_UNOBSERVED))
+
     # A row's gradient is a mean over the columns, and a column's over the rows: together they divide by sqrt(m n).
-    confidence = RECIPES["table"]["train"]["confidence_base"]
-    return float(STRENGTH * factor * confidence * noise[len(noise) // 2] / math.sqrt(math.prod(table.shape)))
+    middle = noise[len(noise) // 2] / math.sqrt(size)
+    return float(STRENGTH * factor * chance * config.confidence_base * middle)
 
 
-def _make_targets(table: scipy.sparse.coo_array, column_ids: NDArray[Any]) -> scipy.sparse.csr_array:
+def _make_targets(table: scipy.sparse.coo_array, column_ids: NDArray[Any], shift: float) -> scipy.sparse.csr_array:
     """Return a table of the targets of observed cells, with other columns for the cells."""
     row_ids = table.coords[0]
     sums = table.sum(axis=1)[row_ids] * table.sum(axis=0)[column_ids]
-    targets = np.log(table.data * table.data.sum() / sums) - RECIPES["table"]["train"]["shift"]
+    targets = np.log(table.data * table.data.sum() / sums) - shift
     return scipy.sparse.csr_array((targets, (row_ids, column_ids)), shape=table.shape)
 
 

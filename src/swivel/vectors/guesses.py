@@ -56,6 +56,9 @@ class Guesser:
 
     def guess(self, words: Sequence[str]) -> Floats:
         """Return one vector per word, of shape (n_words, dim)."""
+        if isinstance(words, str):
+            raise ConfigError(f"words must be a list of words, got the text {words!r}")
+        words = list(words)
         return self._correct(words, self._subwords.guess(words))
 
     def guess_word(self, word: str) -> Guess:

@@ -54,7 +54,7 @@ def test_blocks_are_found_again_after_others_were_dropped() -> None:
 def test_a_block_too_many_is_refused() -> None:
     backend = make_backend((1, 2))
     backend.set_block(0, 2, make_block(0, 2))
-    with pytest.raises(TrainingError, match="no place for another block: the device has 1 of this side"):
+    with pytest.raises(TrainingError, match="no place for another block, the device has 1 of this side"):
         backend.set_block(0, 1, make_block(0, 1))
 
 

@@ -201,6 +201,37 @@ def test_steps_do_not_change_other_blocks(make: Maker, kind: str, zeros: ZeroSam
 
 @both
 @every_zeros
+def test_blocks_that_come_and_go_train_as_those_that_stay(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    """A rank has some of the blocks; a worker gets the vectors of one block of each side with every step."""
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    whole, some, single = make(settings), make(settings), make(settings)
+    whole.hold(*make_sides(5), STARTS)
+    some.hold_some(STARTS, 5, (2, 2))
+    single.hold_some(STARTS, 5, (1, 1))
+    for side, block in ((0, 2), (1, 1), (1, 0)):
+        some.set_block(side, block, whole.get_block(side, block))
+    some.drop_block(1, 1)
+    some.set_block(0, 1, whole.get_block(0, 1))
+
+    sides = [make_sides(5)[side].part(*STARTS[side][block : block + 2]) for side, block in ((0, 1), (1, 0))]
+    gradients = [backend.gradients(make_step(1, 0), *sides) for backend in (whole, single, single)]
+    for found in gradients[1:]:
+        assert found.loss == gradients[0].loss
+        np.testing.assert_array_equal(found.rows, gradients[0].rows)
+        np.testing.assert_array_equal(found.columns, gradients[0].columns)
+
+    whole.hold(*make_sides(5), STARTS)
+    for backend in (whole, some):
+        backend.run([make_step(2, 0)], lambda: False).losses()
+        backend.run([make_step(1, 0)], lambda: False).losses()
+    for side, block in ((0, 1), (0, 2), (1, 0)):
+        stayed, came = whole.get_block(side, block), some.get_block(side, block)
+        assert torch.equal(came.vectors, stayed.vectors)
+        assert torch.equal(came.accumulators, stayed.accumulators)
+
+
+@both
+@every_zeros
 def test_blocks_copied_to_another_backend_train_to_the_same_bits(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     first, second, whole = make(settings), make(settings), make(settings)

@@ -63,7 +63,7 @@ class RingExecutor(LocalExecutor):
     """Runs the steps of this rank's row blocks.
 
     One thread of each rank makes all calls. `_row_owners` and `_column_owners` say which rank has the parameters of a
-    block. While a column block is in `_transfers`, neither the sender's nor the receiver's backend has it.
+    block. While a column block is in `_arriving`, neither the sender's nor the receiver's backend has it.
     """
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
@@ -73,8 +73,10 @@ class RingExecutor(LocalExecutor):
         self.ranks = dist.get_world_size()
         self.is_leader = self.rank == 0
         self.moved = 0  # bytes of column blocks that this rank sent between rounds
-        self._transfers: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
-        # Blocks of the leader that still have their initial values, by side and number; they are in host memory.
+        self._arriving: list[tuple[_BlockMove, torch.Tensor, Any]] = []  # pending ones, with buffer and handle
+        self._sent: deque[tuple[int, torch.Tensor, Any]] = deque()  # round after which a copy was sent, copy and handle
+        # Blocks that this rank owns but the backend does not have, by side and number: those that have arrived and are
+        # not needed yet, and on the leader those that still have their initial values, in host memory.
         self._waiting: dict[tuple[int, int], ParameterBlock] = {}
         self._reported: deque[tuple[Round, torch.Tensor, Any]] = deque()  # rounds whose losses are being summed
 
@@ -136,12 +138,15 @@ class RingExecutor(LocalExecutor):
         # While a chunk of columns is trained, the next one may arrive. The order may be made for more ranks than there
         # are: then a rank has the chunks of several.
         plan = self._job.plan
+        rows = max(1, self._row_owners.count(self.rank))
+        if plan.row_blocks < plan.ranks:
+            return rows, plan.column_blocks  # Some ranks have no rows, and no columns stay with them.
         chunks = 2 * -(-plan.ranks // self.ranks)
         columns = chunks * -(-plan.column_blocks // (2 * plan.ranks))
-        return max(1, self._row_owners.count(self.rank)), min(columns, plan.column_blocks)
+        return rows, min(columns, plan.column_blocks)
 
     def _bring_in(self, side: int, block: int) -> None:
-        """Give a block that still has its initial values to the backend."""
+        """Give a block that has arrived, or still has its initial values, to the backend."""
         values = self._waiting.pop((side, block), None)
         if values is not None:
             self._backend.set_block(side, block, values)
@@ -163,7 +168,8 @@ class RingExecutor(LocalExecutor):
         order = [*(round_.blocks for round_ in rounds), *ahead]
         moves = self._plan_moves(order, len(rounds))
         moved_before = self.moved
-        self._start_moves(moves[0])
+        self._start_moves(moves[0], -1)
+        self._wait_for_sends(-1)  # The leader would need memory for copies of all initial columns.
         self.moved = moved_before  # The initial distribution is not counted as traffic of an epoch.
 
         for number, round_ in enumerate(rounds):
@@ -174,11 +180,13 @@ class RingExecutor(LocalExecutor):
                 self._bring_in(1, column)
             losses = self._backend.run(self._job.steps(own), lambda: False).losses()
             self._report(round_, dict(zip(own.blocks, losses, strict=True)), requests.pause())
-            self._start_moves(moves[number + 1])
+            self._start_moves(moves[number + 1], number)
 
             # Losses and pause requests of a round are read one round later, so that no rank waits for the slowest.
             if len(self._reported) > 1:
                 steps, pause = self._take_report()
+                # All ranks have reported the round before this one, so they receive what was sent before it.
+                self._wait_for_sends(number - 2)
                 yield steps
                 if pause:
                     break
@@ -202,8 +210,8 @@ class RingExecutor(LocalExecutor):
                 last_use[column] = target, number
         return moves
 
-    def _start_moves(self, moves: Sequence[_BlockMove]) -> None:
-        """Start to send and receive blocks, in parallel to the computation."""
+    def _start_moves(self, moves: Sequence[_BlockMove], number: int) -> None:
+        """Start to send and receive blocks after round `number`, in parallel to the computation."""
         for move in moves:
             self._column_owners[move.block] = move.target
             if self.rank not in (move.source, move.target):
@@ -212,25 +220,31 @@ class RingExecutor(LocalExecutor):
             self._finish_moves({move.block})  # The block may still be arriving.
             if self.rank == move.source:
                 values = self._pack(1, move.block)
-                self._transfers.append((move, values, dist.isend(values, move.target, tag=move.tag)))
+                self._sent.append((number, values, dist.isend(values, move.target, tag=move.tag)))
                 self._drop(1, move.block)
                 self.moved += values.nbytes
             else:
                 values = self._empty(1, move.block)
-                self._transfers.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
+                self._arriving.append((move, values, dist.irecv(values, move.source, tag=move.tag)))
 
     def _finish_moves(self, blocks: set[int] | None = None) -> None:
-        """Wait for the pending transfers of some blocks, or of all, and store the blocks that arrived."""
+        """Wait until some blocks, or all, have arrived; they wait until a step needs them."""
         pending = []
-        for transfer in self._transfers:
+        for transfer in self._arriving:
             move, values, work = transfer
             if blocks is not None and move.block not in blocks:
                 pending.append(transfer)
                 continue
             work.wait()
-            if move.target == self.rank:
-                self._unpack(1, move.block, values)
-        self._transfers = pending
+            offsets = self._offsets[1][self._job.span(1, move.block)]
+            self._waiting[1, move.block] = ParameterBlock(values[0], values[1], offsets)
+        self._arriving = pending
+
+    def _wait_for_sends(self, last: int | None = None) -> None:
+        """Wait until the blocks that were sent after round `last` or earlier have left, and free their copies."""
+        while self._sent and (last is None or self._sent[0][0] <= last):
+            _, _, work = self._sent.popleft()
+            work.wait()
 
     def _pack(self, side: int, block: int) -> torch.Tensor:
         """Return vectors and accumulators of a block as one tensor."""
@@ -272,7 +286,9 @@ class RingExecutor(LocalExecutor):
     def is_finite(self) -> bool:
         """Return whether the parameters of all ranks are finite, after pending transfers."""
         self._finish_moves()
-        return not self.any_rank(not super().is_finite())
+        self._wait_for_sends()
+        is_finite = super().is_finite() and all(_is_finite(block) for block in self._waiting.values())
+        return not self.any_rank(not is_finite)
 
     def fetch(self) -> Sides | None:
         """Gather all parameters in the memory of the leader and return them; return None on other ranks."""
@@ -302,12 +318,18 @@ class RingExecutor(LocalExecutor):
         """Close the backend. The ranks stay connected until the process ends."""
         # A pending message would keep the process from ending. Ranks stop after the same round, so that messages arrive
         # soon, unless another rank is lost.
-        for _, _, work in (*self._transfers, *self._reported):
+        for _, _, work in (*self._arriving, *self._sent, *self._reported):
             with contextlib.suppress(RuntimeError):
                 work.wait(LAST_WAIT)
-        self._transfers.clear()
+        self._arriving.clear()
+        self._sent.clear()
+        self._waiting.clear()
         self._reported.clear()
         super().close()
+
+
+def _is_finite(block: ParameterBlock) -> bool:
+    return all(bool(torch.as_tensor(values).isfinite().all()) for values in (block.vectors, block.accumulators))
 
 
 def _connect(patience: timedelta) -> None:

@@ -148,12 +148,17 @@ class TritonBackend(Backend):
         with self._on_device():
             self._estimate_memory(starts, dim)
             max_blocks = self._estimate.max_blocks(capacity)
-            needed = self._estimate.min_bytes_of(sum(capacity), max_blocks)
-            if self._memory is not None and needed > self._memory:
-                raise TrainingError(
-                    f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need {format_bytes(needed)} of "
-                    f"device memory, and there are {format_bytes(self._memory)}; use more devices"
-                )
+            # As many column blocks again are on their way to or from other devices.
+            transit = capacity[1] * self._estimate.places.pitch * dim * 8 if capacity[1] > 1 else 0
+            needed = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
+            if self._memory is not None:
+                if needed > self._memory:
+                    raise TrainingError(
+                        f"{capacity[0]:,} row blocks and {capacity[1]:,} column blocks need {format_bytes(needed)} of "
+                        f"device memory, and there are {format_bytes(self._memory)}; use more devices, or lower "
+                        "block_size or dim"
+                    )
+                self._memory -= transit
             self._allocate(sum(capacity), max_blocks)
             self._store = BlockPool(self._parameters, self._places, capacity)
 
@@ -245,16 +250,18 @@ class TritonBackend(Backend):
             tiny = np.full(vectors.shape, MIN_ACCUMULATOR, np.float32)
             self.set_block(side, step.block[side], ParameterBlock(vectors, tiny, before.offsets))
 
-        (loss,) = self.run([replace(step, learning_rate=1.0)], lambda: False).losses()
-
         gradients = []
-        for side, before in enumerate((rows, columns)):
-            after = self.get_block(side, step.block[side])
-            gradient = after.accumulators.cpu().numpy()
-            recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
-            gradients.append(gradient)
+        try:
+            (loss,) = self.run([replace(step, learning_rate=1.0)], lambda: False).losses()
+            for side, before in enumerate((rows, columns)):
+                after = self.get_block(side, step.block[side])
+                gradient = after.accumulators.cpu().numpy()
+                recover_gradient(before.vectors, after.vectors.cpu().numpy(), gradient, MIN_ACCUMULATOR)
+                gradients.append(gradient)
+        finally:
             if isinstance(self._store, BlockPool):
-                self._store.drop_block(side, step.block[side])
+                for side in (0, 1):
+                    self._store.drop_block(side, step.block[side])
         return Gradients(loss, *gradients)
 
     def close(self) -> None:

@@ -42,7 +42,9 @@ class BlockPool:
         """Overwrite a block, or add it in a free slot."""
         if block not in self._slots[side]:
             if not self._free[side]:
-                raise TrainingError(f"no place for another block: the device has {len(self._slots[side])} of this side")
+                raise TrainingError(
+                    f"internal error: no place for another block, the device has {len(self._slots[side])} of this side"
+                )
             self._slots[side][block] = heapq.heappop(self._free[side])
         write_rows(self.parameters, self._rows(side, block), values)
 
