@@ -306,7 +306,7 @@ def scale_millions() -> str:
         ["of it training", *(draw_seconds(whole[way]["training_seconds"]) for way in ways)],
         ["its device memory", *(f"{whole[way]['device_bytes'] / 1e9:.0f} GB" for way in ways)],
         ["2^23 x 2^23, loading", *(draw_seconds(sum(large[way]["loading"]["seconds"].values())) for way in ways)],
-        ["an epoch, from the rounds of 15 s", *(draw_seconds(large[way]["seconds_per_epoch"]) for way in ways)],
+        ["an epoch, from a part of its rounds", *(draw_seconds(large[way]["seconds_per_epoch"]) for way in ways)],
         ["its device memory", *(f"{large[way]['loading']['device_bytes'] / 1e9:.0f} GB" for way in ways)],
         [
             "a part of 2^25 x 2^25, parameters swapped, against all on the device",

@@ -15,8 +15,10 @@ import swivel
 from message_recorder import MessageRecorder
 from swivel.config import TrainConfig, stage_config
 from swivel.counts.transform import transform_counts
+from swivel.errors import ConfigError
 from swivel.reports.run_summary import find_fit, read_objective, summarize_run
 from swivel.storage import read_manifest
+from swivel.training import table_settings
 from swivel.training.fold_in import fold_in
 from swivel.training.table_settings import (
     choose_block_size,
@@ -229,3 +231,22 @@ def test_fold_in_transforms_the_counts_of_new_rows() -> None:
     sums, total = np.full(6, 20.0), 120.0
     raw = fold_in(np.log1p(counts), columns, sums, total, TrainConfig(dim=2))
     assert fold_in(counts, columns, sums, total, TrainConfig(dim=2, transform="log")) == pytest.approx(raw)
+
+
+def test_chance_decides_little_in_a_full_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = scipy.sparse.coo_array(1 + np.random.default_rng(3).poisson(5, (60, 40)))
+    decay = find_weight_decay(full, table_config(8))
+    monkeypatch.setattr(table_settings, "MIN_UNOBSERVED", 1.0)
+    assert find_weight_decay(full, table_config(8)) == pytest.approx(10 * decay)
+
+
+def test_the_weight_decay_follows_from_the_shift_that_is_given() -> None:
+    table = scipy.sparse.coo_array(np.random.default_rng(3).poisson(0.3, (60, 40)))
+    decays = [find_weight_decay(drop_empty(table), table_config(8, shift=shift)) for shift in (-4.0, 0.0)]
+    assert decays[1] < decays[0] / 2
+
+
+def test_settings_are_checked_before_the_weight_decay_is_computed() -> None:
+    table = np.random.default_rng(3).poisson(0.3, (60, 40))
+    with pytest.raises(ConfigError, match="dim"):
+        swivel.SwivelEmbedding(0).fit(table)
