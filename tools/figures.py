@@ -195,7 +195,8 @@ def untuned_halves() -> str:
 def significance() -> str:
     """Return, for `default` and each baseline, for how many seeds each set differs significantly."""
     rows = compare_significantly("significance_cpu", "default_cpu", ("cbow",))
-    rows += compare_significantly("significance", "default_cuda", ("sgns", "cbow", "glove"))
+    rows += compare_significantly("significance_gpu", "default_cuda", ("cbow",))
+    rows += compare_significantly("significance", "default_cuda", ("sgns", "glove"))
     return draw_table(["`default` minus", *SETS.values()], rows)
 
 
