@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
+
+READING: dict[str, Any] = {"threads": 2, "memory_bytes": 1 << 26, "progress": SILENT, "check": lambda: None}
 
 
 @pytest.fixture(autouse=True)
@@ -191,15 +194,7 @@ def test_text_that_is_read_in_another_process_is_the_same(tmp_path: Path) -> Non
     for encode in (encode_corpus, encode_in_process):
         scratch = tmp_path / encode.__name__
         scratch.mkdir()
-        encoded = encode(
-            [file],
-            CorpusConfig(),
-            scratch=scratch,
-            threads=2,
-            memory_bytes=1 << 26,
-            progress=SILENT,
-            check=lambda: None,
-        )
+        encoded = encode([file], CorpusConfig(), scratch=scratch, **READING)
         results.append((encoded.token_count, encoded.unit_count, encoded.counts()))
     assert results[0] == results[1]
     assert results[0][0] == 30
@@ -214,13 +209,5 @@ def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:
 
 def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.corpus.call_in_process", None)
-    encoded = encode_in_process(
-        ["to be", "or not"],
-        CorpusConfig(),
-        scratch=tmp_path,
-        threads=1,
-        memory_bytes=1 << 26,
-        progress=SILENT,
-        check=lambda: None,
-    )
+    encoded = encode_in_process(["to be", "or not"], CorpusConfig(), scratch=tmp_path, **READING)
     assert encoded.token_count == 4

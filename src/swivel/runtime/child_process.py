@@ -43,6 +43,7 @@ def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords
     """
     here, there = socket.socketpair()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
     with here:
         with there:
             number = there.fileno()
@@ -72,6 +73,7 @@ class ChildCall(Generic[Result]):
         try:
             while True:
                 event, *values = self._receive()
+
                 match event:
                     case "begin":
                         tasks[values[0]] = progress.begin(*values[1:])
@@ -86,6 +88,7 @@ class ChildCall(Generic[Result]):
                     case "result":
                         result: Result = values[0]
                         return result
+
                 if check is not None:
                     check()
         finally:

@@ -148,6 +148,7 @@ class TritonBackend(Backend):
         with self._on_device():
             self._estimate_memory(starts, dim)
             max_blocks = self._estimate.max_blocks(capacity)
+
             # As many column blocks again are on their way to or from other devices.
             transit = capacity[1] * self._estimate.places.pitch * dim * 8 if capacity[1] > 1 else 0
             needed = self._estimate.min_bytes_of(sum(capacity), max_blocks) + transit
@@ -159,6 +160,7 @@ class TritonBackend(Backend):
                         "block_size or dim"
                     )
                 self._memory -= transit
+
             self._allocate(sum(capacity), max_blocks)
             self._store = BlockPool(self._parameters, self._places, capacity)
 
