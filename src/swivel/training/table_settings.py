@@ -157,7 +157,7 @@ def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> flo
     excess = structure[last:].mean() / max(noise[last:].mean(), MIN_NOISE)
     factor = max(max(excess / TOLERANCE, 1.0) ** -STRUCTURE_POWER, MIN_FACTOR)
 
-    # The more cells are observed, the less does chance decide which: a full table has none of this noise.
+    # Chance decides which cells are observed. It decides less the more of them are observed, nothing in a full table.
     size = math.prod(table.shape)
     chance = math.sqrt(max(1 - table.nnz / size, MIN_UNOBSERVED))
 

@@ -131,7 +131,7 @@ class RingExecutor(LocalExecutor):
                 dist.send(self._pack(0, block), owner)
                 self._drop(0, block)
             elif owner == self.rank:
-                self._unpack(0, block, self._receive(0, block, 0))
+                self._backend.set_block(0, block, self._as_block(0, block, self._receive(0, block, 0)))
 
     def _capacity(self) -> tuple[int, int]:
         """Return how many row blocks and column blocks this rank has at a time, at most."""
@@ -236,8 +236,7 @@ class RingExecutor(LocalExecutor):
                 pending.append(transfer)
                 continue
             work.wait()
-            offsets = self._offsets[1][self._job.span(1, move.block)]
-            self._waiting[1, move.block] = ParameterBlock(values[0], values[1], offsets)
+            self._waiting[1, move.block] = self._as_block(1, move.block, values)
         self._arriving = pending
 
     def _wait_for_sends(self, last: int | None = None) -> None:
@@ -262,9 +261,9 @@ class RingExecutor(LocalExecutor):
         span = self._job.span(side, block)
         return torch.empty(2, span.stop - span.start, self._job.dim, dtype=self._dtype, device=self._device)
 
-    def _unpack(self, side: int, block: int, values: torch.Tensor) -> None:
-        offsets = self._offsets[side][self._job.span(side, block)]
-        self._backend.set_block(side, block, ParameterBlock(values[0], values[1], offsets))
+    def _as_block(self, side: int, block: int, values: torch.Tensor) -> ParameterBlock:
+        """Return a block from the tensor that `_pack` made of it."""
+        return ParameterBlock(values[0], values[1], self._offsets[side][self._job.span(side, block)])
 
     def _report(self, round_: Round, losses: dict[Block, Loss], pause: bool) -> None:
         """Start to sum the losses of a round over all ranks; every block has a loss on one rank and zeros elsewhere."""

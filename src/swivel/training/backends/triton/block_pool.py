@@ -60,7 +60,7 @@ class BlockPool:
         return slice(row, row + last - first)
 
     def is_finite(self) -> bool:
-        """Return whether all parameters are finite, also those of blocks that were here before."""
+        """Return whether all parameters are finite, including what dropped blocks left in their slots."""
         return bool(torch.stack(find_largest(self.parameters)).isfinite().all())
 
     def announce(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> None:

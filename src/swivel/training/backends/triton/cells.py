@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -155,7 +154,7 @@ class DeviceCells:
         if total * STORED_BYTES <= share:
             self._piece_bytes += total * STORED_BYTES
             raw.keep()
-        offsets = self._put(np.asarray(stored.offsets, np.int64))
+        offsets = self._put(np.array(stored.offsets, np.int64))
 
         firsts = range(0, total, size)
         self._fill([partial(self._read, raw, offsets, first, min(first + size, total)) for first in firsts])
@@ -171,7 +170,7 @@ class DeviceCells:
         yield _CellPiece(shards, positions >> 16, positions & 0xFFFF, self._put(np.array(cells.counts, np.float32)))
 
     def _put(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(_as_writable(np.ascontiguousarray(array))).to(self.device, copy=True)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, copy=True)
 
     def _convert_counts(self, raw: _RawCells, first: int, last: int) -> Tensor:
         """Return the counts of the cells `first` to `last`, converted on the device; equal to `stored.counts_of`."""
@@ -406,16 +405,6 @@ class _RawCells:
     def _upload(self, name: str, first: int, last: int | None) -> Tensor:
         array = getattr(self.stored.arrays, name)[first:last]
         return self._uploader.copy(np.asarray(array).view(np.int32), self._threads)
-
-
-def _as_writable(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return a view that claims to be writable, because torch warns about others; it must not be written to.
-
-    A copy of a memory-mapped matrix would take longer than its way to the device.
-    """
-    interface = dict(array.__array_interface__)
-    interface["data"] = interface["data"][0], False  # the address, and whether it is read-only
-    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=array))
 
 
 def _as_int16(values: Tensor) -> Tensor:
