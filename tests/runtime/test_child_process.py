@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from swivel import corpus
 from swivel.config import CorpusConfig
-from swivel.corpus import encode_corpus, encode_in_process
+from swivel.corpus import encode_corpus, read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
@@ -191,10 +192,10 @@ def test_text_that_is_read_in_another_process_is_the_same(tmp_path: Path) -> Non
     file = tmp_path / "text.txt"
     file.write_text("to be or not to be\nthat is the question\n" * 3)
     results = []
-    for encode in (encode_corpus, encode_in_process):
-        scratch = tmp_path / encode.__name__
+    for name, read in (("here", encode_corpus), ("there", partial(read_in_process, encode_corpus))):
+        scratch = tmp_path / name
         scratch.mkdir()
-        encoded = encode([file], CorpusConfig(), scratch=scratch, **READING)
+        encoded = read([file], CorpusConfig(), scratch=scratch, **READING)
         results.append((encoded.token_count, encoded.unit_count, encoded.counts()))
     assert results[0] == results[1]
     assert results[0][0] == 30
@@ -209,5 +210,5 @@ def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:
 
 def test_texts_in_memory_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.corpus.call_in_process", None)
-    encoded = encode_in_process(["to be", "or not"], CorpusConfig(), scratch=tmp_path, **READING)
+    encoded = read_in_process(encode_corpus, ["to be", "or not"], CorpusConfig(), scratch=tmp_path, **READING)
     assert encoded.token_count == 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import CorpusConfig
 from swivel.corpus.digests import to_facts
@@ -33,18 +33,20 @@ from swivel.runtime.progress import SILENT, Progress
 if TYPE_CHECKING:
     from swivel.corpus.encode import EncodedCorpus
 
+Result = TypeVar("Result")
+
 __all__ = [
     "BREAK",
     "GAP",
     "Texts",
     "digest_sources",
     "encode_corpus",
-    "encode_in_process",
     "find_texts",
     "fingerprint_sources",
     "list_files",
     "list_paths",
     "local_files",
+    "read_in_process",
     "split_units",
     "text_size",
     "to_facts",
@@ -111,30 +113,23 @@ def _is_on_disk(file: Path) -> bool:
     return file.is_file() and file.absolute().parts[1:2] not in (("dev",), ("proc",))
 
 
-def encode_in_process(
+def read_in_process(
+    read: Callable[..., Result],
     texts: Texts,
-    config: CorpusConfig,
-    *,
-    scratch: Path,
-    threads: int,
-    memory_bytes: int,
+    *arguments: Any,
     progress: Progress,
     check: Callable[[], None],
-) -> EncodedCorpus:
-    """Return the same as `encode_corpus`; if the texts are files, they are read in another process.
+    **keywords: Any,
+) -> Result:
+    """Return `read(texts, *arguments, progress=progress, check=check, **keywords)`.
 
-    Use it while this process imports torch for a GPU: reading would wait for the import most of the time.
+    If the texts are files, the call runs in another process. Use it while this process imports torch for a GPU: reading
+    would wait for the import most of the time.
     """
     files = files_of(texts)
     is_on_disk = files is not None and all(isinstance(file, Path) and _is_on_disk(file) for file in files)
     if not is_on_disk or not can_start_processes():
-        return encode_corpus(
-            texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check
-        )
+        return read(texts, *arguments, progress=progress, check=check, **keywords)
 
-    with call_in_process(
-        encode_corpus, files, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes
-    ) as call:
-        from swivel.corpus import encode  # noqa: F401  (imports numba, which the result needs, while the text is read)
-
+    with call_in_process(read, files, *arguments, **keywords) as call:
         return call.wait(progress, check)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.config import CorpusConfig, CountConfig, VocabularyConfig, result_settings
 from swivel.corpus.vocabulary import Vocabulary, check_units, choose_vocabulary, describe_text, read_tokens
@@ -17,7 +17,7 @@ from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
 from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
-from swivel.storage import fingerprint, hold_folder, scratch_folder
+from swivel.storage import fingerprint, hold_folder, open_array, scratch_folder
 from swivel.storage.result_folder import TEXT_IN_MEMORY, folder_or_temporary, is_done, refuse_locked
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from swivel.corpus.encode import EncodedCorpus
     from swivel.corpus.phrases import JoinedCorpus
     from swivel.counts import Matrix
+
+Check = Callable[[], None]  # raises an error if preparing the device has failed
+Result = TypeVar("Result")
 
 # A token of English text is about 6 bytes long; it takes 4 bytes of scratch space when read and 4 as an id.
 SCRATCH_PER_BYTE = 1.4
@@ -45,6 +48,14 @@ class TextCounting:
         """Return the settings of each stage, for a manifest."""
         recorded = dataclasses.replace(self, corpus=self.corpus.without_path())
         return {field.name: result_settings(getattr(recorded, field.name)) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedText:
+    """A text as ids of the words of its vocabulary, in a file."""
+
+    vocabulary: Vocabulary
+    ids: Path
 
 
 def count(
@@ -179,16 +190,65 @@ def _count(
     with scratch_folder(path) as scratch:
         if TEXT_IN_MEMORY not in record["inputs"]:
             _forecast_reading(texts, path, options.progress)
-        encoded = encode_texts(texts, counting, scratch, options, check, phrases=phrases)
-        if phrases is not None:
-            _name_absent_phrases(encoded, options.progress)
+        text = read_beside_device(number_text, texts, counting, listed, phrases, scratch, options=options, check=check)
+        return count_numbered(text, counting, path, record, options)
 
-        lowercase = counting.corpus.lowercase
-        vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=lowercase)
-        unit = counting.corpus.unit
-        check_units(encoded.token_count, encoded.unit_count, unit)
-        options.progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
-        return count_encoded(encoded, vocabulary, counting, path, scratch, record, options)
+
+def read_beside_device(
+    read: Callable[..., Result],
+    texts: Texts,
+    counting: TextCounting,
+    *arguments: Any,
+    options: RunOptions,
+    check: Check,
+) -> Result:
+    """Return `read(texts, counting, *arguments, ...)`, in another process if this one is preparing a GPU for counting.
+
+    `read` is called with the threads, the memory and the progress of the options, and with `check`.
+    """
+    from swivel.corpus import read_in_process
+    from swivel.counts.cooccurrence import may_use_cuda
+
+    resources: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
+    if may_use_cuda(counting.count.device):
+        return read_in_process(read, texts, counting, *arguments, progress=options.progress, check=check, **resources)
+    return read(texts, counting, *arguments, progress=options.progress, check=check, **resources)
+
+
+def number_text(
+    texts: Texts,
+    counting: TextCounting,
+    listed: tuple[str, ...] | None,
+    phrases: tuple[str, ...] | None,
+    scratch: Path,
+    *,
+    threads: int,
+    memory_bytes: int,
+    progress: Progress,
+    check: Check | None = None,
+) -> NumberedText:
+    """Read texts, choose their vocabulary, and write them as its ids to a file of the folder `scratch`.
+
+    `listed` are the words of the vocabulary and `phrases` those that are joined, if lists of them were given.
+    """
+    encoded = encode_texts(
+        texts,
+        counting.corpus,
+        phrases,
+        scratch,
+        threads=threads,
+        memory_bytes=memory_bytes,
+        progress=progress,
+        check=check,
+    )
+    if phrases is not None:
+        _name_absent_phrases(encoded, progress)
+
+    vocabulary = choose_vocabulary(encoded.types, counting.vocabulary, listed, lowercase=counting.corpus.lowercase)
+    unit = counting.corpus.unit
+    check_units(encoded.token_count, encoded.unit_count, unit)
+    progress.message(describe_text(encoded.token_count, encoded.unit_count, unit, vocabulary))
+    return write_numbered(encoded, vocabulary, counting.count, scratch, threads)
 
 
 def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
@@ -205,48 +265,51 @@ def _forecast_reading(texts: Texts, path: Path, progress: Progress) -> None:
     ResourceEstimate("reading", needed, 0, needed, "take less text").check(path)
 
 
-def check_device(config: CountConfig) -> Callable[[], None]:
-    """Raise errors in the settings of the device before text is read; the result is for `encode_texts`."""
+def check_device(config: CountConfig) -> Check:
+    """Raise errors in the settings of the device before text is read; the result is called while it is read."""
     from swivel.counts.cooccurrence import prepare_device
 
     if config.device_memory is not None:
         parse_bytes(config.device_memory, "device_memory")
-    return prepare_device(config.device)
+    return prepare_device(config)
 
 
 def encode_texts(
     texts: Texts,
-    counting: TextCounting,
+    config: CorpusConfig,
+    phrases: Iterable[str] | None,
     scratch: Path,
-    options: RunOptions,
-    check: Callable[[], None],
     *,
-    phrases: Iterable[str] | None = None,
+    threads: int,
+    memory_bytes: int,
+    progress: Progress,
+    check: Check | None,
 ) -> EncodedCorpus | JoinedCorpus:
     """Read texts that will be counted, and return them as token numbers, in files of the folder `scratch`.
 
     Phrases are joined as configured; only those of the list `phrases`, if it is given.
     """
-    from swivel.corpus import encode_corpus, encode_in_process
-    from swivel.counts.cooccurrence import may_use_cuda
+    from swivel.corpus import encode_corpus
 
-    encode = encode_in_process if may_use_cuda(counting.count.device) else encode_corpus
-    encoded = encode(
-        texts,
-        counting.corpus,
-        scratch=scratch,
-        threads=options.thread_count,
-        memory_bytes=options.memory_bytes,
-        progress=options.progress,
-        check=check,
+    encoded = encode_corpus(
+        texts, config, scratch=scratch, threads=threads, memory_bytes=memory_bytes, progress=progress, check=check
     )
-    if counting.corpus.phrases == "none":
+    if config.phrases == "none":
         return encoded
     from swivel.corpus.phrases import join_corpus
 
-    joined = join_corpus(encoded, counting.corpus, scratch=scratch, threads=options.thread_count, phrases=phrases)
-    options.progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
+    joined = join_corpus(encoded, config, scratch=scratch, threads=threads, phrases=phrases)
+    progress.message(f"{encoded.token_count - joined.token_count:,} tokens were joined to phrases")
     return joined
+
+
+def write_numbered(
+    encoded: EncodedCorpus | JoinedCorpus, vocabulary: Vocabulary, config: CountConfig, scratch: Path, threads: int
+) -> NumberedText:
+    """Write a text as ids of a vocabulary to a file of the folder `scratch`."""
+    path = scratch / "ids.npy"
+    encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=path, threads=threads)
+    return NumberedText(vocabulary, path)
 
 
 def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progress) -> None:
@@ -259,32 +322,29 @@ def _name_absent_phrases(encoded: EncodedCorpus | JoinedCorpus, progress: Progre
         )
 
 
-def count_encoded(
-    encoded: EncodedCorpus | JoinedCorpus,
-    vocabulary: Vocabulary,
+def count_numbered(
+    text: NumberedText,
     counting: TextCounting,
     path: Path,
-    scratch: Path,
     record: Mapping[str, Mapping[str, Any]],
     options: RunOptions,
 ) -> Matrix:
-    """Count the words of a vocabulary in an encoded text, and return the matrix, which is written to `path`.
+    """Count the words of a text and return the matrix, which is written to `path`.
 
     `record` are the inputs and facts that its manifest records.
     """
     from swivel.counts.cooccurrence import CountJob, choose_device, count_tokens
 
     config = counting.count
-    threads = options.thread_count
-    ids = encoded.write_ids(vocabulary, keep_gaps=config.oov == "gap", path=scratch / "ids.npy", threads=threads)
+    ids = open_array(text.ids)
     job = CountJob(
         path=path,
         memory_bytes=options.memory_bytes,
-        threads=threads,
+        threads=options.thread_count,
         overwrite=options.overwrite,
         settings=counting.to_dict(),
         device=choose_device(config.device, len(ids)),
         device_memory=None if config.device_memory is None else parse_bytes(config.device_memory),
         **record,
     )
-    return count_tokens(ids, vocabulary, config, job, progress=options.progress)
+    return count_tokens(ids, text.vocabulary, config, job, progress=options.progress)

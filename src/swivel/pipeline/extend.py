@@ -13,7 +13,7 @@ the context windows but do not take part in the fold-in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,17 @@ from swivel.corpus import digest_sources, find_texts, fingerprint_sources, local
 from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, from_list
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
-from swivel.pipeline.count import TextCounting, check_device, count_encoded, encode_texts, file_of, list_tokens
+from swivel.pipeline.count import (
+    NumberedText,
+    TextCounting,
+    check_device,
+    count_numbered,
+    encode_texts,
+    file_of,
+    list_tokens,
+    read_beside_device,
+    write_numbered,
+)
 from swivel.pipeline.settings import given, settings_of, split_settings
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
@@ -252,12 +262,39 @@ def _count_words(
 
     The new words are those of the list `listed`; None to choose them by their counts.
     """
-    progress = options.progress
     known = trained.vectors.vocabulary
-
     options = options.fix_memory()
-    phrases = [token for token in known.tokens if "_" in token]  # The new text may be too short to find them again.
-    encoded = encode_texts(texts, counting, scratch, options, check_device(counting.count), phrases=phrases)
+    check = check_device(counting.count)
+    text, words = read_beside_device(
+        _number_words, texts, counting, known, listed, scratch, options=options, check=check
+    )
+    matrix = count_numbered(text, counting, scratch / "matrix", {}, options)
+    return _select_cells(matrix, known.tokens[: trained.words], words)
+
+
+def _number_words(
+    texts: Texts,
+    counting: TextCounting,
+    known: Vocabulary,
+    listed: tuple[str, ...] | None,
+    scratch: Path,
+    *,
+    threads: int,
+    memory_bytes: int,
+    progress: Progress,
+    check: Callable[[], None] | None = None,
+) -> tuple[NumberedText, Vocabulary]:
+    """Read texts, and return them as ids of known and new words, and the new words."""
+    encoded = encode_texts(
+        texts,
+        counting.corpus,
+        [token for token in known.tokens if "_" in token],  # The new text may be too short to find phrases again.
+        scratch,
+        threads=threads,
+        memory_bytes=memory_bytes,
+        progress=progress,
+        check=check,
+    )
     if listed is None:
         words = _choose_frequent(encoded.types, known, counting.vocabulary)
     else:
@@ -268,8 +305,7 @@ def _count_words(
     # The known words keep their places in the windows, so that the new words are counted as in training.
     tokens = [*known.tokens, *words.tokens]
     joint = from_list(tokens, encoded.types.of_tokens(tokens))
-    matrix = count_encoded(encoded, joint, counting, scratch / "matrix", scratch, {}, options)
-    return _select_cells(matrix, known.tokens[: trained.words], words)
+    return write_numbered(encoded, joint, counting.count, scratch, threads), words
 
 
 def _choose_frequent(types: TokenCounts, known: Vocabulary, config: VocabularyConfig) -> Vocabulary:

@@ -1,12 +1,13 @@
-"""The report of a run, which is computed while the vectors are written."""
+"""The report of a run, which is computed while vectors are combined and written."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
@@ -14,9 +15,12 @@ from swivel.runtime.resources import is_leading
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
-    from swivel.reports.run_report import ReportDraft
+    from swivel.reports.run_report import ReportDraft, TrainingDraft
     from swivel.storage import Manifest
     from swivel.vectors import Vectors
+
+
+Result = TypeVar("Result")
 
 
 class ReportJob:
@@ -27,6 +31,7 @@ class ReportJob:
         self.out = out
         self.watch = watch
         self.options = options
+        self._training: Future[TrainingDraft] | None = None
         self._draft: Future[ReportDraft] | None = None
 
     @property
@@ -39,19 +44,34 @@ class ReportJob:
         if self.is_wanted:
             threading.Thread(target=_import_report, daemon=True).start()
 
-    def begin(self, vectors: Vectors, folder: Path, manifest: Manifest) -> None:
-        """Compute the report in the background, for vectors that are being written to `folder`."""
+    def begin_training(self, vectors: Vectors, manifest: Manifest) -> None:
+        """Compute what the report says of trained rows and columns, in the background, before they are combined."""
         if self.is_wanted:
-            self._draft = Future()
-            threading.Thread(target=self._compute, args=(self._draft, vectors, folder, manifest), daemon=True).start()
+            self._training = self._start(lambda reports: reports.draft_training(vectors, self.matrix, manifest))
 
-    def _compute(self, draft: Future[ReportDraft], vectors: Vectors, folder: Path, manifest: Manifest) -> None:
-        try:
-            from swivel.reports.run_report import draft_report
+    def begin(self, vectors: Vectors, folder: Path, manifest: Manifest) -> None:
+        """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
+        if self.is_wanted:
+            training = self._training
+            assert training is not None  # `begin_training` comes first
+            self._draft = self._start(
+                lambda reports: reports.draft_report(vectors, self.matrix, folder, manifest, training.result())
+            )
 
-            draft.set_result(draft_report(vectors, self.matrix, folder, manifest))
-        except Exception as error:
-            draft.set_exception(error)
+    def _start(self, compute: Callable[[Any], Result]) -> Future[Result]:
+        """Start a thread that calls a function with the module of reports; return its result to come."""
+        result: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                from swivel.reports import run_report
+
+                result.set_result(compute(run_report))
+            except Exception as error:
+                result.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return result
 
     def write(self, vectors: Vectors) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""

@@ -114,7 +114,7 @@ def write_result(
 ) -> None:
     """Combine rows and columns, write the vectors and the manifest, and remove the checkpoints.
 
-    The report is computed while the vectors are written.
+    The report is computed in the background.
     """
     losses = [
         {"observed": loss.mean_observed, "unobserved": loss.mean_unobserved, "mean": loss.mean}
@@ -129,33 +129,47 @@ def write_result(
     if job.tuning is not None:
         facts["tuning"] = job.tuning.to_dict()
     provenance = job.provenance()
-    result = _combine(job, trained, index)
+    manifest = Manifest("vectors", **provenance, facts=facts, parts={})
 
-    report.begin(result, folder.path, Manifest("vectors", **provenance, facts=facts, parts={}))
+    sides = _label_sides(job, trained)
+    report.begin_training(sides, manifest)
+    result = _combine(job, trained, sides, index)
+
+    report.begin(result, folder.path, manifest)
     written = vectors.write_vectors(folder, result)
     folder.finish(**provenance, facts={**written, **facts})
     remove_checkpoints(folder.path)
 
 
-def _combine(job: TrainJob, trained: TrainingResult, index: Future[NgramIndex] | None) -> Vectors:
-    matrix, parts = job.matrix, job.matrix.columns_per_row
-    columns = vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums)
+def _label_sides(job: TrainJob, trained: TrainingResult) -> Vectors:
+    """Return the trained rows and columns with their labels, not combined yet.
 
-    has_scores = job.config.objective == "swivel"  # GloVe's w . c is not PMI, so its columns are used for the sum only.
-    result = Vectors(
+    GloVe's w . c is not PMI, so its columns are used for the sum only.
+    """
+    matrix = job.matrix
+    has_scores = job.config.objective == "swivel"
+    return Vectors(
         vectors.VectorTable(matrix.rows, trained.rows, matrix.row_sums),
-        columns if has_scores else None,
-        vectors=vectors.combine_vectors(
-            trained.rows, trained.columns, parts, job.vectors_config, device=trained.plan.device
-        ),
+        vectors.VectorTable(matrix.columns, trained.columns, matrix.column_sums) if has_scores else None,
         shift=job.config.shift,
-        columns_per_row=parts if has_scores else 0,
+        columns_per_row=matrix.columns_per_row if has_scores else 0,
+    )
+
+
+def _combine(job: TrainJob, trained: TrainingResult, sides: Vectors, index: Future[NgramIndex] | None) -> Vectors:
+    """Return rows and columns with the vectors that are made from them."""
+    parts = job.matrix.columns_per_row
+    device = trained.plan.device
+    combined = vectors.combine_vectors(trained.rows, trained.columns, parts, job.vectors_config, device=device)
+    contents = sides.contents
+    result = Vectors(
+        contents.rows, contents.columns, vectors=combined, shift=sides.shift, columns_per_row=sides.columns_per_row
     )
     if job.vectors_config.combine == "parts":
         result = _turn(result, job.init)
     if index is None:
         return result
-    return add_subwords(result, job.vectors_config, device=trained.plan.device, index=index.result())
+    return add_subwords(result, job.vectors_config, device=device, index=index.result())
 
 
 def _turn(result: Vectors, init: Vectors | None) -> Vectors:

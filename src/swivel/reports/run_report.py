@@ -7,19 +7,37 @@ a finished run fail.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from swivel._version import __version__
 from swivel.counts import Matrix
 from swivel.errors import MissingExtra, first_line
 from swivel.reports.document import Block, Cell, Details, Document, Heading, Paragraph, Picture, Table, facts_table
 from swivel.reports.html import write_html
-from swivel.reports.plots import FitBucket, NormBucket, draw_figure, plot_epochs, plot_fit, plot_map, plot_norms
+from swivel.reports.plots import (
+    EpochLoss,
+    FitBucket,
+    NormBucket,
+    draw_figure,
+    plot_epochs,
+    plot_fit,
+    plot_map,
+    plot_norms,
+)
 from swivel.reports.plots.style import short_number
-from swivel.reports.run_summary import BANDS, RunSummary, summarize_run
+from swivel.reports.run_summary import (
+    BANDS,
+    RunSummary,
+    find_epochs,
+    find_fit,
+    read_objective,
+    summarize_run,
+    trained_counts,
+)
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
@@ -27,6 +45,7 @@ from swivel.storage import Manifest, write_file
 from swivel.vectors import Vectors, load
 
 REPORT = "report.html"
+Plots = Mapping[str, Callable[[], Any]]  # functions that plot figures, by name
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
 NOTHING = "–"
 NO_FIGURES = (
@@ -101,27 +120,59 @@ class ReportDraft:
     svgs: Svgs
 
 
-def draft_report(vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest) -> ReportDraft:
+@dataclass(frozen=True, slots=True)
+class TrainingDraft:
+    """The part of a report that needs only the trained rows and columns: the fit, and the figures of the training."""
+
+    fit: tuple[FitBucket, ...]
+    svgs: Svgs
+
+
+def draft_training(vectors: Vectors, matrix: Matrix, manifest: Manifest) -> TrainingDraft:
+    """Return the part of the report that can be computed before rows and columns are combined to vectors."""
+    fit = find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest))
+    return TrainingDraft(fit, draw_figures(list_training_figures(find_epochs(manifest), fit)))
+
+
+def draft_report(
+    vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest, training: TrainingDraft
+) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`."""
-    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest)
-    return ReportDraft(run, draw_run(run))
+    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest, fit=training.fit)
+    return ReportDraft(run, {**draw_figures(list_vector_figures(run)), **training.svgs})
 
 
-def draw_run(run: RunSummary) -> dict[str, bytes]:
-    """Return the figures of a run as SVG, by name; an empty dictionary if matplotlib is not installed."""
-    svgs = {}
+def draw_run(run: RunSummary) -> Svgs:
+    """Return all figures of a run."""
+    return draw_figures({**list_vector_figures(run), **list_training_figures(run.epochs, run.fit)})
+
+
+def list_vector_figures(run: RunSummary) -> Plots:
+    """Return the figures of a run that show its vectors, as functions that plot them."""
+    plots: dict[str, Callable[[], Any]] = {}
+    if run.map.labels:
+        plots["map"] = lambda: plot_map(run.map.labels, run.map.points, size=(7.0, 4.6))
+    if run.norms:
+        plots["norms"] = lambda: plot_norms(run.norms)
+    return plots
+
+
+def list_training_figures(epochs: tuple[EpochLoss, ...], fit: tuple[FitBucket, ...]) -> Plots:
+    """Return the figures of a run that show its losses, as functions that plot them."""
+    plots: dict[str, Callable[[], Any]] = {}
+    if epochs:
+        plots["epochs"] = lambda: plot_epochs(epochs)
+    if fit:
+        plots["fit"] = lambda: plot_fit(fit)
+    return plots
+
+
+def draw_figures(plots: Plots) -> Svgs:
+    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
     try:
-        if run.map.labels:
-            svgs["map"] = draw_figure(plot_map(run.map.labels, run.map.points, size=(7.0, 4.6)), "svg")
-        if run.epochs:
-            svgs["epochs"] = draw_figure(plot_epochs(run.epochs), "svg")
-        if run.norms:
-            svgs["norms"] = draw_figure(plot_norms(run.norms), "svg")
-        if run.fit:
-            svgs["fit"] = draw_figure(plot_fit(run.fit), "svg")
+        return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
     except MissingExtra:
         return {}
-    return svgs
 
 
 def write_run_report(

@@ -96,10 +96,12 @@ def summarize_run(
     *,
     folder: Path | None = None,
     manifest: Manifest | None = None,
+    fit: tuple[FitBucket, ...] | None = None,
 ) -> RunSummary:
     """Return the numbers for the report on vectors, which were trained on `matrix`.
 
-    `folder` and `manifest` are those of the vectors, if these are not written yet.
+    `folder` and `manifest` are those of the vectors, if these are not written yet; `fit` is the result of `find_fit`,
+    if it is known.
     """
     folder = folder or vectors.path
     assert folder is not None
@@ -115,7 +117,7 @@ def summarize_run(
         manifest=manifest,
         epochs=find_epochs(manifest),
         norms=find_norms(vectors),
-        fit=find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest)),
+        fit=find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest)) if fit is None else fit,
         asked=ask_words(vectors),
         map=find_map(vectors),
         analogies=score_analogies(vectors, read_bundled(), EvaluationConfig(top=MAX_ANSWERS, draws=0)),

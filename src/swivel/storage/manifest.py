@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from swivel._version import __version__
@@ -26,6 +27,7 @@ REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
 _TRACES = ("row_sums.npy", "positions.npy", "plan.json", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
 _CHECKSUM_THREADS = 4  # Most bytes of a matrix are in two files, so more threads do not help.
+_CHECKSUM_BYTES = 1 << 22  # read at a time; after each, a thread waits for Python's lock if other threads have it
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
 
@@ -57,8 +59,12 @@ class Manifest:
 
 def checksum(path: Path) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    buffer = np.empty(_CHECKSUM_BYTES, np.uint8).data
+    with path.open("rb", buffering=0) as file:
+        while length := file.readinto(buffer):
+            digest.update(buffer[:length])
+    return digest.hexdigest()
 
 
 def fingerprint(value: Any) -> str:

@@ -253,22 +253,22 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
-    prepare_device("auto")
+    prepare_device(CountConfig(device="auto"))
     assert started == []
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
-    prepare_device("cpu")
+    prepare_device(CountConfig(device="cpu"))
     assert started == []
-    prepare_device("auto")
-    prepare_device("cuda")
+    prepare_device(CountConfig(device="auto"))
+    prepare_device(CountConfig(device="cuda"))
     assert started == ["swivel-wake", "swivel-wake"]
 
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
-    prepare_device("auto")()
+    prepare_device(CountConfig(device="auto"))()
     with pytest.raises(ConfigError, match="device 'nonsense' cannot be used for counting"):
-        prepare_device("nonsense")
+        prepare_device(CountConfig(device="nonsense"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device can be used")

@@ -170,35 +170,36 @@ def choose_device(asked: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def prepare_device(asked: str) -> Callable[[], None]:
+def prepare_device(config: CountConfig) -> Callable[[], None]:
     """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
 
-    Importing torch and initializing CUDA takes seconds, in which the text can be read. Call the returned function
-    repeatedly while reading: it raises ConfigError once initializing the requested CUDA device has failed.
+    Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read. Call the
+    returned function repeatedly while reading: it raises ConfigError once initializing the requested CUDA device has
+    failed.
     """
     errors: list[ConfigError] = []
 
     def wake() -> None:
-        with contextlib.suppress(Exception), _short_turns():  # Without Triton, torch counts.
+        with contextlib.suppress(Exception), _short_turns():  # What fails here fails again, with a message, in use.
             try:
-                from swivel.counts.cooccurrence.gpu.counter import open_device
+                from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 
                 open_device("cuda")
             except ConfigError as error:
                 errors.append(error)
             else:
-                from swivel.counts.cooccurrence.gpu import kernels  # noqa: F401  (imports Triton)
+                warm_up("cuda", config)
 
     def check() -> None:
-        if errors and asked == "cuda":
+        if errors and config.device == "cuda":
             raise errors[0]
 
-    if may_use_cuda(asked):
+    if may_use_cuda(config.device):
         threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
-    elif asked not in ("auto", "cpu"):
+    elif config.device not in ("auto", "cpu"):
         from swivel.counts.cooccurrence.gpu.counter import open_device
 
-        open_device(asked)
+        open_device(config.device)
     return check
 
 

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.counts.cooccurrence.count import CountJob
+from swivel.corpus.vocabulary import Vocabulary
+from swivel.counts.cooccurrence.count import CountJob, make_spec
 from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
 from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
 from swivel.counts.cooccurrence.gpu.plan import (
@@ -29,7 +31,7 @@ from swivel.counts.cooccurrence.gpu.plan import (
     share_memory,
     split_shards,
 )
-from swivel.counts.cooccurrence.plan import Forecast, Survey, estimate_disk, split_places
+from swivel.counts.cooccurrence.plan import Forecast, Survey, estimate_disk, split_places, survey_corpus
 from swivel.counts.layout import Layout
 from swivel.counts.shards import ShardPiece
 from swivel.errors import ConfigError
@@ -39,6 +41,7 @@ from swivel.runtime.resources import format_bytes, free_memory
 _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
 _PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
+_WARM_UP_BYTES = 1 << 26  # of the device
 _PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
 
@@ -189,6 +192,20 @@ def open_device(name: str) -> torch.device:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"device {name!r} cannot be used for counting: {reason}; choose another, or cpu") from error
     return device
+
+
+def warm_up(device: str, config: CountConfig) -> None:
+    """Count a tiny corpus, so that kernels are loaded, or compiled, before they are needed.
+
+    >>> warm_up("cpu", CountConfig(window=2))
+    """
+    ids = np.zeros(max(config.window_left, config.window_right) + 2, np.uint32)  # The longest pairs are counted, too.
+    layout = make_spec(Vocabulary(["word"]), config).layout()
+    job = CountJob(path=Path(), device=device, device_memory=_WARM_UP_BYTES)
+    counter = DeviceCounter(ids, layout, config, job, survey_corpus(ids, layout.rows, threads=1))
+    for first, last in counter.chunks():
+        for _ in counter.count_chunk(first, last):
+            pass
 
 
 def free_device_memory(device: torch.device) -> int:

@@ -27,18 +27,19 @@ def _is_wanted(linked, row, column, shard, weight, shards, SYMMETRIC: tl.constex
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _make_keys(  # type: ignore[no-untyped-def]
-    row, column, shard, weight, LOCAL_BITS: tl.constexpr, WEIGHT_BITS: tl.constexpr
-):
-    position = ((row & 0xFFFF).to(tl.int64) << LOCAL_BITS) | (column & 0xFFFF).to(tl.int64)
-    return (((shard.to(tl.int64) << (2 * LOCAL_BITS)) | position) << WEIGHT_BITS) | weight.to(tl.int64)
+def _make_keys(row, column, shard, weight, local_bits, WEIGHT_BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    position = ((row & 0xFFFF).to(tl.int64) << local_bits) | (column & 0xFFFF).to(tl.int64)
+    return (((shard.to(tl.int64) << (2 * local_bits)) | position) << WEIGHT_BITS) | weight.to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["first", "last", "capacity", "first_shard", "shards"])  # type: ignore[untyped-decorator, unused-ignore]
+# What depends on the vocabulary is not a constant, so that one kernel serves all texts and can be loaded before the
+# vocabulary is known.
+@triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
+    do_not_specialize=["first", "last", "capacity", "first_shard", "shards", "blocks", "local_bits"]
+)
 def write_pairs(  # type: ignore[no-untyped-def]
-    slots, tables, keys, used, first, last, capacity, first_shard, shards,
-    BLOCKS: tl.constexpr, PARTS: tl.constexpr, REACH: tl.constexpr, SYMMETRIC: tl.constexpr,
-    LOCAL_BITS: tl.constexpr, WEIGHT_BITS: tl.constexpr, SIZE: tl.constexpr,
+    slots, tables, keys, used, first, last, capacity, first_shard, shards, blocks, local_bits,
+    PARTS: tl.constexpr, REACH: tl.constexpr, SYMMETRIC: tl.constexpr, WEIGHT_BITS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Append the keys of pairs whose earlier place is `first` to `last - 1`; `used` also counts keys beyond `capacity`.
 
@@ -59,8 +60,8 @@ def write_pairs(  # type: ignore[no-untyped-def]
         alive = alive & (other != -1)
         linked = alive & (other >= 0)
         # Shards of (word, other) and of (other, word): row block * column blocks + column block.
-        later = block * (BLOCKS * PARTS) + (other >> 16) * PARTS + tl.load(tables + step) - first_shard
-        earlier = (other >> 16) * (BLOCKS * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
+        later = block * (blocks * PARTS) + (other >> 16) * PARTS + tl.load(tables + step) - first_shard
+        earlier = (other >> 16) * (blocks * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
         weight = tl.load(tables + REACH + step)
         back = tl.load(tables + 3 * REACH + step)
         key_counts += _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC).to(tl.int32)
@@ -77,20 +78,20 @@ def write_pairs(  # type: ignore[no-untyped-def]
             other = tl.load(slots + place + step + 1, mask=inside, other=-1)
             alive = alive & (other != -1)
             linked = alive & (other >= 0)
-            later = block * (BLOCKS * PARTS) + (other >> 16) * PARTS + tl.load(tables + step) - first_shard
+            later = block * (blocks * PARTS) + (other >> 16) * PARTS + tl.load(tables + step) - first_shard
             earlier = (
-                (other >> 16) * (BLOCKS * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
+                (other >> 16) * (blocks * PARTS) + block * PARTS + tl.load(tables + 2 * REACH + step) - first_shard
             )
             weight = tl.load(tables + REACH + step)
             back = tl.load(tables + 3 * REACH + step)
 
             wanted = _is_wanted(linked, word, other, later, weight, shards, SYMMETRIC)
-            key = _make_keys(word, other, later, weight, LOCAL_BITS, WEIGHT_BITS)
+            key = _make_keys(word, other, later, weight, local_bits, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
             index += wanted.to(tl.int64)
 
             wanted = _is_wanted(linked, other, word, earlier, back, shards, SYMMETRIC)
-            key = _make_keys(other, word, earlier, back, LOCAL_BITS, WEIGHT_BITS)
+            key = _make_keys(other, word, earlier, back, local_bits, WEIGHT_BITS)
             tl.store(keys + index, key, mask=wanted & (index < capacity))
             index += wanted.to(tl.int64)
 
@@ -112,8 +113,9 @@ class TritonPairs:
         with torch.cuda.device_of(self.slots):  # type: ignore[no-untyped-call]
             write_pairs[grid](
                 self.slots, self.tables, keys, used, places.start, places.stop, keys.numel(), shards.start, len(shards),
-                BLOCKS=rules.blocks, PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric,
-                LOCAL_BITS=rules.local_bits, WEIGHT_BITS=rules.weight_bits, SIZE=BLOCK, num_warps=WARPS,
+                rules.blocks, rules.local_bits,
+                PARTS=rules.parts, REACH=rules.reach, SYMMETRIC=rules.symmetric, WEIGHT_BITS=rules.weight_bits,
+                SIZE=BLOCK, num_warps=WARPS,
             )  # fmt: skip
 
         return int(used.item())
