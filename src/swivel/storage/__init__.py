@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swivel.errors import FolderExists, StorageError, clear_errors
+from swivel.storage.checksums import digest_array as digest_array
+from swivel.storage.checksums import digest_file as digest_file
 from swivel.storage.lock import FolderLock as FolderLock
 from swivel.storage.lock import hold_folder as hold_folder
 from swivel.storage.lock import lock_folder, wait_for_folder
@@ -30,7 +32,6 @@ from swivel.storage.manifest import REMEDY as REMEDY
 from swivel.storage.manifest import Folder as Folder
 from swivel.storage.manifest import Manifest as Manifest
 from swivel.storage.manifest import Part, to_json
-from swivel.storage.manifest import checksum as checksum
 from swivel.storage.manifest import describe_damage as describe_damage
 from swivel.storage.manifest import fingerprint as fingerprint
 from swivel.storage.manifest import one_line as one_line
@@ -47,6 +48,8 @@ from swivel.storage.temporary import remove_file as remove_file
 from swivel.storage.temporary import remove_leftovers, temporary_path, writing
 from swivel.storage.temporary import remove_tree as remove_tree
 from swivel.storage.temporary import scratch_folder as scratch_folder
+
+_LINES_PER_WRITE = 1 << 16
 
 
 def flush(path: Path) -> None:
@@ -209,12 +212,14 @@ class FolderWriter:
         """Write bytes as the part `name`."""
         self._remove_previous_result()
         write_file(self.path / name, data)
-        self._parts[name] = Part(len(data), hashlib.sha256(data).hexdigest())
+        self._parts[name] = Part(len(data), digest_array(np.frombuffer(data, np.uint8)))
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
         """Write lines of text as the part `name`, in UTF-8."""
+        remaining = iter(lines)
         with self._create_part(name) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
+            while batch := list(islice(remaining, _LINES_PER_WRITE)):
+                file.write(("\n".join(batch) + "\n").encode())
 
     def write_array(self, name: str, array: NDArray[Any]) -> None:
         """Write an array as the part `name`, in `.npy` format."""
@@ -242,7 +247,7 @@ class FolderWriter:
         """
         with clear_errors(file), ThreadPoolExecutor(1) as pool:
             flushed = pool.submit(flush, file)  # The disk works while the checksum is computed.
-            part = Part(file.stat().st_size, checksum(file))
+            part = Part(file.stat().st_size, digest_file(file))
             flushed.result()
 
             self._remove_previous_result()

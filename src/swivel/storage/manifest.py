@@ -9,16 +9,15 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from swivel._version import __version__
 from swivel.errors import DamagedFolder, StorageError, UnfinishedFolder, clear_errors
+from swivel.storage.checksums import digest_file
 from swivel.storage.npy import map_array
 
 FORMAT_VERSION = 2
@@ -26,8 +25,6 @@ MANIFEST = "manifest.json"
 REMEDY = "create the folder again with overwrite=True, or restore the file"
 # What a stage writes before the manifest.
 _TRACES = ("row_sums.npy", "positions.npy", "plan.json", "tuning.json", "lock", "checkpoint-*", "scratch-*", "*.part")
-_CHECKSUM_THREADS = 4  # Most bytes of a matrix are in two files, so more threads do not help.
-_CHECKSUM_BYTES = 1 << 22  # read at a time; after each, a thread waits for Python's lock if other threads have it
 _CHECKSUM_FIELD = ',\n "checksum": "'
 
 
@@ -36,7 +33,7 @@ class Part:
     """Size and checksum of one file of a folder."""
 
     bytes: int
-    sha256: str
+    sha256: str  # see `checksums`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,6 @@ class Manifest:
     def fingerprint(self) -> str:
         """Digest of the contents of all files."""
         return fingerprint({name: part.sha256 for name, part in sorted(self.parts.items())})
-
-
-def checksum(path: Path) -> str:
-    """Return the SHA-256 digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    buffer = np.empty(_CHECKSUM_BYTES, np.uint8).data
-    with path.open("rb", buffering=0) as file:
-        while length := file.readinto(buffer):
-            digest.update(buffer[:length])
-    return digest.hexdigest()
 
 
 def fingerprint(value: Any) -> str:
@@ -219,22 +206,17 @@ class Folder:
 
     def check(self, *names: str) -> None:
         """Verify the checksums of parts that were not verified before; raise DamagedFolder for the first mismatch."""
-        unchecked = [name for name in names if name not in self._checked]
-        if len(unchecked) <= 1:  # A thread would not stop at Ctrl-C.
-            digests = [self._checksum(name) for name in unchecked]
-        else:
-            with ThreadPoolExecutor(_CHECKSUM_THREADS) as pool:
-                digests = list(pool.map(self._checksum, unchecked))
+        for name in names:
+            if name in self._checked:
+                continue
 
-        for name, digest in zip(unchecked, digests, strict=True):
-            if digest != self.manifest.parts[name].sha256:
+            with self.reading(name) as file:
+                expected = self.manifest.parts[name].sha256
+                digest = digest_file(file, expected)
+            if digest != expected:
                 problem = f"{self.path / name}: checksum differs from the manifest"
                 raise describe_damage(self.path, self.manifest, problem)
             self._checked.add(name)
-
-    def _checksum(self, name: str) -> str:
-        with self.reading(name) as file:
-            return checksum(file)
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[Path]:

@@ -5,7 +5,6 @@ Tensors are memory-mapped, and each is verified before its first use, so that un
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.errors import ConfigError, DamagedFolder, UnknownToken, VocabularyError, clear_errors
-from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, one_line, open_folder
+from swivel.storage import REMEDY, Folder, FolderWriter, describe_damage, digest_array, one_line, open_folder
 from swivel.storage.safetensors import map_tensors
 from swivel.vectors.search import Floats
 from swivel.vectors.subwords import Subwords
@@ -129,11 +128,12 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
     # Writing and checksums take about a second per GB each, and run at the same time.
     with ThreadPoolExecutor() as pool:
         written = pool.submit(folder.write_tensors, TENSORS, tensors)
-        digests = pool.map(_digest, tensors.values())
+        digests = pool.map(digest_array, tensors.values())
         if columns is not None:
             _write_labels(folder, "column", columns)
         written.result()
 
+    header = digest_array(_read_header(folder.path / TENSORS))
     return {
         "rows": len(rows.values),
         "columns": 0 if columns is None else len(columns.values),
@@ -141,12 +141,8 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
         **facts,
-        "tensors": {HEADER: _digest(_read_header(folder.path / TENSORS))} | dict(zip(tensors, digests, strict=True)),
+        "tensors": {HEADER: header} | dict(zip(tensors, digests, strict=True)),
     }
-
-
-def _digest(values: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
 
 
 def _read_header(file: Path) -> NDArray[np.uint8]:
@@ -202,7 +198,7 @@ def _check_tensor(folder: Folder, name: str, values: NDArray[Any]) -> None:
     digests = folder.manifest.facts.get("tensors", {})
     if name not in digests:
         folder.check(TENSORS)
-    elif digests[name] != _digest(values):
+    elif digests[name] != digest_array(values, digests[name]):
         problem = f"{folder.path / TENSORS}: the checksum of {name} differs from the manifest"
         raise describe_damage(folder.path, folder.manifest, problem)
 

@@ -34,7 +34,7 @@ from swivel.evaluation.report import nothing_known
 from swivel.evaluation.results import Result
 from swivel.pipeline.reproduce.stages import StageJob
 from swivel.runtime.options import RunOptions
-from swivel.storage import Folder, checksum, create_folder, fingerprint, open_folder, read_manifest, sweep_folder
+from swivel.storage import Folder, create_folder, digest_file, fingerprint, open_folder, read_manifest, sweep_folder
 from swivel.vectors.formats import open_vectors
 
 STAGE, REPORT = "evaluation", "report.json"
@@ -42,7 +42,7 @@ STAGE, REPORT = "evaluation", "report.json"
 
 def evaluation_job(vectors: Path, out: Path, sets: tuple[TestSet, ...], rules: EvaluationConfig) -> StageJob:
     """Return the job that evaluates vectors on test sets and saves the results in the folder `out`."""
-    vectors_digest = checksum(vectors) if vectors.is_file() else read_manifest(vectors).fingerprint
+    vectors_digest = digest_file(vectors) if vectors.is_file() else read_manifest(vectors).fingerprint
     inputs = {"vectors": vectors_digest, "sets": fingerprint([repr(each) for each in sets])}
     provenance = {"config": asdict(rules), "inputs": inputs}
     return StageJob(out, provenance, partial(_save_evaluation, vectors, out, sets, provenance))

@@ -1,0 +1,70 @@
+"""SHA-256 checksums of files and arrays; large ones are computed in pieces, on several cores.
+
+The checksum of up to `PIECE_BYTES` bytes is their SHA-256 digest, in hexadecimal. That of more bytes is `PREFIX` and
+the SHA-256 digest of the digests of their pieces. Folders of older versions have digests without pieces for files of
+any size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swivel.runtime.parallel import map_in_order
+from swivel.runtime.resources import count_cores
+
+PIECE_BYTES = 1 << 24
+PREFIX = "16MiB:"
+_READ_BYTES = 1 << 21  # After each read, a thread waits for Python's lock if other threads use it.
+_MAX_THREADS = 8  # Memory and disk are not faster for more of them.
+
+
+def digest_file(path: Path, like: str | None = None) -> str:
+    """Return the checksum of a file; if it is to be compared with the checksum `like`, one of the same kind."""
+    size = path.stat().st_size
+
+    def digest_piece(start: int, length: int) -> bytes:
+        digest = hashlib.sha256()
+        buffer = np.empty(min(length, _READ_BYTES), np.uint8).data
+        stop = start + length
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while start < stop and (read := file.readinto(buffer[: stop - start])):
+                digest.update(buffer[:read])
+                start += read
+        return digest.digest()
+
+    return _digest(digest_piece, size, like)
+
+
+def digest_array(values: NDArray[Any], like: str | None = None) -> str:
+    """Return the checksum of the bytes of an array; if it is to be compared with `like`, one of the same kind.
+
+    >>> digest_array(np.zeros(1 << 24, np.uint8))[:16], digest_array(np.zeros(1 << 25, np.uint8))[:16]
+    ('080acf35a507ac98', '16MiB:5dbb5561c9')
+    """
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+    def digest_piece(start: int, length: int) -> bytes:
+        return hashlib.sha256(data[start : start + length]).digest()
+
+    return _digest(digest_piece, len(data), like)
+
+
+def _digest(digest_piece: Callable[[int, int], bytes], size: int, like: str | None) -> str:
+    is_in_pieces = size > PIECE_BYTES if like is None else str(like).startswith(PREFIX)
+    if not is_in_pieces:
+        return digest_piece(0, size).hex()
+
+    def digest_from(start: int) -> bytes:
+        return digest_piece(start, min(PIECE_BYTES, size - start))
+
+    whole = hashlib.sha256()
+    for digest in map_in_order(digest_from, range(0, size, PIECE_BYTES), threads=min(count_cores(), _MAX_THREADS)):
+        whole.update(digest)
+    return PREFIX + whole.hexdigest()

@@ -1,0 +1,84 @@
+"""Tests of checksums: files and arrays have the same ones, in pieces if they are large, and old ones still count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swivel.errors import DamagedFolder
+from swivel.storage import MANIFEST, checksums, create_folder, open_folder, seal, unseal
+from swivel.storage.checksums import PREFIX, digest_array, digest_file
+
+PIECE = 1000
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pieces small, and read a piece in several parts."""
+    monkeypatch.setattr(checksums, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(checksums, "_READ_BYTES", 300)
+
+
+def make_bytes(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+@pytest.mark.parametrize("size", [0, 1, 299, PIECE])
+def test_the_checksum_of_a_small_file_is_its_digest(size: int, tmp_path: Path) -> None:
+    data = make_bytes(size)
+    (tmp_path / "file").write_bytes(data)
+    assert digest_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+    assert digest_array(np.frombuffer(data, np.uint8)) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [PIECE + 1, 2 * PIECE, 5 * PIECE + 7])
+def test_the_checksum_of_a_large_file_is_the_digest_of_the_digests_of_its_pieces(size: int, tmp_path: Path) -> None:
+    data = make_bytes(size)
+    pieces = [hashlib.sha256(data[start : start + PIECE]).digest() for start in range(0, size, PIECE)]
+    expected = PREFIX + hashlib.sha256(b"".join(pieces)).hexdigest()
+
+    (tmp_path / "file").write_bytes(data)
+    assert digest_file(tmp_path / "file") == expected
+    assert digest_array(np.frombuffer(data, np.uint8)) == expected
+
+
+def test_a_checksum_without_pieces_is_compared_with_one_of_its_kind(tmp_path: Path) -> None:
+    data = make_bytes(3 * PIECE)
+    whole = hashlib.sha256(data).hexdigest()
+    (tmp_path / "file").write_bytes(data)
+    assert digest_file(tmp_path / "file", like=whole) == whole
+    assert digest_array(np.frombuffer(data, np.uint8), like=whole) == whole
+
+
+def test_an_array_of_any_layout_has_the_checksum_of_its_values() -> None:
+    values = np.arange(800, dtype=np.float32).reshape(20, 40)
+    assert digest_array(values.T) == digest_array(np.ascontiguousarray(values.T)) != digest_array(values)
+
+
+def write_folder(path: Path) -> None:
+    with create_folder(path, "example") as folder:
+        folder.write_array("numbers.npy", np.arange(2000))
+        folder.finish(config={}, inputs={}, facts={})
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_damage_is_found_by_checksums_of_either_kind(is_old: bool, tmp_path: Path) -> None:
+    write_folder(tmp_path / "folder")
+    file = tmp_path / "folder/numbers.npy"
+    if is_old:
+        fields = unseal((tmp_path / "folder" / MANIFEST).read_bytes())
+        fields["parts"]["numbers.npy"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        (tmp_path / "folder" / MANIFEST).write_bytes(seal(fields))
+    recorded = json.loads((tmp_path / "folder" / MANIFEST).read_text())["parts"]["numbers.npy"]["sha256"]
+    assert recorded.startswith(PREFIX) != is_old
+    open_folder(tmp_path / "folder", "example").verify()
+
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DamagedFolder, match="checksum differs from the manifest"):
+        open_folder(tmp_path / "folder", "example").verify()
