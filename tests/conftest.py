@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from swivel.corpus.vocabulary import Vocabulary
 from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
@@ -28,6 +29,10 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     # Kernels run in Triton's interpreter; it is asked for before Triton is first imported, or not at all.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# On a busy machine an example may take any time.
+settings.register_profile("swivel", deadline=None)
+settings.load_profile("swivel")
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # files of tests are no package: this is how they share a module

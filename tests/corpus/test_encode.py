@@ -47,7 +47,7 @@ CONFIGS = [
     )
 ]
 CONFIGS += [CorpusConfig(keep_underscores=True), CorpusConfig(keep_underscores=True, unit="sentence")]
-many = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

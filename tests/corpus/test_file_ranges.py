@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swivel.config import CorpusConfig
@@ -22,7 +22,6 @@ def read(part: FileRange, config: CorpusConfig) -> bytes:
     return b"".join(block.data for block in open_range(part, config).blocks())
 
 
-@settings(deadline=None)
 @given(
     text=st.text("ab \n\r", max_size=60),
     range_bytes=st.integers(1, 30),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swivel.config import VocabularyConfig
@@ -37,7 +37,6 @@ def test_an_empty_vocabulary_is_an_error_with_the_reason() -> None:
         choose_tokens({}, ALL)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**62), max_size=20))
 def test_lines_are_read_back(counts: dict[str, int]) -> None:
     vocabulary = Vocabulary(counts, counts.values())
@@ -46,7 +45,6 @@ def test_lines_are_read_back(counts: dict[str, int]) -> None:
     assert Vocabulary.from_lines(lines) == vocabulary
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from("\\\t\n\rtnr a")))
 def test_unescape_inverts_escape(token: str) -> None:
     assert unescape(escape(token)) == token

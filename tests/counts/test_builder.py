@@ -68,7 +68,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 cells = st.tuples(st.integers(0, ROWS - 1), st.integers(0, COLUMNS - 1), st.integers(0, 1 << 33))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     added=st.lists(cells, min_size=1, max_size=60), capacity=st.integers(1, 40), symmetric=st.booleans(), data=st.data()
 )

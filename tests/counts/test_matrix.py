@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -59,7 +59,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(size=st.integers(1, 10_000), blocks=st.integers(1, 300))
-@settings(deadline=None)
 def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size: int, blocks: int) -> None:
     blocks = min(size, blocks)
     sizes = [block_length(size, blocks, block) for block in range(blocks)]
@@ -68,7 +67,6 @@ def test_every_row_is_in_exactly_one_block_and_sizes_differ_by_at_most_one(size:
 
 
 @given(rows=st.integers(1, 5_000_000), columns=st.integers(1, 5_000_000), parts=st.integers(1, 4))
-@settings(deadline=None)
 def test_a_chosen_layout_has_at_most_a_million_shards_of_at_most_65536_rows(
     rows: int, columns: int, parts: int
 ) -> None:

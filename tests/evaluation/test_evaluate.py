@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -63,7 +63,6 @@ def test_files_of_a_folder_that_are_not_test_sets_are_skipped_with_a_message(tmp
         find_sets(tmp_path)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-4, 4), st.floats(-2, 2, width=16)), min_size=2, max_size=40))
 def test_rank_correlation_is_spearmans_rho(pairs: list[tuple[int, float]]) -> None:
     x, y = (list(values) for values in zip(*pairs, strict=True))

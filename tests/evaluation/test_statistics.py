@@ -41,7 +41,7 @@ from swivel.evaluation.bootstrap import (
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 9), st.integers(0, 2)), min_size=2, max_size=30))
 def test_resampled_correlations_are_spearmans_of_the_items_drawn(rows: list[tuple[int, int, int]]) -> None:
     first, second, target = np.array(rows, float).T

@@ -46,7 +46,7 @@ tables = st.integers(1, 12).flatmap(lambda size: arrays.arrays(np.float64, (size
 # Packing
 
 
-@settings(deadline=None, max_examples=20)  # a call of lzma takes a tenth of a second
+@settings(max_examples=20)  # a call of lzma takes a tenth of a second
 @given(tables)
 def test_no_observed_cell_is_lost_and_counts_are_rounded_a_little(table: np.ndarray) -> None:
     table = np.triu(table) + np.triu(table, 1).T
@@ -55,7 +55,7 @@ def test_no_observed_cell_is_lost_and_counts_are_rounded_a_little(table: np.ndar
     np.testing.assert_allclose(unpacked, table[rows, columns], rtol=ROUNDING)
 
 
-@settings(deadline=None, max_examples=20)  # a call of lzma takes a tenth of a second
+@settings(max_examples=20)  # a call of lzma takes a tenth of a second
 @given(tables)
 def test_packing_what_was_unpacked_changes_nothing(table: np.ndarray) -> None:
     packed = pack_cells(np.triu(table) + np.triu(table, 1).T)

@@ -37,6 +37,7 @@ from swivel.reports.run_summary import (
     spread_over_ranks,
     summarize_run,
 )
+from swivel.runtime.child_process import ChildProcess
 from swivel.runtime.progress import Stopwatch, track
 from swivel.storage import read_manifest
 from swivel.training.objective import Objective, column_offsets, loss_and_gradient, observed_losses, row_offsets
@@ -211,9 +212,24 @@ def test_page_has_all_sections_and_is_self_contained(planted: Matrix, trained: P
     assert "confidence_power" in section(page, "Settings")
 
 
-def test_the_page_of_a_training_is_that_of_its_folder(planted: Matrix, tmp_path: Path) -> None:
-    """Training computes its report while the vectors are written, from what is in memory."""
+@pytest.mark.parametrize("in_process", [False, True])
+def test_the_page_of_a_training_is_that_of_its_folder(
+    in_process: bool, planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training computes its report while the vectors are written, from what is in memory; beside a GPU, a process of
+    its own draws the figures.
+    """
+    started: list[ChildProcess] = []
+
+    def start() -> ChildProcess:
+        started.append(ChildProcess())
+        return started[-1]
+
+    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.counts.cooccurrence.may_use_cuda", lambda asked: in_process)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
+    assert len(started) == in_process
+
     write_report(tmp_path / "v", planted, tmp_path / "again.html")
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "v" / "report.html", tmp_path / "again.html")]
     for title in ("Neighbors", "Map", "Evaluation", "Losses", "Loss by frequency", "Lengths and frequency", "Settings"):

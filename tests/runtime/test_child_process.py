@@ -18,7 +18,7 @@ from swivel import corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
-from swivel.runtime.child_process import call_in_process, can_start_processes
+from swivel.runtime.child_process import ChildProcess, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
@@ -105,6 +105,21 @@ def test_a_call_returns_its_result_from_another_process_and_reports_its_progress
     events = [("begin", "working", 3, "things"), ("advance", 2, "half"), ("message", "almost"), ("end", True)]
     assert progress.events == events
     assert len(checks) == len(events)
+
+
+def test_a_process_runs_several_calls_one_after_the_other() -> None:
+    with ChildProcess() as process:
+        first = process.call(work, 1)
+        second = process.call(work, 2)  # waits there until the first one is done
+        failed = process.call(fail)
+        last = process.call(work, 4)
+        results = [first.wait(SILENT), second.wait(SILENT)]
+        with pytest.raises(CorpusError, match="the text is bad"):
+            failed.wait(SILENT)
+        results.append(last.wait(SILENT))
+
+    assert [number for number, _ in results] == [1, 2, 4]
+    assert len({identity for _, identity in results}) == 1
 
 
 def test_an_error_is_raised_here() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swivel.runtime.parallel import map_in_order, open_torch_pool, take_in_order
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(items=st.lists(st.integers(), max_size=30), threads=st.integers(1, 4), ahead=st.integers(1, 6))
 def test_results_are_in_order_for_any_number_of_threads(items: list[int], threads: int, ahead: int) -> None:
     assert list(map_in_order(str, items, threads=threads, ahead=ahead)) == [str(item) for item in items]

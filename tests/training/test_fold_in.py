@@ -74,7 +74,7 @@ def test_solution_equals_that_of_scipy(config: TrainConfig) -> None:
     np.testing.assert_allclose(table.fold(config)[2], best.x, atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**20), st.integers(1, 9), st.integers(1, 60), st.floats(0, 1), st.floats(0, 0.1))
 def test_gradient_is_zero_for_any_table(seed: int, rows: int, columns: int, density: float, decay: float) -> None:
     table, config = Table(seed, rows, columns, density), TrainConfig(dim=DIM, weight_decay=decay)

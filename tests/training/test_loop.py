@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swivel.config import TrainConfig
@@ -369,7 +369,6 @@ sizes = st.integers(1, 300).flatmap(lambda size: st.tuples(st.just(size), st.int
 
 
 @given(sizes)
-@settings(deadline=None)
 def test_block_order_holds_every_feature_once_block_by_block(size_and_blocks: tuple[int, int]) -> None:
     size, blocks = size_and_blocks
     order, starts = block_order(size, blocks), block_starts(size, blocks)
@@ -381,7 +380,6 @@ def test_block_order_holds_every_feature_once_block_by_block(size_and_blocks: tu
 
 
 @given(sizes)
-@settings(deadline=None)
 def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> None:
     lengths = np.diff(block_starts(*size_and_blocks))
     assert lengths.max() - lengths.min() <= 1

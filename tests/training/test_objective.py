@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -182,7 +182,6 @@ def test_means_of_no_cells_are_zero() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 1000)] * 4), max_size=5))
-@settings(deadline=None)
 def test_losses_add_up_field_by_field(parts: list[tuple[int, int, int, int]]) -> None:
     total = sum((Loss(*part) for part in parts), Loss())
     expected = np.array(parts).reshape(-1, 4).sum(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swivel.training.schedule import (
@@ -28,14 +28,12 @@ sizes = st.integers(1, 10**7)
 
 
 @given(blocks, blocks, seeds)
-@settings(deadline=None)
 def test_every_block_comes_once_per_epoch(rows: int, columns: int, seed: tuple[int, int]) -> None:
     order = [block for round in rounds_without_conflict(rows, columns, seed) for block in round]
     assert sorted(order) == [(i, j) for i in range(rows) for j in range(columns)]
 
 
 @given(blocks, blocks, seeds)
-@settings(deadline=None)
 def test_no_row_block_and_no_column_block_comes_twice_in_a_round(
     rows: int, columns: int, seed: tuple[int, int]
 ) -> None:
@@ -44,7 +42,6 @@ def test_no_row_block_and_no_column_block_comes_twice_in_a_round(
 
 
 @given(blocks, blocks, seeds)
-@settings(deadline=None)
 def test_number_of_rounds_is_minimal_and_their_lengths_are_equal(
     rows: int, columns: int, seed: tuple[int, int]
 ) -> None:
@@ -61,7 +58,6 @@ def test_one_block_per_rank_needs_no_random_numbers(monkeypatch: pytest.MonkeyPa
 
 
 @given(blocks, blocks, seeds)
-@settings(deadline=None)
 def test_the_same_seed_gives_the_same_order(rows: int, columns: int, seed: tuple[int, int]) -> None:
     assert rounds_without_conflict(rows, columns, seed) == rounds_without_conflict(rows, columns, seed)
 
@@ -70,7 +66,6 @@ ranks = st.integers(1, 6)
 
 
 @given(blocks, blocks, ranks, seeds)
-@settings(deadline=None)
 def test_ranks_train_every_block_once_and_never_share_parameters(
     rows: int, columns: int, ranks: int, seed: tuple[int, int]
 ) -> None:
@@ -82,7 +77,6 @@ def test_ranks_train_every_block_once_and_never_share_parameters(
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 5))
-@settings(deadline=None)
 def test_column_blocks_move_as_rarely_as_possible(rows: int, columns: int, number: int) -> None:
     """n ranks need every column block in an epoch: n - 1 moves, if the next epoch starts where this one ends."""
     ranks, height, width = 3, 3 * rows, 6 * columns
@@ -104,7 +98,6 @@ def test_epochs_differ_in_their_order() -> None:
 
 
 @given(blocks, blocks, seeds)
-@settings(deadline=None)
 def test_a_round_is_a_diagonal_whose_blocks_are_neighbors(rows: int, columns: int, seed: tuple[int, int]) -> None:
     """The next block is one row block and one column block further, modulo the size: a GPU needs one launch."""
     for round in rounds_without_conflict(rows, columns, seed):
@@ -125,7 +118,6 @@ def test_blocks_are_plain_integers() -> None:
 
 
 @given(sizes, sizes)
-@settings(deadline=None)
 def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, columns: int) -> None:
     size = default_block_size(rows, columns)
     assert MIN_BLOCK_SIZE <= size <= MAX_BLOCK_SIZE["cpu"]
@@ -135,7 +127,6 @@ def test_default_block_size_stays_between_its_bounds_and_grows(rows: int, column
 
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.data())
-@settings(deadline=None)
 def test_blocks_are_the_stored_ones_or_have_the_given_size(size: int, block_size: int, data: st.DataObject) -> None:
     stored = data.draw(st.integers(1, size))
     count = choose_block_count(size, block_size, stored)
@@ -152,7 +143,6 @@ def test_stored_blocks_are_kept_if_their_size_is_close_enough() -> None:
 
 
 @given(st.integers(1, 10**4), st.integers(1, 10**4), st.integers(1, 10**4))
-@settings(deadline=None)
 def test_default_epochs_give_every_vector_enough_updates(rows: int, columns: int, updates: int) -> None:
     epochs = default_epochs(rows, columns, updates)
     assert epochs >= MIN_EPOCHS
@@ -163,7 +153,6 @@ def test_default_epochs_give_every_vector_enough_updates(rows: int, columns: int
 
 
 @given(st.floats(1e-3, 10), st.integers(1, 1000))
-@settings(deadline=None)
 def test_learning_rate_falls_linearly_to_zero(rate: float, total: int) -> None:
     rates = [falling_rate(rate, done, total) for done in range(total + 1)]
     assert rates[0] == rate

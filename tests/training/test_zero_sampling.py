@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -33,7 +33,6 @@ def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
-@settings(deadline=None)
 def test_every_row_is_in_exactly_one_panel(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
@@ -42,7 +41,6 @@ def test_every_row_is_in_exactly_one_panel(
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
-@settings(deadline=None)
 def test_chosen_columns_are_distinct_ascending_and_weighted(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
@@ -58,7 +56,6 @@ def test_chosen_columns_are_distinct_ascending_and_weighted(
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
-@settings(deadline=None)
 def test_zeros_of_common_rows_and_columns_always_have_weight_one(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:
@@ -68,7 +65,6 @@ def test_zeros_of_common_rows_and_columns_always_have_weight_one(
 
 
 @given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
-@settings(deadline=None)
 def test_weights_of_a_row_sum_to_the_number_of_columns_of_each_tier(
     common: float, middle: float, share: float, rows: int, columns: int, seed: int
 ) -> None:

@@ -20,7 +20,7 @@ def sorted_best(scores: np.ndarray, count: int) -> list[int]:
 
 
 @given(st.integers(0, 3000), st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, levels, size).astype(np.float32)  # few levels give many ties
@@ -29,7 +29,7 @@ def test_the_best_are_those_that_sorting_finds(size: int, count: int, levels: in
 
 
 @given(st.integers(1, 400), st.integers(1, 30), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_best_of_each_row_are_those_that_sorting_finds(size: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.permutation(7 * size).reshape(7, size).astype(np.float32)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -92,7 +92,6 @@ def test_nearest_puts_the_highest_cosine_first_and_never_the_query() -> None:
     assert answers[1].similarity == pytest.approx(0.5**0.5)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 10_000))
 def test_nearest_equals_a_full_sort(size: int, count: int, seed: int) -> None:
     # Small integers give many equal cosines, up to rounding.
@@ -105,7 +104,6 @@ def test_nearest_equals_a_full_sort(size: int, count: int, seed: int) -> None:
     assert answers == pytest.approx(cosines[:count])
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([-np.inf, 0.0, 1.0, 2.0]), max_size=30), st.integers(1, 40))
 def test_best_ids_are_the_first_of_a_stable_sort(scores: list[float], count: int) -> None:
     expected = [n for n in sorted(range(len(scores)), key=lambda n: -scores[n]) if scores[n] > -np.inf][:count]

@@ -9,16 +9,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from swivel.runtime.child_process import ChildCall, ChildProcess
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Stopwatch
+from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import is_leading
 
 if TYPE_CHECKING:
     from swivel.counts import Matrix
-    from swivel.reports.run_report import ReportDraft, TrainingDraft
+    from swivel.reports.run_report import Plots, ReportDraft, Svgs, TrainingDraft
     from swivel.storage import Manifest
     from swivel.vectors import Vectors
-
 
 Result = TypeVar("Result")
 
@@ -31,23 +31,43 @@ class ReportJob:
         self.out = out
         self.watch = watch
         self.options = options
+        self._process: ChildProcess | None = None  # draws the figures
+        self._imported: ChildCall[None] | None = None
+        self._drawing = threading.Lock()  # A process runs one call at a time.
         self._training: Future[TrainingDraft] | None = None
         self._draft: Future[ReportDraft] | None = None
+
+    def __enter__(self) -> ReportJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.close()
 
     @property
     def is_wanted(self) -> bool:
         """Whether this process writes a report."""
         return self.options.report and self.out is not None and is_leading()
 
-    def prepare(self) -> None:
-        """Import what draws the report in the background."""
-        if self.is_wanted:
-            threading.Thread(target=_import_report, daemon=True).start()
+    def prepare(self, *, in_process: bool) -> None:
+        """Import what draws the figures in the background: in another process, or in a thread.
+
+        A process needs more memory, but importing and drawing in a thread would delay a training of a few seconds.
+        """
+        if not self.is_wanted:
+            return
+        if in_process:
+            self._process = ChildProcess()
+            self._imported = self._process.call(import_report)
+        else:
+            threading.Thread(target=import_report, daemon=True).start()
 
     def begin_training(self, vectors: Vectors, manifest: Manifest) -> None:
         """Compute what the report says of trained rows and columns, in the background, before they are combined."""
         if self.is_wanted:
-            self._training = self._start(lambda reports: reports.draft_training(vectors, self.matrix, manifest))
+            self._training = self._start(
+                lambda reports: reports.draft_training(vectors, self.matrix, manifest, self._draw)
+            )
 
     def begin(self, vectors: Vectors, folder: Path, manifest: Manifest) -> None:
         """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
@@ -55,7 +75,9 @@ class ReportJob:
             training = self._training
             assert training is not None  # `begin_training` comes first
             self._draft = self._start(
-                lambda reports: reports.draft_report(vectors, self.matrix, folder, manifest, training.result())
+                lambda reports: reports.draft_report(
+                    vectors, self.matrix, folder, manifest, training.result(), self._draw
+                )
             )
 
     def _start(self, compute: Callable[[Any], Result]) -> Future[Result]:
@@ -73,6 +95,18 @@ class ReportJob:
         threading.Thread(target=run, daemon=True).start()
         return result
 
+    def _draw(self, plots: Plots) -> Svgs:
+        """Return figures, drawn by the other process if there is one."""
+        from swivel.reports.run_report import draw_figures
+
+        if self._process is None:
+            return draw_figures(plots)
+        with self._drawing:
+            if self._imported is not None:
+                self._imported.wait(SILENT)
+                self._imported = None
+            return self._process.call(draw_figures, plots).wait(SILENT)
+
     def write(self, vectors: Vectors) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""
         if self.is_wanted:
@@ -81,8 +115,9 @@ class ReportJob:
             write_run_report(vectors, self.matrix, self.out, self.watch, self.options, self._draft)
 
 
-def _import_report() -> None:
-    with contextlib.suppress(Exception):  # `write` says what is wrong.
+def import_report(*, progress: Progress = SILENT) -> None:
+    """Import the modules that draw figures, so that they need not be waited for later."""
+    with contextlib.suppress(Exception):  # Drawing says what is wrong.
         from swivel.reports import run_report  # noqa: F401
         from swivel.reports.plots.style import need_matplotlib
 

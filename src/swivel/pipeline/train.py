@@ -13,6 +13,7 @@ from swivel.config import RECIPES, WARM_START, CountConfig, TrainConfig, Vectors
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, split_settings
+from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Progress, Stopwatch
@@ -179,6 +180,7 @@ def train_counted(
         matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
+        from swivel.counts.cooccurrence import may_use_cuda
         from swivel.counts.transform import transform_counts
         from swivel.pipeline.train_job import extend_start, index_words, make_job, open_output, write_result
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
@@ -201,8 +203,10 @@ def train_counted(
 
     watch = Stopwatch(options.progress)
     timed = dataclasses.replace(options, progress=watch)
-    with folder_or_temporary(out, inputs) as folder:
-        report = report or ReportJob(matrix, None if out is None else folder.path, watch, options)
+    with (
+        folder_or_temporary(out, inputs) as folder,
+        report or ReportJob(matrix, None if out is None else folder.path, watch, options) as report,
+    ):
         was_done = is_done(folder.path, "vectors", job.provenance(), options)
         if was_done:
             sweep_checkpoints(folder.path, run_provenance(matrix, job.config, job.start))
@@ -210,7 +214,7 @@ def train_counted(
             if not options.overwrite:
                 refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
             with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
-                report.prepare()
+                report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
                 start = extend_start(job, executor, timed)
                 # A signal after the last step ends the process once the result is written.
                 with stop_on_signals(), index_words(job, executor) as index:

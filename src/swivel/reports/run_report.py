@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from swivel.reports.run_summary import (
     trained_counts,
 )
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import Stopwatch
+from swivel.runtime.progress import SILENT, Progress, Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
 from swivel.storage import Manifest, write_file
 from swivel.vectors import Vectors, load
@@ -47,6 +48,7 @@ from swivel.vectors import Vectors, load
 REPORT = "report.html"
 Plots = Mapping[str, Callable[[], Any]]  # functions that plot figures, by name
 Svgs = Mapping[str, bytes]  # the figures by name; empty without matplotlib
+DrawFigures = Callable[[Plots], Svgs]
 NOTHING = "–"
 NO_FIGURES = (
     "This page has no figures, only their numbers: figures need matplotlib. `pip install 'swivel-embeddings[plot]'`, "
@@ -128,18 +130,18 @@ class TrainingDraft:
     svgs: Svgs
 
 
-def draft_training(vectors: Vectors, matrix: Matrix, manifest: Manifest) -> TrainingDraft:
+def draft_training(vectors: Vectors, matrix: Matrix, manifest: Manifest, draw: DrawFigures) -> TrainingDraft:
     """Return the part of the report that can be computed before rows and columns are combined to vectors."""
     fit = find_fit(vectors, trained_counts(matrix, manifest), read_objective(manifest))
-    return TrainingDraft(fit, draw_figures(list_training_figures(find_epochs(manifest), fit)))
+    return TrainingDraft(fit, draw(list_training_figures(find_epochs(manifest), fit)))
 
 
 def draft_report(
-    vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest, training: TrainingDraft
+    vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest, training: TrainingDraft, draw: DrawFigures
 ) -> ReportDraft:
     """Return the report on vectors that are being written to `folder`."""
     run = summarize_run(vectors, matrix, folder=folder, manifest=manifest, fit=training.fit)
-    return ReportDraft(run, {**draw_figures(list_vector_figures(run)), **training.svgs})
+    return ReportDraft(run, {**draw(list_vector_figures(run)), **training.svgs})
 
 
 def draw_run(run: RunSummary) -> Svgs:
@@ -151,9 +153,9 @@ def list_vector_figures(run: RunSummary) -> Plots:
     """Return the figures of a run that show its vectors, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
     if run.map.labels:
-        plots["map"] = lambda: plot_map(run.map.labels, run.map.points, size=(7.0, 4.6))
+        plots["map"] = partial(plot_map, run.map.labels, run.map.points, size=(7.0, 4.6))
     if run.norms:
-        plots["norms"] = lambda: plot_norms(run.norms)
+        plots["norms"] = partial(plot_norms, run.norms)
     return plots
 
 
@@ -161,14 +163,17 @@ def list_training_figures(epochs: tuple[EpochLoss, ...], fit: tuple[FitBucket, .
     """Return the figures of a run that show its losses, as functions that plot them."""
     plots: dict[str, Callable[[], Any]] = {}
     if epochs:
-        plots["epochs"] = lambda: plot_epochs(epochs)
+        plots["epochs"] = partial(plot_epochs, epochs)
     if fit:
-        plots["fit"] = lambda: plot_fit(fit)
+        plots["fit"] = partial(plot_fit, fit)
     return plots
 
 
-def draw_figures(plots: Plots) -> Svgs:
-    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
+def draw_figures(plots: Plots, *, progress: Progress = SILENT) -> Svgs:
+    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed.
+
+    `progress` is not used: other processes call functions with it.
+    """
     try:
         return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
     except MissingExtra:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
@@ -25,39 +26,60 @@ Result = TypeVar("Result")
 # The terminal sends Ctrl-C to all processes; the parent decides what it means.
 MAIN = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from swivel.runtime.child_process import serve_call; serve_call({})"
+    "from swivel.runtime.child_process import serve_calls; serve_calls({})"
 )
 
 
 def can_start_processes() -> bool:
-    """Return whether `call_in_process` works here."""
+    """Return whether `ChildProcess` works here."""
     return os.name == "posix" and bool(sys.executable)
 
 
 @contextlib.contextmanager
 def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
-    """Start a call in a new process and yield a handle to its result; the process ends with the block.
+    """Start a call in a new process, as `ChildProcess.call` does; the process ends with the block."""
+    with ChildProcess() as process:
+        yield process.call(function, *arguments, **keywords)
 
-    The function and what it takes and returns must be picklable. It is called with a keyword `progress`, whose events
-    `ChildCall.wait` passes on. The process also ends if this one does, however that happens.
+
+class ChildProcess:
+    """A Python process that calls functions for this one, one after the other.
+
+    It ends with the block, with `close`, or if this process ends, however that happens.
     """
-    here, there = socket.socketpair()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
-    with here:
-        with there:
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+        with here, there:
             number = there.fileno()
             # -P: modules of the current folder must not replace those of libraries.
             command = [sys.executable, "-P", "-c", MAIN.format(number)]
-            process = subprocess.Popen(command, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
-        try:
-            with Connection(here.detach()) as connection:
-                with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
-                    connection.send((function, arguments, keywords))
-                yield ChildCall(process, connection)
-        finally:
-            process.kill()
-            process.wait()
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
+            self._connection = Connection(here.detach())
+
+    def call(self, function: Callable[..., Result], *arguments: Any, **keywords: Any) -> ChildCall[Result]:
+        """Start a call and return a handle to its result, which must be waited for before the next one is.
+
+        The function and what it takes and returns must be picklable. It is called with a keyword `progress`, whose
+        events `ChildCall.wait` passes on.
+        """
+        with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
+            self._connection.send((function, arguments, keywords))
+        return ChildCall(self._process, self._connection)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+    def __enter__(self) -> ChildProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class ChildCall(Generic[Result]):
@@ -108,15 +130,14 @@ class ChildCall(Generic[Result]):
         raise SwivelError(f"a process that this command started {how}; run the command again")
 
 
-def serve_call(descriptor: int) -> None:
-    """Run the call that the parent sends through a socket, and send its events and its result."""
-    with Connection(descriptor) as connection:
-        try:
-            function, arguments, keywords = connection.recv()
-        except EOFError:  # The parent has ended.
-            os._exit(1)
+def serve_calls(descriptor: int) -> None:
+    """Run the calls that the parent sends through a socket, and send their events and results, until it ends."""
+    connection = Connection(descriptor)
+    calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = SimpleQueue()
+    threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
 
-        threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    while True:
+        function, arguments, keywords = calls.get()
         progress = _SentProgress(connection)
         try:
             with warnings_as_messages(progress):
@@ -125,7 +146,14 @@ def serve_call(descriptor: int) -> None:
             connection.send(("error", _as_sendable(error)))
         else:
             connection.send(("result", result))
-        os._exit(0)
+
+
+def _receive_calls(connection: Connection, calls: SimpleQueue[Any]) -> None:
+    """Put all calls into a queue; end this process when the parent has closed the connection."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            calls.put(connection.recv())
+    os._exit(0)
 
 
 def _as_sendable(error: Exception) -> Exception:
@@ -136,13 +164,6 @@ def _as_sendable(error: Exception) -> Exception:
     except Exception:
         pass  # Errors of libraries may need other arguments than their message.
     return SwivelError(f"{type(error).__name__}: {first_line(error)}")
-
-
-def _end_with_parent(connection: Connection) -> None:
-    """Wait until the parent closes the connection, which it never writes to again, and end this process."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv_bytes()
-    os._exit(1)
 
 
 class _SentProgress(SilentProgress):

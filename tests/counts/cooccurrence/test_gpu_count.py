@@ -42,7 +42,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_layout, "BLOCK_SIZE", 3)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids=corpora(WORDS, 1), config=configs(), memory=st.integers(22_000, 60_000), piece_cells=st.integers(1, 30))
 def test_files_equal_those_of_the_cpu(
     small_blocks: None,

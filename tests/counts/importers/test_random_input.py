@@ -33,7 +33,7 @@ from swivel.errors import SwivelError
 sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent))  # `fuzz` is next to the package, not in it
 from fuzz.of_importers import drain
 
-FUZZ = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def check(file: Path, **given: str | bool | int) -> None:
@@ -241,7 +241,7 @@ def test_incomplete_tensorflow_folders_are_refused(tmp_path: Path) -> None:
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(st.lists(st.tuples(LABELS, LABELS, st.integers(1, 2**40)), min_size=1, max_size=30))
 def test_any_label_is_kept_and_equal_cells_are_summed(triples: list[tuple[str, str, int]]) -> None:
     expected: dict[tuple[str, str], int] = {}

@@ -39,7 +39,6 @@ seeds = st.tuples(st.integers(0, 2**32), st.integers(0, 9))
 
 
 @given(blocks, blocks, blocks, blocks, seeds)
-@settings(deadline=None)
 def test_every_block_comes_once_and_no_two_of_a_round_share_parameters(
     rows: int, columns: int, row_group: int, column_group: int, seed: tuple[int, int]
 ) -> None:
@@ -50,7 +49,6 @@ def test_every_block_comes_once_and_no_two_of_a_round_share_parameters(
 
 
 @given(blocks, blocks, blocks, blocks, seeds)
-@settings(deadline=None)
 def test_the_number_of_loaded_groups_is_minimal(
     rows: int, columns: int, row_group: int, column_group: int, seed: tuple[int, int]
 ) -> None:
@@ -108,7 +106,7 @@ def test_order_is_in_groups_only_if_not_all_parameters_fit(kind: str, zeros: Zer
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0.02, 1.2), st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_chosen_groups_fit(rows: int, columns: int, share: float, sampled: bool) -> None:
     starts = block_starts(300 * rows + 1, rows), block_starts(200 * columns, columns)
     needs = DeviceMemoryEstimate(DeviceLoad(starts, 50, ZEROS["sampled" if sampled else "all"], 10**7), KernelTile(), 2)

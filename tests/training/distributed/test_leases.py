@@ -19,7 +19,6 @@ def make_rounds(rows: int, columns: int) -> list[Round]:
     return [Round(3, blocks, 0.1 / (1 + number)) for number, blocks in enumerate(order)]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5))
 def test_strips_contain_every_block_once_with_the_learning_rate_of_its_round(
     rows: int, columns: int, workers: int
@@ -35,7 +34,6 @@ def test_strips_contain_every_block_once_with_the_learning_rate_of_its_round(
     assert {strip.turn for strip in strips} == {3}
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 def test_the_blocks_of_a_strip_share_one_side_and_differ_in_the_other(rows: int, columns: int, workers: int) -> None:
     for strip in compose_strips(make_rounds(rows, columns), workers):
@@ -169,7 +167,7 @@ class Cluster:
                 self.leases.undo(part, ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(1, 5),
     st.integers(1, 5),

@@ -142,7 +142,7 @@ def test_text_has_the_fewest_digits_that_identify_a_value() -> None:
 
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True), st.sampled_from(sorted(READ)))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_labels_are_preserved_or_raise_an_error(tmp_path_factory: Any, labels: list[str], name: str) -> None:
     folder = tmp_path_factory.mktemp("any")
     vectors = make(labels, dim=3)

@@ -444,7 +444,7 @@ READERS: dict[str, Callable[[Path], Vectors]] = {
 @example(b"1 1\n\n\n\n", "word2vec")
 @example(b"PAR1PAR1", "parquet")
 @example(b"PK\x05\x06" + bytes(18), "npz")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bytes_raise_a_one_line_error(tmp_path_factory: Any, data: bytes, name: str | None) -> None:
     file = tmp_path_factory.getbasetemp() / "rubbish"
     file.write_bytes(data)
