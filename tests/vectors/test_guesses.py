@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -97,6 +98,23 @@ def test_a_known_word_is_guessed_from_other_words(planted: Vectors) -> None:
     values[5] = 100.0
     changed = planted.replace(vectors=values)
     assert np.array_equal(changed.guess(word).vector, planted.guess(word).vector)
+
+
+def test_known_words_without_finite_vectors_are_not_used(planted: Vectors) -> None:
+    asked = "balpdimpish"
+    values = np.array(planted.vectors)
+    alike = [number for number, word in enumerate(planted.vocabulary) if word.startswith("balpdimp")]
+    values[alike[0]] = np.nan
+    values[alike[1], 0] = np.inf
+    guess = planted.replace(vectors=values).guess(asked).vector
+    assert np.isfinite(guess).all()
+    assert not np.array_equal(guess, planted.guess(asked).vector)
+
+
+def test_a_guesser_can_be_pickled(planted: Vectors) -> None:
+    words = ["balpdimping", "qqq"]
+    copied = pickle.loads(pickle.dumps(planted.guesser))
+    assert np.array_equal(copied.guess(words), planted.guesser.guess(words))
 
 
 def test_many_words_have_the_guesses_of_each(planted: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:

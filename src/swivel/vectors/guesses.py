@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class Guesser:
     Parameters
     ----------
     vectors : ndarray of shape (n_words, dim)
-        The vectors of the known words; words with a vector of zeros are not used.
+        The vectors of the known words; those that are zero, or have values that are not finite, are not used.
     words
         The known words.
     subwords
@@ -53,6 +53,9 @@ class Guesser:
         self._subwords = subwords
         self._index: _SpellingIndex | None = None  # made for the first guess
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Guesser, (self._vectors, self._words, self._subwords)
 
     def guess(self, words: Sequence[str]) -> Floats:
         """Return one vector per word, of shape (n_words, dim)."""
@@ -91,7 +94,8 @@ class Guesser:
     def _open_index(self) -> _SpellingIndex:
         with self._lock:
             if self._index is None:
-                self._index = _SpellingIndex(self._words, np.asarray(self._vectors.any(axis=1)), self._subwords)
+                is_used = self._vectors.any(axis=1) & np.isfinite(self._vectors.sum(axis=1))
+                self._index = _SpellingIndex(self._words, np.asarray(is_used), self._subwords)
             return self._index
 
 
