@@ -12,10 +12,12 @@ def main() -> None:
         from swivel.cli import main as run
         from swivel.cli.exit import end_process
         from swivel.cli.terminal import protect_streams
+        from swivel.runtime.turns import take_short_turns
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
 
     protect_streams()
+    take_short_turns()
     status = 0
     try:
         run()

@@ -226,7 +226,7 @@ def test_the_page_of_a_training_is_that_of_its_folder(
         return started[-1]
 
     monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
-    monkeypatch.setattr("swivel.counts.cooccurrence.may_use_cuda", lambda asked: in_process)
+    monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: in_process)
     swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
     assert len(started) == in_process
 

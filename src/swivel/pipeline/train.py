@@ -13,12 +13,11 @@ from swivel.config import RECIPES, WARM_START, CountConfig, TrainConfig, Vectors
 from swivel.errors import ConfigError, SwivelWarning
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.settings import given, make_options, split_settings
-from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.estimates import check_libraries
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, Stopwatch
+from swivel.runtime.progress import Progress, Stopwatch
 from swivel.runtime.resources import find_rank, is_leading
-from swivel.runtime.signals import defer_signals, stop_on_signals
+from swivel.runtime.signals import defer_signals
 from swivel.storage import MANIFEST, hold_folder, remove_file
 from swivel.storage.overlap import refuse_overlap
 from swivel.storage.result_folder import folder_or_temporary, is_done
@@ -180,12 +179,10 @@ def train_counted(
         matrix.verify_ahead()  # while torch is imported
     with defer_signals():
         from swivel import vectors
-        from swivel.counts.cooccurrence import may_use_cuda
         from swivel.counts.transform import transform_counts
-        from swivel.pipeline.train_job import extend_start, index_words, make_job, open_output, write_result
+        from swivel.pipeline.train_job import make_job, run_training
         from swivel.training.checkpoint import refuse_other_run, sweep_checkpoints
-        from swivel.training.distributed import open_executor
-        from swivel.training.loop import run_provenance, train_matrix
+        from swivel.training.loop import run_provenance
         from swivel.vectors.formats import open_vectors, source_of
 
     inputs = [matrix.path, source_of(init)]
@@ -202,7 +199,6 @@ def train_counted(
     job = dataclasses.replace(job, tuning=tuning, popularity=_choose_popularity(trained_on, recipe, tuning))
 
     watch = Stopwatch(options.progress)
-    timed = dataclasses.replace(options, progress=watch)
     with (
         folder_or_temporary(out, inputs) as folder,
         report or ReportJob(matrix, None if out is None else folder.path, watch, options) as report,
@@ -213,23 +209,7 @@ def train_counted(
         else:
             if not options.overwrite:
                 refuse_other_run(folder.path, run_provenance(matrix, job.config, job.start))
-            with open_executor(timed) as executor, open_output(job, folder.path, executor, timed) as output:
-                report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
-                start = extend_start(job, executor, timed)
-                # A signal after the last step ends the process once the result is written.
-                with stop_on_signals(), index_words(job, executor) as index:
-                    trained = train_matrix(
-                        trained_on,
-                        job.config,
-                        folder=output.path,
-                        threads=options.thread_count,
-                        progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
-                        start=start,
-                        executor=executor,
-                        other=job.estimate_ngrams(),
-                    )
-                    if trained is not None:  # Only the leading process has the result.
-                        write_result(job, trained, output, index, report)
+            run_training(job, folder.path, watch, options, report)
 
         result = vectors.load(folder.path)
         if not was_done:

@@ -6,21 +6,26 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
+from swivel.counts.cooccurrence import may_use_cuda
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.tune import Tuning
+from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.options import RunOptions
+from swivel.runtime.progress import SILENT, Stopwatch
+from swivel.runtime.signals import stop_on_signals
 from swivel.storage import FolderWriter, Manifest, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints
+from swivel.training.distributed import open_executor
 from swivel.training.executor import Executor
 from swivel.training.initialization import WarmStart, find_start
-from swivel.training.loop import TrainingResult
+from swivel.training.loop import TrainingResult, train_matrix
 from swivel.training.plan import OtherMemory
 from swivel.training.warm_start import add_new_words
 from swivel.vectors import Vectors
@@ -65,6 +70,28 @@ def make_job(matrix: Matrix, config: TrainConfig, vectors_config: VectorsConfig,
     """Return the job; raise ConfigError if `init` does not fit the matrix or the settings."""
     start = None if init is None else find_start(matrix, init, config)
     return TrainJob(matrix, config, vectors_config, init, start)
+
+
+def run_training(job: TrainJob, path: Path, watch: Stopwatch, options: RunOptions, report: ReportJob) -> None:
+    """Train, and write the vectors to the folder `path`."""
+    timed = replace(options, progress=watch)
+    with open_executor(timed) as executor, open_output(job, path, executor, timed) as output:
+        report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
+        start = extend_start(job, executor, timed)
+        # A signal after the last step ends the process once the result is written.
+        with stop_on_signals(), index_words(job, executor) as index:
+            trained = train_matrix(
+                job.matrix,
+                job.config,
+                folder=output.path,
+                threads=options.thread_count,
+                progress=watch if executor.is_leader else SILENT,  # The leader reports for all ranks.
+                start=start,
+                executor=executor,
+                other=job.estimate_ngrams(),
+            )
+            if trained is not None:  # Only the leading process has the result.
+                write_result(job, trained, output, index, report)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from swivel.errors import SwivelError, first_line
 from swivel.runtime.progress import Progress, SilentProgress, Task, warnings_as_messages
+from swivel.runtime.turns import take_short_turns
 
 Result = TypeVar("Result")
 
@@ -132,6 +133,7 @@ class ChildCall(Generic[Result]):
 
 def serve_calls(descriptor: int) -> None:
     """Run the calls that the parent sends through a socket, and send their events and results, until it ends."""
+    take_short_turns()
     connection = Connection(descriptor)
     calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = SimpleQueue()
     threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
