@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from answers import HALVES, find_seeds, read_report, write_random_answers
+from answers import HALVES, figures_by_half, find_seeds, read_report, write_random_answers
 from common import keep, make_parser, parse_arguments, work_folder, write_sets
 from swivel.evaluation import Report, compare_reports, find_sets
 from swivel.evaluation.datasets import TestSet
@@ -37,7 +37,8 @@ def main() -> None:
             for baseline in arguments.baselines:
                 theirs = read_report(arguments.answers, baseline, sets, half)
                 compared[f"{method}, {baseline}, {half or 'whole'}"] = compare_seeds(ours, theirs)
-    keep(arguments, {"compared": compared})
+    figures = {name: figures_by_half(arguments.answers, name, sets) for name in arguments.baselines}
+    keep(arguments, {"compared": compared, "baseline_figures": figures})
 
 
 def make_smoke_answers(folder: Path) -> Path:

@@ -192,26 +192,32 @@ def untuned_halves() -> str:
     return draw_table(["untuned halves", *SETS.values()], make_bold(rows, range(1, len(SETS) + 1)))
 
 
+COMPARED = {"default_cpu": "CPU", "default_cuda": "GPU"}  # methods of `benchmarks/significance.py`
+HALF_TITLES = {"whole": "all items", "report": "untuned halves"}
+
+
 def significance() -> str:
     """Return, for `default` and each baseline, for how many seeds each set differs significantly."""
-    rows = compare_significantly("significance_cpu", "default_cpu", ("cbow",))
-    rows += compare_significantly("significance_gpu", "default_cuda", ("cbow",))
-    rows += compare_significantly("significance", "default_cuda", ("sgns", "glove"))
-    return draw_table(["`default` minus", *SETS.values()], rows)
+    result = read_result("significance")
+    rows = [
+        [f"{device}, {BASELINE_ROWS[f'baseline_{baseline}']}, {title}"]
+        + [draw_difference(result["compared"][f"{method}, {baseline}, {half}"][key]) for key in SETS]
+        for method, device in COMPARED.items()
+        for baseline in result["baseline_figures"]
+        for half, title in HALF_TITLES.items()
+    ]
+    return draw_table([f"`default` minus; `significance.json`, {result['machine']['commit']}", *SETS.values()], rows)
 
 
-def compare_significantly(result: str, method: str, baselines: Sequence[str]) -> list[list[str]]:
-    """Return the rows of a result of `benchmarks/significance.py`, on all items and on untuned halves."""
-    compared = read_result(result)["compared"]
-    device = "CPU" if method.endswith("cpu") else "GPU"
-    commit = read_result(result)["machine"]["commit"]
-    rows = []
-    for baseline in baselines:
-        label = BASELINE_ROWS[f"baseline_{baseline}"]
-        for half, title in (("whole", "all items"), ("report", "untuned halves")):
-            found = compared[f"{method}, {baseline}, {half}"]
-            rows.append([f"{device} ({commit}), {label}, {title}", *(draw_difference(found[key]) for key in SETS)])
-    return rows
+def compared_baselines() -> str:
+    """Return the figures of the trainings that `significance` compares with."""
+    found = read_result("significance")["baseline_figures"]
+    rows = [
+        [f"{BASELINE_ROWS[f'baseline_{baseline}']}, {title}", *(draw_figure(figures[half][key]) for key in SETS)]
+        for baseline, figures in found.items()
+        for half, title in HALF_TITLES.items()
+    ]
+    return draw_table(["", *SETS.values()], rows)
 
 
 def draw_difference(found: dict[str, Any]) -> str:
@@ -508,6 +514,7 @@ TABLES: dict[str, Callable[[], str]] = {
         headline_sources,
         untuned_halves,
         significance,
+        compared_baselines,
         small_corpus,
         gpu_speed,
         scale_checks,

@@ -78,6 +78,7 @@ def run_training(job: TrainJob, path: Path, watch: Stopwatch, options: RunOption
     with open_executor(timed) as executor, open_output(job, path, executor, timed) as output:
         report.prepare(in_process=may_use_cuda(job.config.device) and can_start_processes())
         start = extend_start(job, executor, timed)
+
         # A signal after the last step ends the process once the result is written.
         with stop_on_signals(), index_words(job, executor) as index:
             trained = train_matrix(
@@ -90,6 +91,7 @@ def run_training(job: TrainJob, path: Path, watch: Stopwatch, options: RunOption
                 executor=executor,
                 other=job.estimate_ngrams(),
             )
+
             if trained is not None:  # Only the leading process has the result.
                 write_result(job, trained, output, index, report)
 
