@@ -27,6 +27,7 @@ from swivel.pipeline.run import run
 from swivel.pipeline.train import train
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Task
+from swivel.storage import read_manifest
 from swivel.vectors import Vectors
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"] * 3
@@ -503,3 +504,10 @@ def test_a_list_of_phrases_is_not_overwritten_by_a_result(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"phrases\.txt"):
         run(["in new york city"] * 9, tmp_path / "out", min_count=1, dim=2, phrases=str(phrases))
     assert phrases.read_text() == "new york\n"
+
+
+def test_vectors_that_are_the_rows_are_written_once(tmp_path: Path) -> None:
+    matrix = count(["tea milk sugar", "milk cup tea"] * 3, min_count=1)
+    trained = train(matrix, tmp_path / "vectors", combine="rows", dim=2, epochs=1)
+    assert set(read_manifest(tmp_path / "vectors").facts["tensors"]) == {"header", "rows", "columns"}
+    assert np.shares_memory(trained.vectors, trained.rows)

@@ -236,6 +236,23 @@ def test_the_page_of_a_training_is_that_of_its_folder(
         assert section(pages[0], title) == section(pages[1], title), title
 
 
+@pytest.mark.parametrize("fault", ["cannot start", "is killed"])
+def test_figures_are_drawn_here_if_the_other_process_does_not_run(
+    fault: str, planted: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> ChildProcess:
+        if fault == "cannot start":
+            raise BlockingIOError(11, "no more processes")
+        process = ChildProcess()
+        process._process.kill()
+        return process
+
+    monkeypatch.setattr("swivel.pipeline.report_job.ChildProcess", start)
+    monkeypatch.setattr("swivel.pipeline.train_job.may_use_cuda", lambda asked: True)
+    swivel.train(planted, tmp_path / "v", dim=4, epochs=2, options=swivel.RunOptions(report=True))
+    assert (tmp_path / "v" / "report.html").read_text(encoding="utf-8").count("<svg") == 4
+
+
 def test_the_map_has_the_words_that_say_most(trained: Path) -> None:
     found = find_map(swivel.load(trained))
     assert len(found.labels) == len(found.points) > 10

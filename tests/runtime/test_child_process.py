@@ -18,7 +18,7 @@ from swivel import corpus
 from swivel.config import CorpusConfig
 from swivel.corpus import encode_corpus, read_in_process
 from swivel.errors import CorpusError, SwivelError, SwivelWarning
-from swivel.runtime.child_process import ChildProcess, call_in_process, can_start_processes
+from swivel.runtime.child_process import PROGRESS, ChildProcess, call_in_process, can_start_processes
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 
 pytestmark = pytest.mark.skipif(not can_start_processes(), reason="needs POSIX")
@@ -109,10 +109,10 @@ def test_a_call_returns_its_result_from_another_process_and_reports_its_progress
 
 def test_a_process_runs_several_calls_one_after_the_other() -> None:
     with ChildProcess() as process:
-        first = process.call(work, 1)
-        second = process.call(work, 2)  # waits there until the first one is done
-        failed = process.call(fail)
-        last = process.call(work, 4)
+        first = process.call(work, 1, progress=PROGRESS)
+        second = process.call(work, 2, progress=PROGRESS)  # waits there until the first one is done
+        failed = process.call(fail, progress=PROGRESS)
+        last = process.call(work, 4, progress=PROGRESS)
         results = [first.wait(SILENT), second.wait(SILENT)]
         with pytest.raises(CorpusError, match="the text is bad"):
             failed.wait(SILENT)
@@ -133,6 +133,22 @@ def test_a_process_that_was_killed_is_one_clear_error() -> None:
         call_in_process(die) as call,
     ):
         call.wait(SILENT)
+
+
+class Unreadable:
+    """An object that cannot be unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("not a number",)
+
+
+def test_a_call_that_cannot_be_unpickled_is_an_error_and_the_next_one_runs() -> None:
+    with ChildProcess() as process:
+        bad = process.call(repr, Unreadable())
+        good = process.call(repr, 42)
+        with pytest.raises(ValueError, match="invalid literal for int"):
+            bad.wait(SILENT)
+        assert good.wait(SILENT) == "42"
 
 
 def test_tasks_end_when_the_call_fails() -> None:

@@ -351,6 +351,15 @@ def test_a_tensor_file_without_rows_is_damage(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize("odd", [5, None, "rows header", ["rows"], ["header"]])
+def test_odd_checksums_of_tensors_are_damage(tmp_path: Path, odd: object) -> None:
+    with create_folder(tmp_path / "v", "vectors") as folder:
+        facts = write_vectors(folder, make_model())
+        folder.finish(config={}, inputs={}, facts={**facts, "tensors": odd})
+    with pytest.raises(DamagedFolder, match="'tensors' in the manifest is not a JSON object"):
+        load(tmp_path / "v")
+
+
 @pytest.mark.parametrize("padding", range(4))
 def test_tensors_at_odd_addresses_are_read_too(tmp_path: Path, padding: int) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)

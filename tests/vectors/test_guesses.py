@@ -105,7 +105,7 @@ def test_known_words_without_finite_vectors_are_not_used(planted: Vectors) -> No
     values = np.array(planted.vectors)
     alike = [number for number, word in enumerate(planted.vocabulary) if word.startswith("balpdimp")]
     values[alike[0]] = np.nan
-    values[alike[1], 0] = np.inf
+    values[alike[1], :2] = np.inf, -np.inf
     guess = planted.replace(vectors=values).guess(asked).vector
     assert np.isfinite(guess).all()
     assert not np.array_equal(guess, planted.guess(asked).vector)

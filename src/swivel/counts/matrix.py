@@ -251,9 +251,7 @@ class Matrix:
 
     def _verify_quietly(self) -> None:
         with contextlib.suppress(Exception):  # The next check raises it.
-            for (
-                name
-            ) in LARGE:  # one by one: Python waits for the threads of a pool before it ends, but not for this one
+            for name in LARGE:
                 self._folder.check(name)
 
     def _wait_for_checksums(self) -> None:

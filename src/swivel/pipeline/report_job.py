@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swivel.runtime.child_process import ChildCall, ChildProcess
+from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, Stopwatch
+from swivel.runtime.progress import SILENT, Stopwatch
 from swivel.runtime.resources import is_leading
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ReportJob:
         self.options = options
         self._process: ChildProcess | None = None  # draws the figures
         self._imported: ChildCall[None] | None = None
-        self._drawing = threading.Lock()  # A process runs one call at a time.
+        self._drawing = threading.Lock()  # matplotlib's settings belong to a process, so it draws one at a time.
         self._training: Future[TrainingDraft] | None = None
         self._draft: Future[ReportDraft] | None = None
 
@@ -57,10 +57,11 @@ class ReportJob:
         if not self.is_wanted:
             return
         if in_process:
-            self._process = ChildProcess()
-            self._imported = self._process.call(import_report)
-        else:
-            threading.Thread(target=import_report, daemon=True).start()
+            with contextlib.suppress(OSError):  # too many processes or files, or too little memory
+                self._process = ChildProcess()
+                self._imported = self._process.call(import_report)
+                return
+        threading.Thread(target=import_report, daemon=True).start()
 
     def begin_training(self, vectors: Vectors, manifest: Manifest) -> None:
         """Compute what the report says of trained rows and columns, in the background, before they are combined."""
@@ -75,9 +76,7 @@ class ReportJob:
             training = self._training
             assert training is not None  # `begin_training` comes first
             self._draft = self._start(
-                lambda reports: reports.draft_report(
-                    vectors, self.matrix, folder, manifest, training.result(), self._draw
-                )
+                lambda reports: reports.draft_report(vectors, self.matrix, folder, manifest, training, self._draw)
             )
 
     def _start(self, compute: Callable[[Any], Result]) -> Future[Result]:
@@ -96,16 +95,17 @@ class ReportJob:
         return result
 
     def _draw(self, plots: Plots) -> Svgs:
-        """Return figures, drawn by the other process if there is one."""
+        """Return figures, drawn by the other process if there is one and it has not ended."""
         from swivel.reports.run_report import draw_figures
 
-        if self._process is None:
-            return draw_figures(plots)
         with self._drawing:
-            if self._imported is not None:
-                self._imported.wait(SILENT)
-                self._imported = None
-            return self._process.call(draw_figures, plots).wait(SILENT)
+            with contextlib.suppress(ProcessEnded):
+                if self._imported is not None:
+                    self._imported.wait(SILENT)
+                    self._imported = None
+                if self._process is not None:
+                    return self._process.call(draw_figures, plots).wait(SILENT)
+            return draw_figures(plots)
 
     def write(self, vectors: Vectors) -> None:
         """Write the page, now that the vectors are complete; an error becomes a message."""
@@ -115,7 +115,7 @@ class ReportJob:
             write_run_report(vectors, self.matrix, self.out, self.watch, self.options, self._draft)
 
 
-def import_report(*, progress: Progress = SILENT) -> None:
+def import_report() -> None:
     """Import the modules that draw figures, so that they need not be waited for later."""
     with contextlib.suppress(Exception):  # Drawing says what is wrong.
         from swivel.reports import run_report  # noqa: F401

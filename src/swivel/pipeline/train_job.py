@@ -1,4 +1,4 @@
-"""What `train` needs besides the training loop: provenance, the output folder, the warm start and the result."""
+"""The training of a job: provenance, the output folder, the warm start, the training loop and the result."""
 
 from __future__ import annotations
 
@@ -189,11 +189,9 @@ def _combine(job: TrainJob, trained: TrainingResult, sides: Vectors, index: Futu
     """Return rows and columns with the vectors that are made from them."""
     parts = job.matrix.columns_per_row
     device = trained.plan.device
-    combined = vectors.combine_vectors(trained.rows, trained.columns, parts, job.vectors_config, device=device)
-    contents = sides.contents
-    result = Vectors(
-        contents.rows, contents.columns, vectors=combined, shift=sides.shift, columns_per_row=sides.columns_per_row
-    )
+    # Where vectors are the rows, they are the same array as those of `sides`, so that they are written once.
+    combined = vectors.combine_vectors(sides.rows, trained.columns, parts, job.vectors_config, device=device)
+    result = sides.replace(vectors=combined)
     if job.vectors_config.combine == "parts":
         result = _turn(result, job.init)
     if index is None:

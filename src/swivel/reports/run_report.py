@@ -40,7 +40,7 @@ from swivel.reports.run_summary import (
     trained_counts,
 )
 from swivel.runtime.options import RunOptions
-from swivel.runtime.progress import SILENT, Progress, Stopwatch
+from swivel.runtime.progress import Stopwatch
 from swivel.runtime.resources import count_cores, is_leading
 from swivel.storage import Manifest, write_file
 from swivel.vectors import Vectors, load
@@ -137,11 +137,18 @@ def draft_training(vectors: Vectors, matrix: Matrix, manifest: Manifest, draw: D
 
 
 def draft_report(
-    vectors: Vectors, matrix: Matrix, folder: Path, manifest: Manifest, training: TrainingDraft, draw: DrawFigures
+    vectors: Vectors,
+    matrix: Matrix,
+    folder: Path,
+    manifest: Manifest,
+    training: Future[TrainingDraft],
+    draw: DrawFigures,
 ) -> ReportDraft:
-    """Return the report on vectors that are being written to `folder`."""
-    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest, fit=training.fit)
-    return ReportDraft(run, {**draw(list_vector_figures(run)), **training.svgs})
+    """Return the report on vectors that are being written to `folder`; `training` is its other part, to come."""
+    run = summarize_run(vectors, matrix, folder=folder, manifest=manifest, fit=())
+    svgs = draw(list_vector_figures(run))
+    trained = training.result()
+    return ReportDraft(replace(run, fit=trained.fit), {**svgs, **trained.svgs})
 
 
 def draw_run(run: RunSummary) -> Svgs:
@@ -169,11 +176,8 @@ def list_training_figures(epochs: tuple[EpochLoss, ...], fit: tuple[FitBucket, .
     return plots
 
 
-def draw_figures(plots: Plots, *, progress: Progress = SILENT) -> Svgs:
-    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed.
-
-    `progress` is not used: other processes call functions with it.
-    """
+def draw_figures(plots: Plots) -> Svgs:
+    """Return figures as SVG, by name; an empty dictionary if matplotlib is not installed."""
     try:
         return {name: draw_figure(plot(), "svg") for name, plot in plots.items()}
     except MissingExtra:

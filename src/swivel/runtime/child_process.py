@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -31,6 +32,9 @@ MAIN = (
 )
 
 
+PROGRESS = "progress of this process"  # stands for a `Progress` in the arguments of a call
+
+
 def can_start_processes() -> bool:
     """Return whether `ChildProcess` works here."""
     return os.name == "posix" and bool(sys.executable)
@@ -38,9 +42,16 @@ def can_start_processes() -> bool:
 
 @contextlib.contextmanager
 def call_in_process(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Iterator[ChildCall[Result]]:
-    """Start a call in a new process, as `ChildProcess.call` does; the process ends with the block."""
+    """Start a call in a new process, as `ChildProcess.call` does; the process ends with the block.
+
+    The function has a keyword `progress`, whose events `ChildCall.wait` passes on.
+    """
     with ChildProcess() as process:
-        yield process.call(function, *arguments, **keywords)
+        yield process.call(function, *arguments, progress=PROGRESS, **keywords)
+
+
+class ProcessEnded(SwivelError):
+    """The process that ran a call has ended, or was killed."""
 
 
 class ChildProcess:
@@ -63,8 +74,7 @@ class ChildProcess:
     def call(self, function: Callable[..., Result], *arguments: Any, **keywords: Any) -> ChildCall[Result]:
         """Start a call and return a handle to its result, which must be waited for before the next one is.
 
-        The function and what it takes and returns must be picklable. It is called with a keyword `progress`, whose
-        events `ChildCall.wait` passes on.
+        The function and what it takes and returns must be picklable.
         """
         with contextlib.suppress(OSError):  # A process that has ended already is reported by `wait`.
             self._connection.send((function, arguments, keywords))
@@ -119,7 +129,7 @@ class ChildCall(Generic[Result]):
                 progress.end(task)
 
     def _receive(self) -> Any:
-        """Return the next event, or raise SwivelError if the process has ended."""
+        """Return the next event, or raise ProcessEnded."""
         try:
             return self._connection.recv()
         except (EOFError, OSError):
@@ -128,34 +138,45 @@ class ChildCall(Generic[Result]):
         how = f"ended with status {status}"
         if status < 0:
             how = f"was killed by signal {-status}, perhaps because memory ran out"
-        raise SwivelError(f"a process that this command started {how}; run the command again")
+        raise ProcessEnded(f"a process that this command started {how}; run the command again")
 
 
 def serve_calls(descriptor: int) -> None:
     """Run the calls that the parent sends through a socket, and send their events and results, until it ends."""
     take_short_turns()
     connection = Connection(descriptor)
-    calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = SimpleQueue()
+    calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
     threading.Thread(target=_receive_calls, args=(connection, calls), daemon=True).start()
 
     while True:
-        function, arguments, keywords = calls.get()
-        progress = _SentProgress(connection)
+        call = calls.get()
         try:
-            with warnings_as_messages(progress):
-                result = function(*arguments, progress=progress, **keywords)
+            with warnings_as_messages(_SentProgress(connection)):
+                result = call()
         except Exception as error:
             connection.send(("error", _as_sendable(error)))
         else:
             connection.send(("result", result))
 
 
-def _receive_calls(connection: Connection, calls: SimpleQueue[Any]) -> None:
+def _receive_calls(connection: Connection, calls: SimpleQueue[Callable[[], Any]]) -> None:
     """Put all calls into a queue; end this process when the parent has closed the connection."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            calls.put(connection.recv())
-    os._exit(0)
+    while True:
+        try:
+            function, arguments, keywords = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        except Exception as error:  # The call cannot be unpickled here; it fails when it is its turn.
+            calls.put(partial(_fail, error))
+            continue
+
+        if keywords.get("progress") == PROGRESS:
+            keywords["progress"] = _SentProgress(connection)
+        calls.put(partial(function, *arguments, **keywords))
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def _as_sendable(error: Exception) -> Exception:

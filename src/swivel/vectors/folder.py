@@ -126,9 +126,9 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
 
     _write_labels(folder, "row", rows)
     # Writing and checksums take about a second per GB each, and run at the same time.
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(2) as pool:
         written = pool.submit(folder.write_tensors, TENSORS, tensors)
-        digests = pool.map(digest_array, tensors.values())
+        digests = pool.submit(lambda: {name: digest_array(values) for name, values in tensors.items()})
         if columns is not None:
             _write_labels(folder, "column", columns)
         written.result()
@@ -141,7 +141,7 @@ def write_contents(folder: FolderWriter, contents: Contents) -> dict[str, Any]:
         "shift": contents.shift,
         "columns_per_row": contents.columns_per_row,
         **facts,
-        "tensors": {HEADER: header} | dict(zip(tensors, digests, strict=True)),
+        "tensors": {HEADER: header, **digests.result()},
     }
 
 
@@ -166,6 +166,8 @@ def read_contents(path: str | Path) -> tuple[Contents, dict[str, Callable[[], No
     if TENSORS not in folder.manifest.parts:
         raise DamagedFolder(f"{folder.path}: {TENSORS} is missing from the manifest; {REMEDY}")
 
+    if not isinstance(facts.get("tensors", {}), dict):
+        raise DamagedFolder(f"{folder.path}: 'tensors' in the manifest is not a JSON object; {REMEDY}")
     if HEADER in facts.get("tensors", {}):
         with folder.reading(TENSORS) as file:
             header = _read_header(file)

@@ -94,7 +94,7 @@ class Guesser:
     def _open_index(self) -> _SpellingIndex:
         with self._lock:
             if self._index is None:
-                is_used = self._vectors.any(axis=1) & np.isfinite(self._vectors.sum(axis=1))
+                is_used = self._vectors.any(axis=1) & np.isfinite(self._vectors).all(axis=1)
                 self._index = _SpellingIndex(self._words, np.asarray(is_used), self._subwords)
             return self._index
 

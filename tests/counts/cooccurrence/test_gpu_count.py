@@ -6,6 +6,7 @@ import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from swivel.counts.cooccurrence.gpu import cells
 from swivel.counts.cooccurrence.gpu import counter as device
 from swivel.counts.cooccurrence.gpu import pairs as device_pairs
 from swivel.counts.cooccurrence.gpu import plan as device_plan
+from swivel.counts.cooccurrence.gpu.counter import warm_up
 from swivel.counts.cooccurrence.gpu.plan import estimate_pairs, make_rules, share_memory, split_shards
 from swivel.counts.cooccurrence.windows import window_weights
 from swivel.counts.layout import Layout
@@ -252,6 +254,7 @@ def test_a_small_corpus_is_counted_on_the_cpu_unless_a_device_is_given() -> None
 def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
+    monkeypatch.setattr(count, "_WAKINGS", {})
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
     prepare_device(CountConfig(device="auto"))
     assert started == []
@@ -259,11 +262,13 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
     prepare_device(CountConfig(device="cpu"))
     assert started == []
     prepare_device(CountConfig(device="auto"))
+    prepare_device(CountConfig(device="auto"))  # once for the same settings
     prepare_device(CountConfig(device="cuda"))
     assert started == ["swivel-wake", "swivel-wake"]
 
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(count, "_WAKINGS", {})
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
     prepare_device(CountConfig(device="auto"))()
@@ -275,12 +280,50 @@ def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.Monk
 def test_a_broken_device_is_refused_before_all_the_text_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(count, "_WAKINGS", {})
     monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     numbers = iter(range(1000))
     with pytest.raises(ConfigError, match="device 'cuda' cannot be used for counting"):
         swivel.count(("tea milk " * 10_000 for _ in numbers), device="cuda", threads=1)
     assert next(numbers) < 200
+
+
+def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    errors: list[ConfigError | None] = [ConfigError("busy"), None]
+
+    def open_next(name: str) -> None:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(count, "_WAKINGS", {})
+    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
+    monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.open_device", open_next)
+    monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.warm_up", lambda device, config: None)
+    config = CountConfig(device="cuda")
+    with pytest.raises(ConfigError, match="busy"):
+        prepare_device(config)()
+    prepare_device(config)()
+    prepare_device(config)()
+    assert errors == []
+
+
+@pytest.mark.parametrize("columns", ["symmetric", "directional", "bands"])
+@pytest.mark.parametrize("window", [2, 10, 1_000, 10**9])
+def test_warming_up_counts_few_pairs(columns: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: list[int] = []
+    write = device_pairs.TorchPairs.write
+
+    def record(self: device_pairs.TorchPairs, *arguments: Any) -> int:
+        pairs.append(write(self, *arguments))
+        return pairs[-1]
+
+    monkeypatch.setattr(device_pairs.TorchPairs, "write", record)
+    warm_up("cpu", CountConfig(window=window, columns=columns))
+    assert bool(sum(pairs)) == (window <= 1_000)
+    assert sum(pairs) <= 8
 
 
 def start_at_once(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.progress import SILENT, Progress, Task, track
 from swivel.runtime.resources import release_freed_memory
+from swivel.runtime.turns import short_turns
 
 if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
@@ -90,6 +90,7 @@ def count_tokens(
         announce_forecast(job.path, forecast_count(layout, survey, cells, plan), progress)
         counter = ChunkCounter(ids, layout, config, plan)
     else:
+        _wait_for_device(config)
         from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
 
         counter = DeviceCounter(ids, layout, config, job, survey)
@@ -170,52 +171,61 @@ def choose_device(asked: str, places: int) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def prepare_device(config: CountConfig) -> Callable[[], None]:
-    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
+class _Waking:
+    """Initialization of CUDA for some settings, in a background thread."""
 
-    Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read. Call the
-    returned function repeatedly while reading: it raises ConfigError once initializing the requested CUDA device has
-    failed.
-    """
-    errors: list[ConfigError] = []
+    def __init__(self, config: CountConfig) -> None:
+        self.error: ConfigError | None = None  # why CUDA cannot be used
+        self.thread = threading.Thread(target=self._wake, args=(config,), name="swivel-wake", daemon=True)
 
-    def wake() -> None:
-        with contextlib.suppress(Exception), _short_turns():  # What fails here fails again, with a message, in use.
+    def _wake(self, config: CountConfig) -> None:
+        with contextlib.suppress(Exception), short_turns():  # What fails here fails again, with a message, in use.
             try:
                 from swivel.counts.cooccurrence.gpu.counter import open_device, warm_up
 
                 open_device("cuda")
             except ConfigError as error:
-                errors.append(error)
+                self.error = error
             else:
                 warm_up("cuda", config)
 
+
+_WAKINGS: dict[CountConfig, _Waking] = {}  # those that this process has started
+_WAKING_LOCK = threading.Lock()
+
+
+def prepare_device(config: CountConfig) -> Callable[[], None]:
+    """Initialize CUDA in a background thread, or raise ConfigError if another device cannot be used.
+
+    Importing torch, initializing CUDA and loading kernels takes seconds, in which the text can be read; a process does
+    it once for the same settings. Call the returned function repeatedly while reading: it raises ConfigError once
+    initializing the requested CUDA device has failed.
+    """
+    if not may_use_cuda(config.device):
+        if config.device not in ("auto", "cpu"):
+            from swivel.counts.cooccurrence.gpu.counter import open_device
+
+            open_device(config.device)
+        return lambda: None
+
+    with _WAKING_LOCK:
+        waking = _WAKINGS.get(config)
+        if waking is None or waking.error is not None:  # A device that failed may work by now.
+            waking = _WAKINGS[config] = _Waking(config)
+            waking.thread.start()
+
     def check() -> None:
-        if errors and config.device == "cuda":
-            raise errors[0]
+        if waking.error is not None and config.device == "cuda":
+            raise waking.error
 
-    if may_use_cuda(config.device):
-        threading.Thread(target=wake, name="swivel-wake", daemon=True).start()
-    elif config.device not in ("auto", "cpu"):
-        from swivel.counts.cooccurrence.gpu.counter import open_device
-
-        open_device(config.device)
     return check
 
 
-@contextlib.contextmanager
-def _short_turns() -> Iterator[None]:
-    """Let Python's threads take turns of .1 ms instead of 5.
-
-    The threads that read text need the interpreter for a moment after each slice, and would wait for a full turn of a
-    thread that imports modules.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+def _wait_for_device(config: CountConfig) -> None:
+    """Wait until CUDA is initialized, if `prepare_device` has begun it: two threads would compile the same kernels."""
+    waking = _WAKINGS.get(config)
+    if waking is not None:
+        waking.thread.join()
 
 
 def may_use_cuda(asked: str) -> bool:

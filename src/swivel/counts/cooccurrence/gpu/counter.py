@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from swivel.config import CountConfig
-from swivel.corpus.vocabulary import Vocabulary
+from swivel.corpus.vocabulary import GAP, Vocabulary
 from swivel.counts.cooccurrence.count import CountJob, make_spec
 from swivel.counts.cooccurrence.gpu.cells import DeviceCounts, FetchedPiece, Fetcher, merge_cells, sum_pairs
 from swivel.counts.cooccurrence.gpu.pairs import choose_writer, make_writer
@@ -42,6 +42,7 @@ _SAMPLE_PLACES = 1 << 24  # sample in which the words of each block are counted
 _SHARE_OF_FREE = 0.9
 _PAIRS_PER_SECOND = 3.8e9  # measured end to end with a prototype on an H200; for the forecast only
 _WARM_UP_BYTES = 1 << 26  # of the device
+_MAX_WARM_WINDOW = 1_000
 _PIECE_BYTES_PER_CELL = 64  # position and count of the up to four pieces in flight, with a margin
 
 
@@ -199,7 +200,12 @@ def warm_up(device: str, config: CountConfig) -> None:
 
     >>> warm_up("cpu", CountConfig(window=2))
     """
-    ids = np.zeros(max(config.window_left, config.window_right) + 2, np.uint32)  # The longest pairs are counted, too.
+    window = max(config.window_left, config.window_right)
+    if window > _MAX_WARM_WINDOW:  # Windows are cut to the longest unit, which is not known yet.
+        return
+
+    ids = np.full(window + 2, GAP, np.uint32)
+    ids[[0, 1, -1]] = 0  # neighbors, and a pair as far apart as the window allows
     layout = make_spec(Vocabulary(["word"]), config).layout()
     job = CountJob(path=Path(), device=device, device_memory=_WARM_UP_BYTES)
     counter = DeviceCounter(ids, layout, config, job, survey_corpus(ids, layout.rows, threads=1))
