@@ -378,18 +378,29 @@ def _print_error(error: Exception) -> int:
     """Print an error as one line and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, click.ClickException):
-        # Help and missing arguments are click's own lines; other messages repeat what the user typed.
-        if not isinstance(error, (click.exceptions.NoArgsIsHelpError, click.MissingParameter)):
-            message = escape_controls(error.format_message())
-            error.format_message = lambda: message  # type: ignore[method-assign]
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        print_message(f"error: {_describe_usage(error)}")
         return error.exit_code
 
     if "--traceback" in sys.argv:
         traceback.print_exception(error)
     print_message(f"error: {_describe_error(error)}")
     return error.exit_status if isinstance(error, SwivelError) else 1
+
+
+def _describe_usage(error: click.ClickException) -> str:
+    """Return click's message as one line in our words, and where the right options are listed."""
+    message = error.format_message()
+    if isinstance(error, click.MissingParameter):  # The lines are click's own; other messages repeat what was typed.
+        message = " ".join(message.split())
+
+    message = escape_controls(message[:1].lower() + message[1:])
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        message += f" See `{error.ctx.command_path} --help`."
+    return message
 
 
 def _describe_error(error: Exception) -> str:
