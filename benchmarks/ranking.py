@@ -61,19 +61,23 @@ def measure_methods(split: TableSplit, dim: int, methods: Sequence[str]) -> dict
 
 
 def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1) -> dict[str, Any]:
-    """Return the figures of a share of the rows, trained, and folded into a table without them."""
+    """Return the figures of a share of the rows: trained, folded into columns that were trained without them, and into
+    columns that were trained with them, which shows what the columns, and not the folding in, have lost.
+    """
     is_new = np.random.default_rng(1).random(split.train.shape[0]) < share
     held = scipy.sparse.csr_array(split.test.multiply(is_new[:, None]))
     seen = split.train + split.validation
     ((_, trained),) = fit_swivel(split.train, dim, OPTIONS)
-    folded = fold_in_rows(split.train, is_new, dim)
-    return {
-        name: describe(evaluate_ranking(scores, held, seen))
-        for name, scores in (("trained", trained), ("folded in", folded))
+    ranked = {
+        "trained": trained,
+        "folded in": fold_in_rows(split.train, is_new, dim),
+        "folded into columns that know them": fold_in_rows(split.train, np.zeros_like(is_new), dim),
     }
+    return {name: describe(evaluate_ranking(scores, held, seen)) for name, scores in ranked.items()}
 
 
 def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
+    """Return scores of all rows, folded into columns that were trained without the new ones."""
     fitted = swivel.SwivelEmbedding(dim, recipe="table").fit(train[~is_new])
     ranking = ColumnRanking(fitted.column_vectors_, fitted.column_sums_, int((~is_new).sum()), fitted.popularity_)
     return lambda rows: ranking.score(fitted.transform(train[rows]))

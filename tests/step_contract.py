@@ -187,9 +187,11 @@ def run_baseline(block: Block, settings: StepSettings, dtype: str, device: str) 
 
         # Adagrad.
         results = []
-        for vectors, side, other in ((W, block.sides[0], C), (C, block.sides[1], W)):
+        sums = torch.tensor(block.x.sum(1)), torch.tensor(block.x.sum(0))
+        for vectors, side, other, side_sums in ((W, block.sides[0], C, sums[0]), (C, block.sides[1], W, sums[1])):
             assert vectors.grad is not None
-            gradient = vectors.grad / len(other) + settings.weight_decay * vectors.detach()
+            decays = settings.weight_decay * side_sums.float() ** settings.decay_power
+            gradient = vectors.grad / len(other) + decays[:, None] * vectors.detach()
             accumulators = torch.tensor(side.accumulators) + gradient**2
             results += [vectors.detach() - 0.1 * gradient / accumulators.sqrt(), accumulators]
 

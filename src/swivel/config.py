@@ -246,6 +246,11 @@ class TrainConfig:
         "weight decay; 1e-4 improves vectors of text, 1e-3 ruins them; tables need more (recipe table)",
         NOT_NEGATIVE,
     )
+    decay_power: float = config_field(
+        0.0,
+        "the weight decay of a row or column is weight_decay times its sum to this power; 0: the same for all",
+        NOT_NEGATIVE,
+    )
     objective: str = config_field(
         "swivel",
         "swivel: PMI targets and a soft hinge for unobserved cells; glove: observed cells only, targets log x and "
@@ -274,6 +279,12 @@ class TrainConfig:
     middle: float = config_field(0.3, "with sampled zeros: share of rows and columns that are not rare", FRACTION)
     share: float = config_field(
         0.008, "with sampled zeros: share of zeros computed between the rarest features; larger for others", FRACTION
+    )
+    sample_rows: int | None = config_field(
+        None,
+        "with sampled zeros: about how many rows share a sample of columns; fewer rows take longer and give columns "
+        "steadier gradients; default: all rows of a block that are about as frequent",
+        POSITIVE_INT,
     )
     transform: str = config_field(
         "none",
@@ -317,6 +328,8 @@ class TrainConfig:
             )
         if self.objective == "glove" and self.accumulator_decay != 1:
             raise ConfigError(f"objective='glove' needs accumulator_decay=1, got {self.accumulator_decay:g}")
+        if self.objective == "glove" and self.decay_power != 0:
+            raise ConfigError(f"objective='glove' needs decay_power=0, got {self.decay_power:g}: it has no sums")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +398,7 @@ class TrainSettings(TypedDict, total=False):
     initial_accumulator: float | None
     accumulator_decay: float | None
     weight_decay: float | None
+    decay_power: float | None
     objective: str | None
     end: str | None
     tolerance: float | None
@@ -392,6 +406,7 @@ class TrainSettings(TypedDict, total=False):
     common: float | None
     middle: float | None
     share: float | None
+    sample_rows: int | None
     transform: str | None
     shift: float | None
     confidence_base: float | None
@@ -483,6 +498,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "dim": 128,
             "learning_rate": 0.5,
             "accumulator_decay": 0.95,
+            "decay_power": 0.5,
             "transform": "log",
             "shift": -4.0,
             "confidence_base": 1.2,
@@ -491,6 +507,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "common": 0.05,
             "middle": 0.2,
             "share": 0.01,
+            "sample_rows": 512,
         },
         "vectors": {"combine": "rows"},
     },

@@ -44,7 +44,7 @@ class Table:
         objective, x = Objective.from_config(config), self.counts[row].astype(np.float64)
         offsets = row_offsets(x.sum(keepdims=True), self.total, objective) + column_offsets(self.column_sums, objective)
         loss, slopes = loss_and_gradient(self.columns.astype(np.float64) @ vector, x, offsets, objective)
-        decay = max(config.weight_decay, fold_in_module.MIN_WEIGHT_DECAY) * len(x)
+        decay = max(config.weight_decay * x.sum() ** config.decay_power, fold_in_module.MIN_WEIGHT_DECAY) * len(x)
         return loss.observed + loss.unobserved + decay / 2 * vector @ vector, slopes @ self.columns + decay * vector
 
 
@@ -52,6 +52,7 @@ CONFIGS = [
     TrainConfig(dim=DIM, weight_decay=1e-4),
     TrainConfig(dim=DIM, weight_decay=0.0),
     TrainConfig(dim=DIM, weight_decay=0.05, shift=1.5, unseen=0.2),
+    TrainConfig(dim=DIM, weight_decay=0.02, decay_power=0.5),
     TrainConfig(dim=DIM, weight_decay=1e-3, confidence_base=0.5, confidence_power=1.0, confidence_most=4.0),
 ]
 

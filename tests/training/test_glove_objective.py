@@ -235,3 +235,8 @@ def test_recipe_has_the_settings_of_the_glove_paper() -> None:
 def test_settings_without_effect_on_glove_are_rejected(setting: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="have no effect with objective='glove'"):
         TrainConfig(objective="glove", **setting)  # type: ignore[arg-type]
+
+
+def test_glove_has_no_weight_decay_by_sums() -> None:
+    with pytest.raises(ConfigError, match=r"needs decay_power=0, got 0\.5"):
+        TrainConfig(objective="glove", decay_power=0.5)

@@ -156,10 +156,13 @@ def make_sum(path: Path, recipe: str) -> tuple[Matrix, Vectors]:
 
 @pytest.mark.parametrize("transform", ["none", "log"])
 @pytest.mark.parametrize("recipe", ["fast", "default"])
-def test_new_words_solve_their_least_squares_problem(recipe: str, transform: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("decay", "power"), [(0.0, 0.0), (1e-3, 0.5)])
+def test_new_words_solve_their_least_squares_problem(
+    recipe: str, transform: str, decay: float, power: float, tmp_path: Path
+) -> None:
     matrix, vectors = make_sum(tmp_path / "sum", recipe)
     matrix = transform_counts(matrix, transform)
-    config = TrainConfig(dim=4)
+    config = TrainConfig(dim=4, weight_decay=decay, decay_power=power)
     start = find_start(matrix, vectors, config)
     joined = add_new_words(matrix, start, config, threads=2)
     table, objective = matrix.to_scipy().toarray(), Objective()
@@ -170,7 +173,8 @@ def test_new_words_solve_their_least_squares_problem(recipe: str, transform: str
     weights = np.where(seen, objective.confidence(x), UNSEEN_WEIGHT)
     targets = np.zeros(len(known))
     targets[seen] = pmi
-    left = (C.T * weights) @ C + MIN_WEIGHT_DECAY * len(C) * np.eye(4)
+    ridge = max(decay * matrix.row_sums[row] ** power, MIN_WEIGHT_DECAY) * len(C)
+    left = (C.T * weights) @ C + ridge * np.eye(4)
     expected = np.linalg.solve(left, C.T @ (weights * targets))
 
     assert joined.rows.vectors[len(start.rows.places)] == pytest.approx(expected, rel=1e-4, abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from swivel.training.zero_sampling import ZeroSampling
 SAMPLED = ZeroSampling(common=0.1, middle=0.4, share=0.05)
 shares = st.floats(1e-4, 1.0)
 sizes = st.integers(1, 80)
+shared = st.none() | st.integers(1, 40)  # rows that share a sample
 
 
 def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...]) -> NDArray[np.float64]:
@@ -32,19 +34,19 @@ def weights_of(zeros: ZeroSampling, shape: tuple[int, int], seed: tuple[int, ...
     return weights
 
 
-@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@given(shares, shares, shares, shared, sizes, sizes, st.integers(0, 2**32))
 def test_every_row_is_in_exactly_one_panel(
-    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+    common: float, middle: float, share: float, together: int | None, rows: int, columns: int, seed: int
 ) -> None:
-    panels = list(ZeroSampling(common, middle, share).panels(rows, columns, (seed,)))
+    panels = list(ZeroSampling(common, middle, share, together).panels(rows, columns, (seed,)))
     assert [row for panel in panels for row in range(panel.start, panel.stop)] == list(range(rows))
 
 
-@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@given(shares, shares, shares, shared, sizes, sizes, st.integers(0, 2**32))
 def test_chosen_columns_are_distinct_ascending_and_weighted(
-    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+    common: float, middle: float, share: float, together: int | None, rows: int, columns: int, seed: int
 ) -> None:
-    for panel in ZeroSampling(common, middle, share).panels(rows, columns, (seed,)):
+    for panel in ZeroSampling(common, middle, share, together).panels(rows, columns, (seed,)):
         if panel.chosen is None:
             assert panel.weights is None
             continue
@@ -55,31 +57,32 @@ def test_chosen_columns_are_distinct_ascending_and_weighted(
         assert panel.weights.dtype == np.float32
 
 
-@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@given(shares, shares, shares, shared, sizes, sizes, st.integers(0, 2**32))
 def test_zeros_of_common_rows_and_columns_always_have_weight_one(
-    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+    common: float, middle: float, share: float, together: int | None, rows: int, columns: int, seed: int
 ) -> None:
-    weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
+    weights = weights_of(ZeroSampling(common, middle, share, together), (rows, columns), (seed,))
     assert np.all(weights[: round(rows * common)] == 1)
     assert np.all(weights[:, : round(columns * common)] == 1)
 
 
-@given(shares, shares, shares, sizes, sizes, st.integers(0, 2**32))
+@given(shares, shares, shares, shared, sizes, sizes, st.integers(0, 2**32))
 def test_weights_of_a_row_sum_to_the_number_of_columns_of_each_tier(
-    common: float, middle: float, share: float, rows: int, columns: int, seed: int
+    common: float, middle: float, share: float, together: int | None, rows: int, columns: int, seed: int
 ) -> None:
     """The sampled columns of a tier have weight size / sampled each, so they sum to the size of the tier."""
-    weights = weights_of(ZeroSampling(common, middle, share), (rows, columns), (seed,))
+    weights = weights_of(ZeroSampling(common, middle, share, together), (rows, columns), (seed,))
     edges = [0, round(columns * common), round(columns * max(common, middle)), columns]
     for start, stop in pairwise(edges):
         np.testing.assert_allclose(weights[:, start:stop].sum(1), stop - start, rtol=1e-6)
 
 
-def test_every_zero_has_an_expected_weight_of_one() -> None:
+@pytest.mark.parametrize("together", [None, 4])
+def test_every_zero_has_an_expected_weight_of_one(together: int | None) -> None:
     shape, seeds = (30, 40), 4000
     total, squares = np.zeros(shape), np.zeros(shape)
     for seed in range(seeds):
-        weights = weights_of(SAMPLED, shape, (seed,))
+        weights = weights_of(replace(SAMPLED, rows=together), shape, (seed,))
         total += weights
         squares += weights**2
 
@@ -87,6 +90,16 @@ def test_every_zero_has_an_expected_weight_of_one() -> None:
     error = np.sqrt((squares / seeds - mean**2) / seeds)
     assert squares.max() > 2 * seeds, "nothing was sampled"
     assert np.all(np.abs(mean - 1) <= 5 * error + 1e-6)
+
+
+def test_samples_of_a_few_rows_cover_the_columns_evenly() -> None:
+    """The sum of the weights of a column over the rows of a block varies less: in most steps, some rows sample it."""
+    zeros, shape = ZeroSampling(common=0.05, middle=0.3, share=0.0125), (400, 300)
+    together, apart = (
+        np.array([weights_of(each, shape, (seed,)).mean(0) for seed in range(200)]).std(0).mean()
+        for each in (zeros, replace(zeros, rows=10))
+    )
+    assert apart < 0.3 * together
 
 
 def test_rarer_tiers_are_sampled_less_densely() -> None:

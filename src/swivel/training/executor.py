@@ -22,7 +22,7 @@ from swivel.runtime.progress import Progress
 from swivel.training.backends import Backend, BackendConfig, Step, StepSettings, create_backend
 from swivel.training.backends.base import PendingSteps, Starts
 from swivel.training.backends.base import Sides as Sides
-from swivel.training.objective import Loss, Objective, column_offsets, row_offsets
+from swivel.training.objective import Loss, Objective, column_offsets, find_unit_offsets, row_offsets
 from swivel.training.plan import TrainingPlan, describe_load
 from swivel.training.schedule import Block, block_order, block_starts
 
@@ -118,7 +118,14 @@ class TrainingJob:
         load = describe_load(self.matrix, config, self.blocks, plan.device)
 
         objective = Objective.from_config(config)
-        settings = StepSettings(objective, load.zeros, config.weight_decay, config.accumulator_decay)
+        settings = StepSettings(
+            objective,
+            load.zeros,
+            config.weight_decay,
+            config.accumulator_decay,
+            config.decay_power,
+            unit_offsets=find_unit_offsets(self.matrix.total, objective),
+        )
         backend_config = BackendConfig(
             plan.device, plan.dtype, threads, config.device_memory, plan.groups, load.cells, load.is_halved
         )

@@ -41,7 +41,7 @@ from swivel.config import TrainConfig
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.backends import choose_backend
-from swivel.training.objective import Objective, column_offsets, observed_targets, row_offsets
+from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
 
 # Training stops before it reaches the minimum, which keeps vectors short like a weight decay. Without decay, a row of
 # few counts may have no minimum: the loss of its unobserved cells falls without end. So the decay is at least that of
@@ -149,8 +149,7 @@ class FixedColumns:
         self.sums = sums
         self.total = float(total)
         self.transform = config.transform
-        # n decay: the loss of a row is a sum over columns, not a mean.
-        self.weight_decay = max(config.weight_decay, MIN_WEIGHT_DECAY) * len(vectors)
+        self.config = config
 
         ids, weights = _sample_columns(sums, config.seed)
         self.index_in_sample = np.full(len(sums), -1, np.int64)
@@ -166,6 +165,11 @@ class FixedColumns:
         gram = (self.sample.T * common) @ self.sample
         strengths, self.axes = torch.linalg.eigh(gram)
         self.strengths = strengths.clamp(min=0) / strengths.sum().clamp(min=torch.finfo(gram.dtype).tiny)
+
+    def find_decays(self, row_sums: NDArray[np.float64]) -> Tensor:
+        """Return n decay for each row, with its decay: the loss of a row is a sum over columns, not a mean."""
+        decays = np.maximum(find_decays(row_sums, self.config), MIN_WEIGHT_DECAY)
+        return torch.from_numpy(decays * len(self.vectors)).to(self.vectors)
 
     def fold_in(self, counts: Any) -> NDArray[np.float32]:
         """Return one vector per row of `counts`, as the function `fold_in`."""
@@ -254,12 +258,14 @@ class _RowBatch:
 
         row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
         column = rows.indices.astype(np.int64)
-        offsets = row_offsets(np.asarray(rows.sum(axis=1)).ravel(), fixed.total, objective)
+        sums = np.asarray(rows.sum(axis=1)).ravel()
+        offsets = row_offsets(sums, fixed.total, objective)
         targets = observed_targets(rows.data, offsets[row] + column_offsets(fixed.sums[column], objective))
 
         self.fixed = fixed
         self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(like)  # the row's part of pmi*
-        self.A, self.b = _sum_observed(rows, torch.from_numpy(targets).to(like), fixed)
+        self.decays = fixed.find_decays(sums)
+        self.A, self.b = _sum_observed(rows, torch.from_numpy(targets).to(like), fixed, self.decays)
         self.b0 = self.b  # without the linear term of `correct_gradient`
 
         # Observed cells: flat indices in arrays over the sample, and all of them by column.
@@ -298,10 +304,9 @@ class _RowBatch:
         G is the Gram matrix of `FixedColumns`, with a trace of 1; t_i is the trace of the Hessian without decay.
         """
         axes = self.fixed.axes
-        decay = self.fixed.weight_decay
-        observed = self.A.diagonal(dim1=1, dim2=2).sum(1) - decay * len(axes)
+        observed = self.A.diagonal(dim1=1, dim2=2).sum(1) - self.decays * len(axes)
         traces = observed.clamp(min=0) + curvatures @ self.fixed.squares
-        scales = traces[:, None] * self.fixed.strengths + decay
+        scales = traces[:, None] * self.fixed.strengths + self.decays[:, None]
         return lambda vectors: ((vectors @ axes) / scales) @ axes.T
 
     def correct_gradient(self, vectors: Tensor) -> None:
@@ -332,7 +337,9 @@ def _multiply(matrices: Tensor, vectors: Tensor) -> Tensor:
     return torch.bmm(vectors[:, None], matrices)[:, 0]
 
 
-def _sum_observed(rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedColumns) -> tuple[Tensor, Tensor]:
+def _sum_observed(
+    rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedColumns, decays: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return A and b of the module's docstring for each row: shapes (rows, dim, dim) and (rows, dim)."""
     C = fixed.vectors
     dim = C.shape[1]
@@ -350,7 +357,8 @@ def _sum_observed(rows: scipy.sparse.csr_array, targets: Tensor, fixed: FixedCol
 
     diagonal = A.diagonal(dim1=1, dim2=2)
     # Rounding hides curvatures that are too small relative to the trace; A may not be positive definite then.
-    diagonal += (8 * torch.finfo(C.dtype).eps * diagonal.sum(1, keepdim=True)).clamp(min=fixed.weight_decay)
+    rounding = 8 * torch.finfo(C.dtype).eps * diagonal.sum(1, keepdim=True)
+    diagonal += torch.maximum(rounding, decays[:, None])
     return A, b
 
 

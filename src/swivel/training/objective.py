@@ -139,6 +139,21 @@ def column_offsets(column_sums: Array, objective: Objective) -> Array:
     return -log_or_never(column_sums)
 
 
+def find_unit_offsets(total: float, objective: Objective) -> tuple[float, float]:
+    """Return the offset of a row, and of a column, whose sum is 1."""
+    one = np.ones(1)
+    return float(row_offsets(one, total, objective)[0]), float(column_offsets(one, objective)[0])
+
+
+def find_decays(sums: Array, config: TrainConfig) -> Array:
+    """Return the weight decay of rows or columns with these sums.
+
+    >>> find_decays(np.array([4.0, 9.0]), TrainConfig(weight_decay=0.1, decay_power=0.5)).round(6).tolist()
+    [0.2, 0.3]
+    """
+    return config.weight_decay * np.maximum(sums, 0.0) ** config.decay_power
+
+
 def add_biases(vectors: Single, accumulators: Single, side: int) -> tuple[Single, Single]:
     """Return vectors and accumulators with two more dimensions: [w b 1] for rows (side 0), [c 1 b'] for columns (1).
 

@@ -122,7 +122,7 @@ def choose_zeros(matrix: Matrix, config: TrainConfig, device: str, blocks: tuple
         return ZeroSampling()
     if not Objective.from_config(config).pushes:
         return ZeroSampling(common, common, MIN_SHARE)
-    return ZeroSampling(common, max(config.middle, common), config.share)
+    return ZeroSampling(common, max(config.middle, common), config.share, config.sample_rows)
 
 
 def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> bool:

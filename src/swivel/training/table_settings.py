@@ -20,7 +20,7 @@ from swivel.training.schedule import default_epochs
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
 # The weight decay: docs/tables.md.
-STRENGTH = 0.54  # times the noise
+STRENGTH = 0.8  # times the noise
 TOLERANCE = 1.02  # ratio of singular values of structure and noise that is no sign of structure
 STRUCTURE_POWER = 16
 MIN_FACTOR = 0.5  # of a table whose structure needs far more dimensions than there are
@@ -38,8 +38,8 @@ MAX_BLOCK_SIZE = 8192
 CELLS_PER_VECTOR = 12  # observed cells that the mean vector of a block should have in it
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
 UPDATES_PER_VECTOR = 240  # with the smallest blocks, about how many times every vector is updated
-MIN_EPOCHS = 30
-MAX_EPOCHS = 40
+MIN_EPOCHS = 20
+MAX_EPOCHS = 30
 # Of tables with fewer cells, observed or not, all zeros are computed, because few steps average few samples.
 FEW_CELLS = 2_000_000
 FULL_SAMPLE_DENSITY = 0.0013  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
@@ -92,14 +92,15 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     return {"zeros": "sampled"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
 
-def choose_popularity(rows: int, columns: int, cells: int) -> float:
-    """Return the factor of a column's log sum in a ranking: more if columns, and rows, have many cells.
+def choose_popularity(rows: int, cells: int) -> float:
+    """Return the factor of a column's log sum in a ranking: more if rows have many cells.
 
-    >>> choose_popularity(20_000, 12_000, 100_000), choose_popularity(6_000, 3_500, 500_000)
-    (0.14, 0.82)
+    The weight decay of common columns is larger, so that products with them are too small: popularity makes up for it.
+
+    >>> choose_popularity(20_000, 100_000), choose_popularity(6_000, 500_000)
+    (0.39, 0.65)
     """
-    per_row, per_column = cells / rows, cells / columns
-    return round(min(max(0.2 * math.log(per_column) + 0.04 * math.log(per_row) - 0.35, 0.0), 1.0), 2)
+    return round(min(max(0.25 + 0.09 * math.log(cells / rows), 0.0), 1.0), 2)
 
 
 def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
@@ -110,9 +111,11 @@ def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
     check_memory("choosing the weight decay", 8 * size * (3 * matrix.shape[0] // step + 2 * matrix.shape[1]))
 
     table = read_rows(matrix, step)
-    shape = int(np.count_nonzero(matrix.row_sums)), int(np.count_nonzero(matrix.column_sums))
+    row_sums, column_sums = matrix.row_sums[matrix.row_sums > 0], matrix.column_sums[matrix.column_sums > 0]
+    shape = len(row_sums), len(column_sums)
     scale = _noise_of_size(shape, matrix.cell_count) / _noise_of_size(table.shape, table.nnz)
-    return float(f"{scale * find_weight_decay(table, config):.6g}")
+    mean_decay = scale * find_mean_decay(table, config)
+    return float(f"{_divide_by_powers(mean_decay, row_sums, column_sums, config):.6g}")
 
 
 def read_rows(matrix: Matrix, step: int = 1) -> scipy.sparse.coo_array:
@@ -141,17 +144,35 @@ def _noise_of_size(shape: tuple[int, ...], cells: int) -> float:
 
 
 def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
-    """Return the weight decay of a table without empty rows and columns.
+    """Return the setting `weight_decay` of a table without empty rows and columns."""
+    return _divide_by_powers(find_mean_decay(table, config), table.sum(axis=1), table.sum(axis=0), config)
+
+
+def _divide_by_powers(mean_decay: float, row_sums: Any, column_sums: Any, config: TrainConfig) -> float:
+    """Return the setting `weight_decay` with which rows and columns have a mean decay.
+
+    Their two means may differ, by the means of the powers of their sums, because only their product matters: w and c
+    can be multiplied by a number and its inverse.
+    """
+    powers = np.mean(row_sums**config.decay_power) * np.mean(column_sums**config.decay_power)
+    return mean_decay / math.sqrt(powers)
+
+
+def find_mean_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> float:
+    """Return the geometric mean of the mean decays of rows and columns, for a table without empty ones.
 
     Decay of both sides is a soft threshold of singular values: it has to remove those of noise. Noise is a table with
     the same rows, columns and numbers of cells, but cells that are independent: the columns of the cells, shuffled. If
     the table exceeds its noise even in the last of the dimensions, they are filled by structure, and need less decay.
+
+    If decays differ, the threshold is that of the singular values of t_ij / sqrt(decay_i decay_j), relative to their
+    means: in the vectors w sqrt(decay), the decay is the same for all.
     """
     rng = np.random.default_rng(1)
     column_ids = table.coords[1]
     shuffled = rng.permutation(column_ids)
-    structure = find_singular_values(_make_targets(table, column_ids, config.shift), config.dim, rng)
-    noise = find_singular_values(_make_targets(table, shuffled, config.shift), config.dim, rng)
+    structure = find_singular_values(_make_targets(table, column_ids, config), config.dim, rng)
+    noise = find_singular_values(_make_targets(table, shuffled, config), config.dim, rng)
 
     last = len(noise) * 3 // 4  # The last quarter, because a single singular value is not exact enough.
     excess = structure[last:].mean() / max(noise[last:].mean(), MIN_NOISE)
@@ -166,11 +187,17 @@ def find_weight_decay(table: scipy.sparse.coo_array, config: TrainConfig) -> flo
     return float(STRENGTH * factor * chance * config.confidence_base * middle)
 
 
-def _make_targets(table: scipy.sparse.coo_array, column_ids: NDArray[Any], shift: float) -> scipy.sparse.csr_array:
-    """Return a table of the targets of observed cells, with other columns for the cells."""
+def _make_targets(
+    table: scipy.sparse.coo_array, column_ids: NDArray[Any], config: TrainConfig
+) -> scipy.sparse.csr_array:
+    """Return a table of the targets of observed cells, over the roots of decays, with other columns for the cells."""
     row_ids = table.coords[0]
-    sums = table.sum(axis=1)[row_ids] * table.sum(axis=0)[column_ids]
-    targets = np.log(table.data * table.data.sum() / sums) - shift
+    row_sums, column_sums = table.sum(axis=1), table.sum(axis=0)
+    sums = row_sums[row_ids] * column_sums[column_ids]
+    targets = np.log(table.data * table.data.sum() / sums) - config.shift
+
+    powers = row_sums**config.decay_power, column_sums**config.decay_power
+    targets /= np.sqrt(powers[0][row_ids] / powers[0].mean() * powers[1][column_ids] / powers[1].mean())
     return scipy.sparse.csr_array((targets, (row_ids, column_ids)), shape=table.shape)
 
 

@@ -24,7 +24,7 @@ from swivel.counts import Matrix
 from swivel.runtime.parallel import open_torch_pool
 from swivel.training.fold_in import MIN_WEIGHT_DECAY
 from swivel.training.initialization import Known, WarmStart
-from swivel.training.objective import Objective, column_offsets, observed_targets, row_offsets
+from swivel.training.objective import Objective, column_offsets, find_decays, observed_targets, row_offsets
 
 UNSEEN_WEIGHT = 0.02  # u; with .1 and .25 the vectors of new words are too short (docs/experiments.md)
 CELLS_PER_PIECE = 1 << 22  # cells of the matrix that are read at a time
@@ -36,6 +36,7 @@ class _KnownSide:
 
     known: Known
     offsets: NDArray[np.float64]  # of all rows or columns
+    sums: NDArray[np.float64]
 
     @property
     def new(self) -> NDArray[np.int64]:
@@ -55,8 +56,8 @@ def add_new_words(matrix: Matrix, start: WarmStart, config: TrainConfig, *, thre
     Rows and columns that have no counts with old ones are omitted; training starts them from random vectors.
     """
     objective = Objective.from_config(config)
-    rows = _KnownSide(start.rows, row_offsets(matrix.row_sums, matrix.total, objective))
-    columns = _KnownSide(start.columns, column_offsets(matrix.column_sums, objective))
+    rows = _KnownSide(start.rows, row_offsets(matrix.row_sums, matrix.total, objective), matrix.row_sums)
+    columns = _KnownSide(start.columns, column_offsets(matrix.column_sums, objective), matrix.column_sums)
 
     all_rows = _solve(_gather_counts(matrix, rows, columns), rows, columns, config, threads)
     all_columns = _solve(_gather_counts(matrix, columns, rows, transposed=True), columns, rows, config, threads)
@@ -90,9 +91,9 @@ def _solve(
     old_offsets = old.offsets[old.known.places]
     C = torch.from_numpy(old.known.vectors.astype(np.float64))
 
-    # The part of the matrix that all rows share: u C'C + n decay I.
-    ridge = max(config.weight_decay, MIN_WEIGHT_DECAY) * len(C)
-    shared = UNSEEN_WEIGHT * C.T @ C + ridge * torch.eye(config.dim, dtype=torch.float64)
+    shared = UNSEEN_WEIGHT * C.T @ C  # the part of the matrix that is the same for all rows
+    unit = torch.eye(config.dim, dtype=torch.float64)
+    ridges = np.maximum(find_decays(new.sums[places], config), MIN_WEIGHT_DECAY) * len(C)
 
     def solve(row: int) -> NDArray[np.float32]:
         """Return the vector of one row of the counts. Threads share only arrays that do not change."""
@@ -105,7 +106,7 @@ def _solve(
         # Left and right side of the equation in the module's docstring.
         weights = torch.from_numpy(np.maximum(confidences - UNSEEN_WEIGHT, 0))
         seen = C[torch.from_numpy(ids)]
-        left = torch.addmm(shared, seen.T * weights, seen)
+        left = torch.addmm(shared + float(ridges[row]) * unit, seen.T * weights, seen)
         right = seen.T @ torch.from_numpy(confidences * targets)
 
         solution = torch.cholesky_solve(right[:, None], torch.linalg.cholesky(left))

@@ -252,6 +252,17 @@ def test_gpu_uses_triton_if_it_is_installed(
 
 
 @pytest.mark.usefixtures("pretended_gpu")
+@pytest.mark.parametrize("setting", [{"decay_power": 0.5}, {"sample_rows": 512}], ids=str)
+def test_settings_that_triton_does_not_have_are_left_to_torch(
+    monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(select, "find_spec", lambda name: object())
+    assert choose_backend(TrainConfig(**setting)) == ("torch", "cuda")
+    with pytest.raises(TrainingError, match=rf"does not support {next(iter(setting))}; pass backend='auto'$"):
+        choose_backend(TrainConfig(backend="triton", **setting))
+
+
+@pytest.mark.usefixtures("pretended_gpu")
 def test_triton_backend_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "find_spec", lambda name: None)
     with pytest.raises(TrainingError, match=r"needs Triton 3.3 or newer, which is not installed; pass backend='auto'$"):

@@ -6,6 +6,8 @@ cases of Triton, and `test_step_on_gpu.py` those that need a GPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ from step_contract import (
 )
 from swivel.training.backends import ParameterBlock, StepSettings, ZeroSampling
 from swivel.training.backends import cpu_kernels as kernels
-from swivel.training.objective import Objective
+from swivel.training.objective import Objective, find_unit_offsets
 
 SHAPES = [(1, 1), (1, 7), (41, 401), (401, 41), (1271, 300)]
 # Every shape with every dimension, with all zeros and with sampled ones; the other samplings at one dimension.
@@ -64,6 +66,42 @@ def test_step_matches_the_reference_for_every_objective_and_orientation(
 def test_tall_blocks_are_computed_in_pieces(make: Maker, kind: str, zeros: ZeroSampling) -> None:
     settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
     check_contract(make, kind, make_block((2100, 37), 20, settings.objective), settings)
+
+
+@on_the_host
+@pytest.mark.parametrize("shape", [(41, 401), (401, 41)], ids=str)
+def test_samples_of_a_few_rows_match_the_reference(make: Maker, kind: str, shape: tuple[int, int]) -> None:
+    settings = StepSettings(Objective(), replace(SAMPLED, rows=7), weight_decay=1e-4)
+    check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
+
+
+@on_the_host
+@pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:
+    objective = Objective(shift=-1.0)
+    block = make_block((41, 60), 20, objective, mirrored=mirrored)
+    unit = find_unit_offsets(float(block.x.sum()), objective)
+    settings = StepSettings(objective, zeros, weight_decay=0.05, decay_power=0.5, unit_offsets=unit)
+    check_contract(make, kind, block, settings)
+
+
+@on_the_host
+@pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
+def test_gradients_have_the_weight_decay_of_each_vector(make: Maker, mirrored: bool) -> None:
+    """With and without decay, the gradients of a step differ by decay times the vectors."""
+    block = make_block((41, 60), 20, Objective(), mirrored=mirrored)
+    unit = find_unit_offsets(float(block.x.sum()), Objective())
+    none, some = (
+        make(StepSettings(Objective(), ZeroSampling(), decay, decay_power=0.5, unit_offsets=unit)).gradients(
+            block.step(), *block.sides
+        )
+        for decay in (0.0, 0.05)
+    )
+    pairs = (none.rows, some.rows), (none.columns, some.columns)
+    for (without, with_), side, axis in zip(pairs, block.sides, (1, 0), strict=True):
+        decays = 0.05 * np.sqrt(block.x.sum(axis))
+        np.testing.assert_allclose(with_ - without, decays[:, None] * side.vectors, rtol=1e-2, atol=1e-4)
 
 
 @everywhere

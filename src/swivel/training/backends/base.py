@@ -6,6 +6,7 @@ parameters. `swivel.training.backends.create_backend` creates one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,6 +87,15 @@ class StepSettings:
     zeros: ZeroSampling
     weight_decay: float
     accumulator_decay: float = 1.0
+    decay_power: float = 0.0  # of a sum, in the weight decay of its row or column
+    unit_offsets: tuple[float, float] = (0.0, 0.0)  # offset of a row, and of a column, whose sum is 1
+
+    def find_decays(self, offsets: Any, side: int) -> Any:
+        """Return the weight decay of each row (side 0) or column (side 1) from the offsets, an array or a tensor.
+
+        An offset is that of a sum of 1 minus the logarithm of the sum.
+        """
+        return self.weight_decay * math.e ** (self.decay_power * (self.unit_offsets[side] - offsets))
 
 
 class Backend(Protocol):
@@ -270,7 +280,12 @@ class ArrayBackend(HeldParameters):
         """Return the loss and the gradients that Adagrad applies: means over the other side, plus weight decay."""
         rows, columns = sides
         loss, row_sums, column_sums = self.compute(cells, sides, seed)
-        weight_decay = self.settings.weight_decay
-        row_gradient = row_sums / len(columns.vectors) + weight_decay * rows.vectors
-        column_gradient = column_sums / len(rows.vectors) + weight_decay * columns.vectors
+        row_decay = column_decay = self.settings.weight_decay
+        if self.settings.decay_power:
+            first = int(cells.mirrored)  # the number of the side that comes first
+            row_decay = self.settings.find_decays(rows.offsets, first)[:, None]
+            column_decay = self.settings.find_decays(columns.offsets, 1 - first)[:, None]
+
+        row_gradient = row_sums / len(columns.vectors) + row_decay * rows.vectors
+        column_gradient = column_sums / len(rows.vectors) + column_decay * columns.vectors
         return loss, row_gradient, column_gradient

@@ -136,8 +136,9 @@ class CpuBackend(HeldParameters):
         sides = (columns, rows) if cells.mirrored else (rows, columns)
         loss, gradients = self._add_up(cells, sides, step.seed)
 
+        decay = self._add_decays(cells, sides, gradients)
         for side, other, gradient in zip(sides, reversed(sides), gradients, strict=True):
-            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), self.settings.weight_decay)
+            kernels.finish_gradient(gradient, side.vectors, 1 / len(other.vectors), decay)
 
         first, second = gradients
         return Gradients(loss, second, first) if cells.mirrored else Gradients(loss, first, second)
@@ -155,11 +156,22 @@ class CpuBackend(HeldParameters):
         row_scale = 1 / len(columns.vectors)
         column_scale = 1 / len(rows.vectors)
         rate = step.learning_rate
-        decay = self.settings.weight_decay
+        decay = self._add_decays(cells, sides, gradients)
         kept = self.settings.accumulator_decay
         kernels.adagrad(rows.vectors, rows.accumulators, gradients[0], row_scale, decay, rate, kept)
         kernels.adagrad(columns.vectors, columns.accumulators, gradients[1], column_scale, decay, rate, kept)
         return loss
+
+    def _add_decays(self, cells: BlockCells, sides: Sides, gradients: tuple[_Array, _Array]) -> float:
+        """Add the weight decay of each vector to sums of gradients, and return the decay that is left for all."""
+        if not self.settings.decay_power:
+            return self.settings.weight_decay
+
+        for number, side in enumerate(sides):
+            decays = self.settings.find_decays(side.offsets, number ^ int(cells.mirrored))
+            # Adagrad divides the sums by the size of the other side, but not the decay.
+            kernels.add_decays(gradients[number], side.vectors, decays * len(sides[1 - number].vectors))
+        return 0.0
 
     def _add_up(self, cells: BlockCells, sides: Sides, seed: tuple[int, ...]) -> tuple[Loss, tuple[_Array, _Array]]:
         """Return the loss of a block and the gradients of both sides, summed over the cells (in buffers)."""

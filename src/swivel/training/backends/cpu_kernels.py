@@ -397,6 +397,16 @@ def adagrad(
 
 
 @_kernel
+def add_decays(gradient: Any, vectors: Any, decays: Any) -> None:
+    """Add decays[i] * vectors[i] to row i of `gradient`."""
+    for i in range(vectors.shape[0]):
+        w, g = vectors[i], gradient[i]
+        shrink = F(decays[i])
+        for t in range(len(w)):
+            g[t] += shrink * w[t]
+
+
+@_kernel
 def finish_gradient(gradient: Any, vectors: Any, scale: float, weight_decay: float) -> None:
     """Replace `gradient` by scale * gradient + weight_decay * vectors, the gradient that `adagrad` applies."""
     factor, shrink = F(scale), F(weight_decay)

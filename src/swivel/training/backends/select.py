@@ -88,7 +88,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
 
     backend = config.backend
     if backend == "auto":
-        accelerated = "triton" if suits_triton(device) else "torch"
+        accelerated = "triton" if suits_triton(device) and not _find_unsupported(config) else "torch"
         return ("cpu" if device == "cpu" else accelerated), device
 
     if backend in ("cpu", "reference") and device != "cpu":
@@ -99,8 +99,18 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         else:
             need = "Triton 3.3 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
+    unsupported = _find_unsupported(config)
+    if backend == "triton" and unsupported:
+        raise TrainingError(f"the triton backend does not support {unsupported}; pass backend='auto'")
 
     return backend, device
+
+
+def _find_unsupported(config: TrainConfig) -> str:
+    """Return the first setting that the Triton kernels do not have, or an empty string."""
+    if config.decay_power:
+        return "decay_power"
+    return "sample_rows" if config.sample_rows is not None else ""
 
 
 def has_triton() -> bool:
