@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,19 +216,6 @@ def test_the_process_ends_if_its_parent_is_killed(tmp_path: Path) -> None:
     parent.wait()
     while not has_ended(process):
         time.sleep(0.02)
-
-
-def test_text_that_is_read_in_another_process_is_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text("to be or not to be\nthat is the question\n" * 3)
-    results = []
-    for name, read in (("here", encode_corpus), ("there", partial(read_in_process, encode_corpus))):
-        scratch = tmp_path / name
-        scratch.mkdir()
-        encoded = read([file], CorpusConfig(), scratch=scratch, **READING)
-        results.append((encoded.token_count, encoded.unit_count, encoded.counts()))
-    assert results[0] == results[1]
-    assert results[0][0] == 30
 
 
 def test_standard_input_by_its_path_is_read_here(tmp_path: Path) -> None:

@@ -255,7 +255,6 @@ class EncodedCorpus:
     """A corpus as type numbers, and the tables of its types with their counts, all in scratch files."""
 
     def __init__(self, files: list[WorkerFiles], segments: list[Segment], memory_bytes: int) -> None:
-        self._arguments = files, segments, memory_bytes
         self._segments = [segment for segment in segments if segment.stop > segment.start]
         self._ids = [open_array(each.ids) for each in files]
         self._tables = [each.tables for each in files]
@@ -264,10 +263,6 @@ class EncodedCorpus:
         self.types = TypeCounts(tables, memory_bytes, threads=len(files))
         self.token_count = sum(table.token_count for table in tables)
         self.unit_count = self._count_units()  # units with at least one token
-
-    def __reduce__(self) -> tuple[type[EncodedCorpus], tuple[list[WorkerFiles], list[Segment], int]]:
-        # A copy in another process opens the same files.
-        return EncodedCorpus, self._arguments
 
     def _count_units(self) -> int:
         """Return the number of breaks, where two adjacent breaks of neighboring segments count once.

@@ -251,8 +251,7 @@ class Matrix:
 
     def _verify_quietly(self) -> None:
         with contextlib.suppress(Exception):  # The next check raises it.
-            for name in LARGE:
-                self._folder.check(name)
+            self._folder.check(*LARGE)
 
     def _wait_for_checksums(self) -> None:
         verifying = self._verifying

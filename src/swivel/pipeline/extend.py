@@ -13,7 +13,7 @@ the context windows but do not take part in the fold-in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from swivel.corpus.vocabulary import TokenCounts, Vocabulary, choose_tokens, fro
 from swivel.counts.cooccurrence import column_vocabulary
 from swivel.errors import ConfigError, VocabularyError
 from swivel.pipeline.count import (
+    Check,
     NumberedText,
     TextCounting,
     check_device,
@@ -282,7 +283,7 @@ def _number_words(
     threads: int,
     memory_bytes: int,
     progress: Progress,
-    check: Callable[[], None] | None = None,
+    check: Check | None = None,
 ) -> tuple[NumberedText, Vocabulary]:
     """Read texts, and return them as ids of known and new words, and the new words."""
     encoded = encode_texts(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from swivel.runtime.child_process import ChildCall, ChildProcess, ProcessEnded
 from swivel.runtime.options import RunOptions
@@ -66,28 +66,34 @@ class ReportJob:
     def begin_training(self, vectors: Vectors, manifest: Manifest) -> None:
         """Compute what the report says of trained rows and columns, in the background, before they are combined."""
         if self.is_wanted:
-            self._training = self._start(
-                lambda reports: reports.draft_training(vectors, self.matrix, manifest, self._draw)
-            )
+
+            def draft() -> TrainingDraft:
+                from swivel.reports.run_report import draft_training
+
+                return draft_training(vectors, self.matrix, manifest, self._draw)
+
+            self._training = self._start(draft)
 
     def begin(self, vectors: Vectors, folder: Path, manifest: Manifest) -> None:
         """Compute the rest of the report in the background, for vectors that are being written to `folder`."""
         if self.is_wanted:
             training = self._training
             assert training is not None  # `begin_training` comes first
-            self._draft = self._start(
-                lambda reports: reports.draft_report(vectors, self.matrix, folder, manifest, training, self._draw)
-            )
 
-    def _start(self, compute: Callable[[Any], Result]) -> Future[Result]:
-        """Start a thread that calls a function with the module of reports; return its result to come."""
+            def draft() -> ReportDraft:
+                from swivel.reports.run_report import draft_report
+
+                return draft_report(vectors, self.matrix, folder, manifest, training, self._draw)
+
+            self._draft = self._start(draft)
+
+    def _start(self, compute: Callable[[], Result]) -> Future[Result]:
+        """Call a function in a background thread, and return its result to come."""
         result: Future[Result] = Future()
 
         def run() -> None:
             try:
-                from swivel.reports import run_report
-
-                result.set_result(compute(run_report))
+                result.set_result(compute())
             except Exception as error:
                 result.set_exception(error)
 

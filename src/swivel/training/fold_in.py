@@ -148,7 +148,6 @@ class FixedColumns:
         self.offsets = torch.from_numpy(column_offsets(sums, self.objective)).to(self.vectors)
         self.sums = sums
         self.total = float(total)
-        self.transform = config.transform
         self.config = config
 
         ids, weights = _sample_columns(sums, config.seed)
@@ -166,15 +165,15 @@ class FixedColumns:
         strengths, self.axes = torch.linalg.eigh(gram)
         self.strengths = strengths.clamp(min=0) / strengths.sum().clamp(min=torch.finfo(gram.dtype).tiny)
 
-    def find_decays(self, row_sums: NDArray[np.float64]) -> Tensor:
-        """Return n decay for each row, with its decay: the loss of a row is a sum over columns, not a mean."""
+    def find_ridges(self, row_sums: NDArray[np.float64]) -> Tensor:
+        """Return the weight decay of each row times n, because the loss of a row is a sum over columns, not a mean."""
         decays = np.maximum(find_decays(row_sums, self.config), MIN_WEIGHT_DECAY)
         return torch.from_numpy(decays * len(self.vectors)).to(self.vectors)
 
     def fold_in(self, counts: Any) -> NDArray[np.float32]:
         """Return one vector per row of `counts`, as the function `fold_in`."""
         rows = _check_counts(counts, self.sums)
-        if self.transform == "log":
+        if self.config.transform == "log":
             rows.data = np.log1p(rows.data)
         result = np.zeros((rows.shape[0], self.vectors.shape[1]), np.float32)
 
@@ -264,7 +263,7 @@ class _RowBatch:
 
         self.fixed = fixed
         self.offsets = torch.from_numpy(offsets + np.log(objective.unseen)).to(like)  # the row's part of pmi*
-        self.decays = fixed.find_decays(sums)
+        self.decays = fixed.find_ridges(sums)
         self.A, self.b = _sum_observed(rows, torch.from_numpy(targets).to(like), fixed, self.decays)
         self.b0 = self.b  # without the linear term of `correct_gradient`
 

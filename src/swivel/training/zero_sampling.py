@@ -152,7 +152,7 @@ def spread_fraction(first: float, number: int) -> float:
     >>> [round(spread_fraction(0.5, number), 3) for number in range(4)]
     [0.5, 0.118, 0.736, 0.354]
     """
-    return first if number == 0 else min((first + number * GOLDEN_RATIO) % 1, 1 - 1e-9)
+    return min((first + number * GOLDEN_RATIO) % 1, 1 - 1e-9)
 
 
 def random_fraction(seed: Sequence[int]) -> float:
