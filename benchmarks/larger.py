@@ -8,7 +8,9 @@ Triton's interpreter.
 from __future__ import annotations
 
 import os
+import statistics
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +23,12 @@ from gpu import store_cells, to_units
 from swivel.counts.matrix import MatrixCells
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad, PendingSteps
-from swivel.training.objective import Objective
+from swivel.training.objective import Loss, Objective
 from swivel.training.schedule import Block, block_starts, rounds_in_groups, rounds_without_conflict
 
 MEASURES = ("swivel.training.backends.base", "swivel.training.zero_sampling", "swivel.training.backends.triton")
 GOAL = 1.15
+TURNS = 3  # runs of every way; GPUs slow down when they get warm
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,41 +96,48 @@ def caps(size: Size, cells: int, device: str) -> dict[str, int | None]:
     return {"resident": None, "cells streamed": max(least, third), "parameters swapped": least // 2}
 
 
-def run_way(size: Size, stored: Any, device: str, memory: int | None) -> dict[str, Any]:
-    """Return seconds of the epochs, and what it took to get there."""
-    from swivel.training.backends.triton.backend import TritonBackend, choose_groups
+class Way:
+    """A backend with so much memory, and what it took to get there."""
 
-    starts = block_starts(size.words, size.blocks)
-    cells = int(stored.offsets[-1])
-    load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
-    config = BackendConfig(device, size.dtype, memory=memory, cells=cells)
-    groups = choose_groups(load, config)
-    backend = TritonBackend(StepSettings(Objective(), ZeroSampling(), 0.0), replace(config, groups=groups))
-    sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
-    reset_peak(device)
-    started = time.perf_counter()
-    backend.hold(*sides, (starts, starts))
-    backend.take(stored)
-    setup, setup_peak = time.perf_counter() - started, peak_bytes(device)
-    orders = [make_order(size.blocks, groups, number) for number in range(size.epochs + 2)]
-    run_epochs(backend, orders[:2])  # compiles, warms
-    reset_peak(device)
-    seconds, loss = run_epochs(backend, orders[1:])
-    peak = peak_bytes(device)
-    found = {"what": backend.describe(), "memory": memory, "groups": groups, "setup_seconds": setup}
-    found["setup_peak_bytes"] = setup_peak
-    backend.close()
-    steps = size.epochs * size.blocks**2
-    return {**found, "seconds": seconds, "us_per_step": 1e6 * seconds / steps, "peak_bytes": peak, "loss": loss}
+    def __init__(self, size: Size, stored: MatrixCells, device: str, memory: int | None) -> None:
+        from swivel.training.backends.triton.backend import TritonBackend, choose_groups
+
+        starts = block_starts(size.words, size.blocks)
+        cells = int(stored.offsets[-1])
+        load = DeviceLoad((starts, starts), size.dim, ZeroSampling(), cells, is_halved=True)
+        config = BackendConfig(device, size.dtype, memory=memory, cells=cells)
+        groups = choose_groups(load, config)
+        sides = make_side(size.words, size.dim, 1), make_side(size.words, size.dim, 2)
+        self.backend = TritonBackend(StepSettings(Objective(), ZeroSampling(), 0.0), replace(config, groups=groups))
+
+        before = reset_peak(device)
+        started = time.perf_counter()
+        self.backend.hold(*sides, (starts, starts))
+        self.backend.take(stored)
+        setup, setup_peak = time.perf_counter() - started, peak_bytes(device, before)
+
+        self.orders = [make_order(size.blocks, groups, number) for number in range(size.epochs + 2)]
+        run_epochs(self.backend, self.orders[:2])  # compiles
+        self.found: dict[str, Any] = {"what": self.backend.describe(), "memory": memory, "groups": groups}
+        self.found |= {"setup_seconds": setup, "setup_peak_bytes": setup_peak, "seconds": []}
+        self.found["peak_bytes"] = peak_bytes(device, before)
+
+    def run(self) -> None:
+        """Run all epochs."""
+        seconds, self.found["loss"] = run_epochs(self.backend, self.orders[1:])
+        self.found["seconds"].append(seconds)
 
 
-def reset_peak(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
+def reset_peak(device: str) -> int:
+    """Start measuring the peak of allocated memory anew; return what is allocated now."""
+    if device == "cpu":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
 
 
-def peak_bytes(device: str) -> int | None:
-    return None if device == "cpu" else torch.cuda.max_memory_allocated()
+def peak_bytes(device: str, before: int) -> int | None:
+    return None if device == "cpu" else torch.cuda.max_memory_allocated() - before
 
 
 def make_order(blocks: int, groups: tuple[int, int] | None, number: int) -> list[list[Block]]:
@@ -143,29 +153,42 @@ def run_epochs(backend: Any, orders: Sequence[list[list[Block]]]) -> tuple[float
     def load() -> Any:
         raise AssertionError("all cells are there already")
 
-    last: PendingSteps | None = None
+    pending: deque[PendingSteps] = deque()
+    losses: list[Loss] = []
     started = time.perf_counter()
     for number, order in enumerate(orders[:-1]):
         backend.announce([*order, *orders[number + 1]])
         for blocks in order:
-            begun = backend.run([Step(block, load, 0.05, (1, number, *block)) for block in blocks], lambda: False)
-            if last is not None:
-                last.losses()
-            last = begun
-    assert last is not None
-    loss = sum(loss.observed for loss in last.losses())
-    return time.perf_counter() - started, loss
+            steps = [Step(block, load, 0.05, (1, number, *block)) for block in blocks]
+            pending.append(backend.run(steps, lambda: False))
+            if len(pending) > backend.rounds_ahead:
+                pending.popleft().losses()
+    for last in pending:
+        losses = last.losses()
+    return time.perf_counter() - started, sum(loss.observed for loss in losses)
 
 
 def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
-    """Return what each way took, and its time against that of everything on the device."""
+    """Return what each way took, and its time against that of everything on the device; the ways take turns."""
     size = size or (Size() if device != "cpu" else DRY)
     stored = make_cells(size, device)
     found: dict[str, Any] = {"cells": len(stored.positions), "words": size.words, "goal": GOAL}
-    for name, memory in caps(size, len(stored.positions), device).items():
-        found[name] = run_way(size, stored, device, memory)
-        found[name]["ratio"] = found[name]["seconds"] / found["resident"]["seconds"]
-        print(f"{name}: {found[name]['us_per_step']:.1f} us a step, ratio {found[name]['ratio']:.3f}", flush=True)
+    ways = {
+        name: Way(size, stored, device, memory) for name, memory in caps(size, len(stored.positions), device).items()
+    }
+    for _ in range(TURNS):
+        for way in ways.values():
+            way.run()
+
+    resident = ways["resident"].found["seconds"]
+    for name, way in ways.items():
+        seconds = way.found["seconds"]
+        ratios = [mine / theirs for mine, theirs in zip(seconds, resident, strict=True)]
+        way.found["us_per_step"] = 1e6 * statistics.median(seconds) / (size.epochs * size.blocks**2)
+        way.found |= {"ratios": ratios, "ratio": statistics.median(ratios)}
+        print(f"{name}: {way.found['us_per_step']:.1f} us a step, ratio {way.found['ratio']:.3f}", flush=True)
+        found[name] = way.found
+        way.backend.close()
     return found
 
 

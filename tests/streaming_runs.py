@@ -18,8 +18,8 @@ from swivel.counts.shards import CellArrays, make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
-from swivel.training.backends.triton.cells import DeviceCellArrays
-from swivel.training.backends.triton.launch import DeviceStep, Parameters
+from swivel.training.backends.triton.cells import CellPlan, DeviceCellArrays
+from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
 from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate
 from swivel.training.objective import Loss, Objective
@@ -144,19 +144,25 @@ class PlainLauncher:
         self.places = places
         self.parameters = parameters
 
-    def run(self, batch: Sequence[DeviceStep], cells: DeviceCellArrays, totals: torch.Tensor) -> None:
-        shape, pitch = batch[0].shape, self.places.pitch
-        for number, each in enumerate(batch):
+    def prepare(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> Batch:
+        counts = np.array([block.count_cells() for block in blocks], np.float64)
+        return Batch(blocks, cells, torch.zeros(0), [], 0, counts)
+
+    def run(self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, totals: torch.Tensor) -> None:
+        shape, pitch = batch.shape, self.places.pitch
+        totals.zero_()
+        for number, each in enumerate(batch.blocks):
             x0, y0 = (slot * pitch for slot in each.slots)
             rows = slice(x0, x0 + shape.rows)
             columns = slice(y0, y0 + shape.columns)
 
-            first, last = cells.begins[number], cells.begins[number] + each.cells.entries
+            first = batch.cells.begins[number]
+            last = first + each.cells.entries
             places = cells.positions[first:last].to(torch.int64) % (shape.rows * shape.columns)
             weighted = cells.counts[first:last] * (1 + cells.slots[first:last] % 3)
             pull = torch.zeros(shape.rows * shape.columns).index_add_(0, places, weighted)
             pull = pull.view(shape.rows, shape.columns)
-            totals[number, 0] = self._update(rows, columns, pull, each.step.learning_rate)
+            totals[number, 0] = self._update(rows, columns, pull, steps[number].learning_rate)
 
     def _update(self, rows: slice, columns: slice, pull: torch.Tensor, rate: float) -> float:
         p, dim = self.parameters, self.places.dim

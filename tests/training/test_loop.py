@@ -399,3 +399,9 @@ def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> 
 )
 def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
     assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected
+
+
+def test_gpu_computes_all_zeros_rather_than_samples_of_a_few_rows() -> None:
+    config = TrainConfig(zeros="auto", sample_rows=512)
+    assert wants_sample(config, "cpu", (97, 97))
+    assert not wants_sample(config, "cuda", (97, 97))

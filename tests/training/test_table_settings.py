@@ -127,7 +127,7 @@ def test_large_tables_have_the_blocks_of_text(monkeypatch: pytest.MonkeyPatch) -
 def test_all_zeros_of_small_tables_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_table_settings(make_table())["zeros"] == "all"
     monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 40 * 25 - 1)
-    assert choose_table_settings(make_table())["zeros"] == "sampled"
+    assert choose_table_settings(make_table())["zeros"] == "auto"
 
 
 def test_sparser_tables_sample_fewer_zeros(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ that pass column blocks around a ring, and asynchronous workers with parameter s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -236,22 +237,22 @@ class LocalExecutor(Executor):
     def run(
         self, rounds: Sequence[Round], ahead: Sequence[Sequence[Block]], requests: PauseRequests
     ) -> Iterator[CompletedSteps]:
-        """Run rounds in order, starting each one before waiting for the losses of the previous one."""
+        """Run rounds in order, starting each one before waiting for the losses of the previous ones."""
         self._backend.announce([*(round_.blocks for round_ in rounds), *ahead])
-        previous: tuple[Round, PendingSteps] | None = None
+        started: deque[tuple[Round, PendingSteps]] = deque()
 
         for round_ in rounds:
-            # The device computes this round while the host collects the losses of the one before.
+            # The device computes this round while the host collects the losses of an earlier one.
             pending = self._backend.run(self._job.steps(round_), requests.should_stop)
-            if previous is not None:
-                yield _wait_for(*previous)
-            previous = round_, pending
+            started.append((round_, pending))
+            if len(started) > self._backend.rounds_ahead:
+                yield _wait_for(*started.popleft())
 
             if pending.steps < len(round_.blocks) or requests.pause():
                 break
 
-        if previous is not None:
-            yield _wait_for(*previous)
+        for oldest in started:
+            yield _wait_for(*oldest)
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite, checked on the device."""

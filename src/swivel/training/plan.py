@@ -129,7 +129,10 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
     """Return whether to sample zeros. By default a GPU does so only if a round has many blocks, a CPU if it has two."""
     if config.zeros != "auto":
         return config.zeros == "sampled"
-    return min(blocks) >= (MIN_BLOCKS_TO_SAMPLE if device.startswith("cuda") else 2)
+    if not device.startswith("cuda"):
+        return min(blocks) >= 2
+    # The kernels of a GPU compute all zeros sooner than samples of a few rows.
+    return config.sample_rows is None and min(blocks) >= MIN_BLOCKS_TO_SAMPLE
 
 
 def estimate_needs(

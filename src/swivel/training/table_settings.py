@@ -78,7 +78,7 @@ def choose_block_size(rows: int, columns: int, density: float) -> int:
 
 
 def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
-    """Return which zeros of a table with so many cells, observed or not, are computed."""
+    """Return which zeros of a table with so many cells, observed or not, are computed; a GPU computes all of them."""
     if cells <= FEW_CELLS:
         return {"zeros": "all"}
 
@@ -89,7 +89,7 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
         "middle": usual["middle"] * math.sqrt(part),
         "share": usual["share"] * part,
     }
-    return {"zeros": "sampled"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
+    return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
 
 def choose_popularity(rows: int, cells: int) -> float:

@@ -23,13 +23,14 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from swivel.training.backends.triton import hopper, kernels
 
 KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-INTEGERS = "tiles_m tiles_n items y_rows most side pitch rows_apart rows shards own_first other_first".split()
+INTEGERS = "tiles_m tiles_n items pairs y_rows most side pitch rows shards own_first other_first".split()
 INTEGERS += "apart0 apart1 apart2 others common second D slot_count steps".split()
 TYPES = {"table": "*i64", "starts": "*i64", "slots": "*i16", "positions": "*i16", "places": "*i32", "counter": "*i32"}
-TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions")}
+TYPES |= {name: "*fp64" for name in ("strides", "lengths", "fractions", "totals")}
 TYPES |= {name: "i32" for name in INTEGERS}
 TYPES |= {name: "fp32" for name in ("unseen", "base", "scale", "power")}
 TYPES |= {name: "fp32" for name in ("weight_decay", "learning_rate", "accumulator_decay")}
+TYPES |= {name: "fp32" for name in ("decay_power", "unit0", "unit1")}
 
 
 SWIVEL, GLOVE = {"CAP": None, "PUSH": True}, {"CAP": 1.0, "PUSH": False}
@@ -61,7 +62,8 @@ def compile_plain(name, capability, **constants):
 RULES = {"SQRT": True, "FAST": True, **SWIVEL}
 OTHERS = {"SQRT": False, "FAST": True, **GLOVE}
 TILE = {"P": 320, "BM": 64, "BN": 128, "BK": 64, "CHUNK": 256, "GROUP": 8, "STAGES": 2, "PRECISION": "tf32"}
-HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True}
+HALVES = {"P": 320, "P1": 256, "P2": 64, "CHUNK": 8, "PANELS": 2, "HAS_COMMON": True, "BY_SUM": False}
+BY_SUM = {**HALVES, "BY_SUM": True}
 print(json.dumps({
     "hopper": compile_hopper(False),
     "hopper, weighted": compile_hopper(True),
@@ -70,12 +72,15 @@ print(json.dumps({
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
     "gradient, glove": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
+    "add_losses": compile_plain("add_losses", 90, IS_FIRST=False, BLOCK=1024),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
-    "update": compile_plain("update", 90, D=300, P=320, SIZE=1024),
+    "update": compile_plain("update", 90, BY_SUM=False, D=300, P=320, SIZE=1024),
+    "update, decay by sum": compile_plain("update", 90, BY_SUM=True, D=300, P=320, SIZE=1024),
     "refresh": compile_plain("refresh", 90, D=300, P=320, SIZE=1024),
     "update_sampled rows": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **RULES),
     "update_sampled columns": compile_plain("update_sampled", 90, SIDE=1, **HALVES, **RULES),
+    "update_sampled, decay by sum": compile_plain("update_sampled", 90, SIDE=1, **BY_SUM, **RULES),
     "update_sampled, glove": compile_plain("update_sampled", 90, SIDE=0, **HALVES, **OTHERS),
 }))
 """

@@ -252,14 +252,13 @@ def test_gpu_uses_triton_if_it_is_installed(
 
 
 @pytest.mark.usefixtures("pretended_gpu")
-@pytest.mark.parametrize("setting", [{"decay_power": 0.5}, {"sample_rows": 512}], ids=str)
-def test_settings_that_triton_does_not_have_are_left_to_torch(
-    monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any]
-) -> None:
+def test_samples_of_a_few_rows_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "find_spec", lambda name: object())
-    assert choose_backend(TrainConfig(**setting)) == ("torch", "cuda")
-    with pytest.raises(TrainingError, match=rf"does not support {next(iter(setting))}; pass backend='auto'$"):
-        choose_backend(TrainConfig(backend="triton", **setting))
+    sampled = TrainConfig(zeros="sampled", sample_rows=512)
+    assert choose_backend(sampled) == ("torch", "cuda")
+    with pytest.raises(TrainingError, match=r"does not support sample_rows; pass zeros='all' or backend='auto'$"):
+        choose_backend(replace(sampled, backend="triton"))
+    assert choose_backend(replace(sampled, zeros="auto")) == ("triton", "cuda")
 
 
 @pytest.mark.usefixtures("pretended_gpu")

@@ -75,7 +75,7 @@ def test_samples_of_a_few_rows_match_the_reference(make: Maker, kind: str, shape
     check_contract(make, kind, make_block(shape, 50, settings.objective), settings)
 
 
-@on_the_host
+@everywhere
 @pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
 @pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
 def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from step_contract import HAS_GPU, OBJECTIVES, SAMPLED, ZEROS, Block, Maker, check_contract, make_block
 from swivel.training.backends import StepSettings, ZeroSampling
-from swivel.training.objective import Objective
+from swivel.training.objective import Objective, find_unit_offsets
 
 pytestmark = pytest.mark.gpu
 if not HAS_GPU:
@@ -67,6 +67,17 @@ def test_step_matches_the_reference_for_every_objective_and_orientation(
 ) -> None:
     settings = StepSettings(objective, zeros, weight_decay=0.0)
     check_contract(make, kind, make_blocks((41, 401), 50, objective, mirrored=mirrored), settings)
+
+
+@on_both
+@pytest.mark.parametrize("mirrored", [False, True], ids=["as stored", "mirrored"])
+@pytest.mark.parametrize("zeros", [ZeroSampling(), SAMPLED], ids=["all", "sampled"])
+def test_weight_decay_is_larger_for_larger_sums(make: Maker, kind: str, zeros: ZeroSampling, mirrored: bool) -> None:
+    objective = Objective(shift=-1.0)
+    block = make_block((41, 401), 50, objective, mirrored=mirrored)
+    unit = find_unit_offsets(float(block.x.sum()), objective)
+    settings = StepSettings(objective, zeros, weight_decay=0.05, decay_power=0.5, unit_offsets=unit)
+    check_contract(make, kind, block, settings)
 
 
 @on_both

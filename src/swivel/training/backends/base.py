@@ -103,6 +103,7 @@ class Backend(Protocol):
 
     name: str
     builds_layout: bool = False  # True: `take` lays out all stored cells; False: every step loads its own cells
+    rounds_ahead: int = 1  # rounds that are started before the losses of the oldest are waited for
 
     def describe(self) -> str:
         """Return a short description for messages and reports: backend, device, dtype."""

@@ -88,7 +88,7 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
 
     backend = config.backend
     if backend == "auto":
-        accelerated = "triton" if suits_triton(device) and not _find_unsupported(config) else "torch"
+        accelerated = "triton" if suits_triton(device) and not _samples_for_some_rows(config) else "torch"
         return ("cpu" if device == "cpu" else accelerated), device
 
     if backend in ("cpu", "reference") and device != "cpu":
@@ -99,18 +99,15 @@ def choose_backend(config: TrainConfig) -> tuple[str, str]:
         else:
             need = "Triton 3.3 or newer, which is not installed"
         raise TrainingError(f"the triton backend needs {need}; pass backend='auto'")
-    unsupported = _find_unsupported(config)
-    if backend == "triton" and unsupported:
-        raise TrainingError(f"the triton backend does not support {unsupported}; pass backend='auto'")
+    if backend == "triton" and _samples_for_some_rows(config):
+        raise TrainingError("the triton backend does not support sample_rows; pass zeros='all' or backend='auto'")
 
     return backend, device
 
 
-def _find_unsupported(config: TrainConfig) -> str:
-    """Return the first setting that the Triton kernels do not have, or an empty string."""
-    if config.decay_power:
-        return "decay_power"
-    return "sample_rows" if config.sample_rows is not None else ""
+def _samples_for_some_rows(config: TrainConfig) -> bool:
+    """Return whether some rows of a block have a sample of zeros of their own, which the Triton kernels lack."""
+    return config.zeros == "sampled" and config.sample_rows is not None
 
 
 def has_triton() -> bool:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,11 +42,12 @@ from swivel.training.backends.select import BackendConfig
 from swivel.training.backends.triton.block_pool import BlockPool
 from swivel.training.backends.triton.cells import CellFeed, CellMemoryLimits, DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
-from swivel.training.backends.triton.launch import DeviceStep, Parameters, StepLauncher
+from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
-from swivel.training.backends.triton.parameter_swap import ParameterStore
+from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore
 from swivel.training.objective import MIN_ACCUMULATOR, Loss
+from swivel.training.schedule import Block
 
 Tensor = torch.Tensor
 LN2 = math.log(2)
@@ -79,6 +82,7 @@ class TritonBackend(Backend):
 
     name = "triton"
     builds_layout = True
+    rounds_ahead = 2  # The device has work while the host submits the copies of swapped parameters.
     _store: ParameterStore | BlockPool
 
     def __init__(self, settings: StepSettings, config: BackendConfig) -> None:
@@ -192,6 +196,7 @@ class TritonBackend(Backend):
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
         self._cells: DeviceCells | None = None
         self._feed: CellFeed | None = None
+        self._prepared: dict[Any, list[Batch]] = {}
 
     def take(self, cells: MatrixCells) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
@@ -207,6 +212,7 @@ class TritonBackend(Backend):
             )
             self._cells.take(cells)
             self._feed = CellFeed(self._cells, self._max_blocks)
+            self._prepared = {}
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # returns the memory that sorting used
 
@@ -271,7 +277,7 @@ class TritonBackend(Backend):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-        for name in ("_launcher", "_store", "_parameters", "_feed", "_cells"):
+        for name in ("_launcher", "_store", "_parameters", "_feed", "_cells", "_prepared"):
             self.__dict__.pop(name, None)
         host = self.__dict__.pop("_host", None)
         if host is not None:
@@ -286,7 +292,7 @@ class TritonBackend(Backend):
             return self._run([] if should_stop() else steps)
 
     def _run(self, steps: Sequence[Step]) -> PendingSteps:
-        totals = torch.zeros(len(steps), 3, dtype=torch.float64, device=self.device)
+        totals = torch.empty(len(steps), 3, dtype=torch.float64, device=self.device)
         counts = np.zeros((len(steps), 2))
         feed = self._feed
         if feed is None:
@@ -295,43 +301,59 @@ class TritonBackend(Backend):
             cells.take_blocks({step.block: step.load() for step in steps})
             feed = CellFeed(cells, self._max_blocks)
 
+        def groups_and_rate(step: Step) -> tuple[Pair, float]:
+            return self._store.groups_of(step.block), step.learning_rate
+
         done = 0
-        for groups, group_steps in groupby(steps, key=lambda step: self._store.groups_of(step.block)):
+        for (groups, _), group_steps in groupby(steps, key=groups_and_rate):
             self._store.ensure_loaded(groups)
-            for batch in self._batches(group_steps, feed):
+            for batch in self._batches([step.block for step in group_steps], groups, feed):
                 end = done + len(batch)
-                self._launcher.run(batch, feed.load([each.cells for each in batch]), totals[done:end])
+                self._launcher.run(batch, steps[done:end], feed.load(batch.cells), totals[done:end])
                 feed.release()
-                counts[done:end] = [_count_cells(each) for each in batch]
+                counts[done:end] = batch.counts
                 done = end
             self._store.release()
 
         return self._send(totals, counts)
 
-    def _batches(self, steps: Iterable[Step], feed: CellFeed) -> Iterator[list[DeviceStep]]:
-        """Yield the steps in their order, in batches that have one shape and fit in the buffers."""
-        batch: list[DeviceStep] = []
+    def _batches(self, blocks: Sequence[Block], groups: Pair, feed: CellFeed) -> Sequence[Batch]:
+        """Return the batches of blocks whose groups are loaded, prepared now or in an earlier epoch."""
+        if feed is not self._feed:
+            return self._prepare(blocks, feed)
+
+        # Preparing a batch takes the host longer than launching it, and the device may be faster than the host.
+        key = tuple(blocks), self._store.placement(groups, blocks)
+        if key not in self._prepared:
+            if len(self._prepared) == self._estimate.max_prepared:
+                del self._prepared[next(iter(self._prepared))]  # the oldest
+            self._prepared[key] = self._prepare(blocks, feed)
+        return self._prepared[key]
+
+    def _prepare(self, blocks: Sequence[Block], feed: CellFeed) -> list[Batch]:
+        """Return the blocks in their order, in batches that have one shape and fit in the buffers of the cells."""
+        batches: list[list[PlacedBlock]] = []
         entries = 0
+        for block in map(partial(self._place, feed.cells), blocks):
+            entries += block.cells.entries
+            is_first = not batches or block.shape != batches[-1][0].shape
+            if is_first or len(batches[-1]) == self._max_blocks or not feed.can_hold(entries):
+                batches.append([])
+                entries = block.cells.entries
+            batches[-1].append(block)
 
-        for step in steps:
-            prepared = self._prepare(step, feed.cells)
-            entries += prepared.cells.entries
-            is_full = len(batch) == self._max_blocks or not feed.can_hold(entries)
-            if batch and (is_full or not prepared.is_like(batch[-1])):
-                yield batch
-                batch = []
-                entries = prepared.cells.entries
-            batch.append(prepared)
+        slot_count = feed.cells.slot_count
+        return [
+            self._launcher.prepare(placed, feed.plan([block.cells for block in placed]), slot_count)
+            for placed in batches
+        ]
 
-        if batch:
-            yield batch
-
-    def _prepare(self, step: Step, cells: DeviceCells) -> DeviceStep:
-        shard = cells.find(step.block)
-        shape = cells.shape_of(step.block, mirrored=shard.mirrored)
-        rows = self._store.slot_of(0, step.block[0])
-        columns = self._store.slot_of(1, step.block[1])
-        return DeviceStep(step, shard, shape, (columns, rows) if shard.mirrored else (rows, columns))
+    def _place(self, cells: DeviceCells, block: Block) -> PlacedBlock:
+        shard = cells.find(block)
+        shape = cells.shape_of(block, mirrored=shard.mirrored)
+        rows = self._store.slot_of(0, block[0])
+        columns = self._store.slot_of(1, block[1])
+        return PlacedBlock(shard, shape, (columns, rows) if shard.mirrored else (rows, columns))
 
     def _send(self, totals: Tensor, counts: NDArray[np.float64]) -> PendingSteps:
         """Start the copy of the totals of `StepLauncher.run` to the host, and return a handle to the losses."""
@@ -350,12 +372,3 @@ class TritonBackend(Backend):
             return found
 
         return PendingSteps(len(counts), losses)
-
-
-def _count_cells(prepared: DeviceStep) -> tuple[int, int]:
-    """Return the observed cells of a step, and its zeros before the kernels subtract those of rare cells."""
-    # A cell of a tile is one entry, and the kernel replaces its zero. A rare cell is two entries, and the weight of its
-    # zero is in `totals`. So entries = in_tiles + 2 (observed - in_tiles).
-    observed = prepared.cells.observed
-    in_tiles = 2 * observed - prepared.cells.entries
-    return observed, prepared.shape.rows * prepared.shape.columns - in_tiles

@@ -12,6 +12,7 @@ from swivel.training.backends.base import ParameterBlock
 from swivel.training.backends.triton.launch import Parameters
 from swivel.training.backends.triton.layout import SlotLayout
 from swivel.training.backends.triton.parameter_swap import Pair, find_largest, read_rows, write_rows
+from swivel.training.schedule import Block
 
 
 class BlockPool:
@@ -72,6 +73,10 @@ class BlockPool:
 
     def ensure_loaded(self, pair: Pair) -> None:
         """Do nothing: all blocks are on the device."""
+
+    def placement(self, pair: Pair, blocks: Sequence[Block]) -> tuple[tuple[int, int], ...]:
+        """Return the slots of blocks."""
+        return tuple((self.slot_of(0, i), self.slot_of(1, j)) for i, j in blocks)
 
     def release(self) -> None:
         """Do nothing: no block is waiting for a place."""

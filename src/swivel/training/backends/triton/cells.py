@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
@@ -494,7 +494,16 @@ class DeviceCellArrays:
     positions: Tensor
     counts: Tensor
     slot_count: int
-    begins: Sequence[int]  # first entry of each shard of the batch
+
+
+@dataclass(slots=True)
+class CellPlan:
+    """Where the cells of a batch are in the device arrays, and the copies that bring them there."""
+
+    begins: Sequence[int]  # first entry of each shard
+    copies: Sequence[tuple[int, int, int]] = ()  # begin and end in host memory, first entry on the device
+    # For each of the buffers: targets and sources of all copies. Making these views takes as long as submitting them.
+    views: Sequence[Sequence[tuple[Tensor, Tensor]]] = field(default=(), repr=False, compare=False)
 
 
 class CellFeed:
@@ -527,26 +536,40 @@ class CellFeed:
         """Return whether a batch of `entries` entries can be loaded."""
         return not self.cells.on_host or entries <= self._capacity
 
-    def load(self, shards: Sequence[ShardCells]) -> DeviceCellArrays:
+    def plan(self, shards: Sequence[ShardCells]) -> CellPlan:
+        """Return where the cells of a batch will be."""
+        return plan_copies(shards) if self.cells.on_host else CellPlan([shard.begin for shard in shards])
+
+    def load(self, plan: CellPlan) -> DeviceCellArrays:
         """Start copying the cells of a batch and return the arrays that will contain them.
 
         The computation that is submitted after this call waits for the copy. Call `release` after submitting it.
         """
         cells = self.cells
         if not cells.on_host:
-            return DeviceCellArrays(*self._kept, cells.slot_count, [shard.begin for shard in shards])
+            return DeviceCellArrays(*self._kept, cells.slot_count)
 
-        buffers = self._buffers[self._turn]
-        begins, copies = plan_copies(shards)
+        if not plan.views:
+            plan.views = [self._find_views(plan.copies, buffers) for buffers in self._buffers]
 
         def copy() -> None:
-            for begin, end, target in copies:
-                for buffer, kept in zip(buffers, self._kept, strict=True):
-                    buffer[target : target + end - begin].copy_(kept[begin:end], non_blocking=True)
+            for target, source in plan.views[self._turn]:
+                target.copy_(source, non_blocking=True)
 
         copied = self._queue.submit(copy, [self._used[self._turn]])
         wait_on_device(self._device, copied)
-        return DeviceCellArrays(buffers[0], buffers[1], buffers[2], cells.slot_count, begins)
+        slots, positions, counts = self._buffers[self._turn]
+        return DeviceCellArrays(slots, positions, counts, cells.slot_count)
+
+    def _find_views(
+        self, copies: Sequence[tuple[int, int, int]], buffers: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return targets and sources of copies from host memory into the buffers."""
+        return [
+            (buffer[target : target + end - begin], kept[begin:end])
+            for begin, end, target in copies
+            for buffer, kept in zip(buffers, self._kept, strict=True)
+        ]
 
     def release(self) -> None:
         """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
@@ -555,13 +578,11 @@ class CellFeed:
             self._turn = (self._turn + 1) % BUFFERS
 
 
-def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Return the first entry of each shard in the buffer, and the copies (begin, end, target).
-
-    Shards that are adjacent in host memory are copied together.
+def plan_copies(shards: Sequence[ShardCells]) -> CellPlan:
+    """Return the copies of shards from host memory; those that are adjacent there are copied together.
 
     >>> plan_copies([ShardCells(5, 8, 3), ShardCells(8, 9, 1), ShardCells(0, 2, 2)])
-    ([0, 3, 4], [(5, 9, 0), (0, 2, 4)])
+    CellPlan(begins=[0, 3, 4], copies=[(5, 9, 0), (0, 2, 4)])
     """
     begins: list[int] = []
     copies: list[tuple[int, int, int]] = []
@@ -576,4 +597,4 @@ def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[tuple[int
             copies.append((shard.begin, shard.end, target))
         target += shard.entries
 
-    return begins, copies
+    return CellPlan(begins, copies)

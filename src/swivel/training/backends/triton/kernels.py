@@ -8,6 +8,7 @@ kernel             one program computes                           reads -> write
 `find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
+`add_losses`       the sum of the losses of a shard               losses -> totals
 `update`           SIZE parameters of one side of a shard         gradients -> vectors, accumulators, V
 `update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, accumulators
 `refresh`          SIZE parameters of one side of a shard         vectors -> V
@@ -29,6 +30,8 @@ Symbols:
 - A *slot* is a list of observed cells: those of a tile, or those of a row or column between features that are not
   common ("rare cells"). The entries of a shard are sorted by slot, and `starts` has the first entry of every slot.
 - `table` has a line of int64 for every shard and panel; `layout.FIELDS` names its columns.
+- BY_SUM: the weight decay of a vector is weight_decay * (sum of its counts)^decay_power. The sum follows from the
+  vector's offset and from that of a sum of 1, `unit0` for rows of the matrix and `unit1` for its columns.
 - FAST uses the hardware approximations of exp2, log2 and 1/x. PUSH: unobserved cells have a gradient (not with GloVe).
 """
 # mypy: disallow_untyped_defs=False, disallow_incomplete_defs=False, disallow_untyped_calls=False
@@ -277,6 +280,25 @@ def gradient(
 
 
 @triton.jit
+def add_losses(losses, totals, pairs, IS_FIRST: tl.constexpr, BLOCK: tl.constexpr):
+    """Add the losses of a shard to its totals, three float64; losses: `pairs` of two values. IS_FIRST: overwrite."""
+    shard = tl.program_id(0).to(tl.int64)
+    first = losses + shard * pairs * 2
+    observed, zeros = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, pairs, BLOCK):
+        pair = start + tl.arange(0, BLOCK)
+        observed += tl.load(first + 2 * pair, mask=pair < pairs, other=0.0)
+        zeros += tl.load(first + 2 * pair + 1, mask=pair < pairs, other=0.0)
+
+    total = totals + shard * 3
+    if IS_FIRST:
+        _store_three(total, tl.sum(observed), tl.sum(zeros), 0.0)
+    else:
+        tl.store(total, tl.load(total) + tl.sum(observed))
+        tl.store(total + 1, tl.load(total + 1) + tl.sum(zeros))
+
+
+@triton.jit
 def gather(
     V, offsets, weights, places, taken, table, strides, lengths, fractions,
     y_rows, most, P: tl.constexpr, PP: tl.constexpr, BN: tl.constexpr,
@@ -330,25 +352,38 @@ def _adagrad(
 
 
 @triton.jit
-def update(
-    vectors, accumulators, V, gradients, table, side, pitch, rows_apart, weight_decay, learning_rate,
-    accumulator_decay, D: tl.constexpr, P: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """Apply Adagrad to one side (0: X, 1: Y) of every shard, for steps that compute all zeros.
+def _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1):
+    """Return the weight decay of vectors of one side (0: X, 1: Y) of a shard from their offsets."""
+    is_column = tl.load(entry + 15) != side  # a mirrored block has the columns of the matrix as X
+    return weight_decay * tl.exp2(decay_power * (tl.where(is_column, unit1, unit0) - offset))
 
-    The parameters of a side are one sequence of elements, D per row. gradients: (shards, rows_apart, pitch).
+
+@triton.jit
+def update(
+    vectors, accumulators, V, offsets, gradients, table, shards, apart0, apart1, weight_decay, decay_power, unit0,
+    unit1, learning_rate, accumulator_decay, BY_SUM: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """Apply Adagrad to both sides of every shard, for steps that compute all zeros.
+
+    The parameters of a side are one sequence of elements, D per row. gradients: (shards, apart0, P) for X, followed by
+    (shards, apart1, P) for Y.
     """
-    shard = tl.program_id(1).to(tl.int64)
-    entry = table + shard * FIELDS + 2 * side
-    row0, rows = tl.load(entry), tl.load(entry + 1).to(tl.int32)
+    shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    entry = table + shard * FIELDS
+    row0, rows = tl.load(entry + 2 * side), tl.load(entry + 2 * side + 1).to(tl.int32)
     # The gradient is a mean over the other side, whose size is the field `height` or `width`.
-    share = 1.0 / tl.load(table + shard * FIELDS + 3 - 2 * side).to(tl.float32)
+    share = 1.0 / tl.load(entry + 3 - 2 * side).to(tl.float32)
+    gradient_row = tl.where(side == 0, shard * apart0, (shards * apart0).to(tl.int64) + shard * apart1)
 
     element = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     mask = element < rows * D
     row = element // D
     k = element - row * D
-    g = tl.load(gradients + shard * rows_apart * pitch + (row * pitch + k), mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(gradients + gradient_row * P + (row * P + k), mask=mask, other=0.0)
+    if BY_SUM:
+        offset = tl.load(offsets + row0 + row, mask=mask, other=0.0)
+        weight_decay = _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1)
     vectors, accumulators, V = vectors + row0 * D, accumulators + row0 * D, V + row0 * P
     _adagrad(
         g * share, vectors, accumulators, V, element, row * P + k, mask, weight_decay, learning_rate,
@@ -449,10 +484,10 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,
     starts, positions, counts, losses, own_first, other_first, pitch, shards, others, common, second, D,
-    weight_decay, learning_rate, accumulator_decay, unseen, base, scale, power,
-    SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr, P1: tl.constexpr,
-    P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr, CAP: tl.constexpr,
-    PUSH: tl.constexpr,
+    weight_decay, decay_power, unit0, unit1, learning_rate, accumulator_decay, unseen, base, scale, power,
+    BY_SUM: tl.constexpr, SIDE: tl.constexpr, PANELS: tl.constexpr, HAS_COMMON: tl.constexpr, P: tl.constexpr,
+    P1: tl.constexpr, P2: tl.constexpr, CHUNK: tl.constexpr, SQRT: tl.constexpr, FAST: tl.constexpr,
+    CAP: tl.constexpr, PUSH: tl.constexpr,
 ):  # fmt: skip
     """Apply Adagrad to one row (SIDE 0) or column (SIDE 1) of every shard, for steps that sample zeros."""
     row, shard = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -499,6 +534,9 @@ def update_sampled(
             weight += tl.sum(zero)
         start += CHUNK
 
+    if BY_SUM:
+        entry = table + shard * FIELDS
+        weight_decay = _decay_by_sum(offset - unseen, entry, SIDE, weight_decay, decay_power, unit0, unit1)
     vectors, accumulators, V = vectors + own * D, accumulators + own * D, V + own * P
     _adagrad(
         g1 / others, vectors, accumulators, V, k1, k1, k1 < D, weight_decay, learning_rate, accumulator_decay, SIDE == 1

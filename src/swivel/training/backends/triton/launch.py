@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import kernels
-from swivel.training.backends.triton.cells import DeviceCellArrays, ShardCells
+from swivel.training.backends.triton.cells import CellPlan, DeviceCellArrays, ShardCells
 from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
 from swivel.training.zero_sampling import step_fraction
 
@@ -32,37 +32,73 @@ RARE_CHUNK = 8  # observed cells of a row or column that are processed at a time
 ELEMENTS = 1024  # parameters per program of `update` and `refresh`
 SEARCHED_SLOTS = 128  # slots per program of `find_starts`
 GATHERED_COLUMNS = 16  # columns per program of `gather`
+SUMMED_PAIRS = 1024  # losses that a program of `add_losses` adds at a time
 GROUP = 8  # rows of tiles that are numbered together; see `kernels._find_tile`
 KNOWN_TRITONS = ("3.6.", "3.7.")  # versions that compile the Hopper kernel; the names of Gluon still change
-# Before torch 2.8 the result of a product has the dtype of the operands.
+# Whether torch can return a product in another dtype than that of the operands.
 HAS_OUT_DTYPE = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStep:
-    """A step with the positions of its cells and of its blocks on the device."""
+class PlacedBlock:
+    """A block with the positions of its cells and of its parameters on the device."""
 
-    step: Step
     cells: ShardCells
     shape: BlockShape
-    slots: tuple[int, int]  # slots of its blocks in the joint array: X, the side of the cells' rows, and Y
+    slots: tuple[int, int]  # slots of its parameters in the joint array: X, the side of the cells' rows, and Y
 
-    def is_like(self, other: DeviceStep) -> bool:
-        """Return whether two steps can be launched together: they have the same shape and learning rate."""
-        return self.shape == other.shape and self.step.learning_rate == other.step.learning_rate
+    def count_cells(self) -> tuple[int, int]:
+        """Return its observed cells, and its zeros before the kernels subtract those of rare cells."""
+        # A cell of a tile is one entry, and the kernel replaces its zero. A rare cell is two entries, and the weight of
+        # its zero is in `totals` of `StepLauncher.run`. So entries = in_tiles + 2 (observed - in_tiles).
+        observed = self.cells.observed
+        in_tiles = 2 * observed - self.cells.entries
+        return observed, self.shape.rows * self.shape.columns - in_tiles
 
 
-Batch = Sequence[DeviceStep]  # steps that are launched together
+class _Products(NamedTuple):
+    """The operands and results of the products of a run of blocks: G Y is added to rows, G^T X to columns."""
+
+    G: Tensor
+    x: Tensor
+    y: Tensor
+    row_gradients: Tensor
+    column_gradients: Tensor
 
 
-def find_runs(batch: Batch) -> list[slice]:
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Blocks of one shape that are launched together, and what a launch needs besides learning rate and seeds.
+
+    It is prepared once, and launched in every epoch that has the same blocks in the same slots.
+    """
+
+    blocks: Sequence[PlacedBlock]
+    cells: CellPlan
+    table: Tensor  # of the kernels, (panels, blocks, fields); see `layout.FIELDS`
+    runs: Sequence[slice]
+    search_steps: int  # of a binary search among the entries of any block
+    counts: NDArray[np.float64]  # (blocks, 2): `PlacedBlock.count_cells`
+    products: Sequence[_Products] = ()  # of all runs, views of the buffers `buffers`
+    buffers: tuple[Tensor, ...] = ()
+
+    @property
+    def shape(self) -> BlockShape:
+        """The shape of all blocks."""
+        return self.blocks[0].shape
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+
+def find_runs(blocks: Sequence[PlacedBlock]) -> list[slice]:
     """Return maximal runs of adjacent blocks; a batched product needs equal distances in memory on both sides."""
     edges = [0]
-    for number, (before, after) in enumerate(pairwise(batch), 1):
+    for number, (before, after) in enumerate(pairwise(blocks), 1):
         i, j = before.slots
         if after.slots != (i + 1, j + 1):
             edges.append(number)
-    edges.append(len(batch))
+    edges.append(len(blocks))
 
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
@@ -101,6 +137,10 @@ class StepLauncher:
             objective.confidence_power,
         )
 
+        # weight_decay, decay_power, unit0 and unit1 of the kernels.
+        units = (offset / math.log(2) for offset in settings.unit_offsets)
+        self._decay = settings.weight_decay, settings.decay_power, *units
+
         # Compile-time constants: a maximum of f, or zeros without a gradient, cost nothing if they are not used.
         cap = objective.confidence_most if math.isfinite(objective.confidence_most) else None
         rules = {"CAP": cap, "PUSH": objective.pushes}
@@ -128,24 +168,51 @@ class StepLauncher:
         """The gradient kernel that is used: "hopper" or "plain"."""
         return "plain" if self._hopper is None else "hopper"
 
-    def run(self, batch: Batch, cells: DeviceCellArrays, totals: Tensor) -> None:
-        """Submit a batch and write the losses of its steps to `totals`.
+    def prepare(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> Batch:
+        """Return a batch of blocks of one shape; slot_count: slots of every block in the arrays of cells."""
+        steps = max(block.cells.entries for block in blocks).bit_length()
+        counts = np.array([block.count_cells() for block in blocks], np.float64)
+        table = self._put(self._make_table(blocks, cells, slot_count))
+        return Batch(blocks, cells, table, find_runs(blocks), steps, counts)
 
-        totals: (steps, 3) float64, zeros on entry. Observed loss; unobserved loss in units of log 2; weight that
+    def run(self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, totals: Tensor) -> None:
+        """Submit a batch and write the losses of its steps to `totals`; all steps have the same learning rate.
+
+        totals: (steps, 3) float64. Observed loss; unobserved loss in units of log 2; weight that
         observed cells had as zeros.
         """
-        table = self._make_table(batch, cells)
-        starts = self._find_starts(batch, cells, table)
-        if batch[0].shape.is_sampled:
-            self._run_sampled(batch, cells, starts, table, totals)
+        starts = self._find_starts(batch, cells)
+        if batch.shape.is_sampled:
+            self._run_sampled(batch, steps, cells, starts, totals)
             return
 
         # All zeros are computed: there is one panel.
-        panel = batch[0].shape.panels[0]
-        G = self._gradient(batch, panel, table[0], cells, starts, totals)
-        for run in find_runs(batch):
-            for side, gradients in enumerate(self._multiply_back(batch, run, panel, G)):
-                self._update(batch, table[0, run], side, gradients)
+        panel = batch.shape.panels[0]
+        G = self._gradient(batch, panel, batch.table[0], cells, starts, totals)
+        rows, columns = panel.padded(self.shapes.tile)
+        size = len(batch) * (rows + columns) * self.places.padded_dim
+        gradients = self._buffer("gradients", size, torch.float32)
+        for product in self._find_products(batch, panel, G, gradients):
+            _multiply(product.G, product.y, product.row_gradients)
+            _multiply(product.G.transpose(1, 2), product.x, product.column_gradients)
+        self._update(batch, steps[0].learning_rate, gradients, (rows, columns))
+
+    def _find_products(self, batch: Batch, panel: PanelShape, G: Tensor, gradients: Tensor) -> Sequence[_Products]:
+        """Return the operands and results of all runs: the same as in the last launch, if the buffers are."""
+        buffers = self._buffers["gradient"], self._buffers["gradients"]
+        if not batch.buffers or any(old is not new for old, new in zip(batch.buffers, buffers, strict=True)):
+            _, rows, columns = G.shape
+            row_gradients, column_gradients = torch.split(
+                gradients.view(-1, self.places.padded_dim), [len(batch) * rows, len(batch) * columns]
+            )
+            row_gradients = row_gradients.view(len(batch), rows, -1)
+            column_gradients = column_gradients.view(len(batch), columns, -1)
+            batch.products = [
+                _Products(G[run], *self._operands(batch, run, panel), row_gradients[run], column_gradients[run])
+                for run in batch.runs
+            ]
+            batch.buffers = buffers
+        return batch.products
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """Return the buffer `name`, which later calls use again; its content is undefined."""
@@ -154,45 +221,45 @@ class StepLauncher:
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
-    def _make_table(self, batch: Batch, cells: DeviceCellArrays) -> Tensor:
-        """Return the table of the kernels, (panels, shards, fields); see `layout.FIELDS`."""
-        shape = batch[0].shape
-        table = np.zeros((len(shape.panels), len(batch), len(FIELDS)), np.int64)
-        number = np.arange(len(batch))
-        whole = np.array([each.slots for each in batch]).T * self.places.pitch  # first rows of X and of Y blocks
-        slot = number * cells.slot_count
-        ends = np.array([begin + each.cells.entries for begin, each in zip(cells.begins, batch, strict=True)])
+    def _make_table(self, blocks: Sequence[PlacedBlock], cells: CellPlan, slot_count: int) -> NDArray[np.int64]:
+        """Return the table of the kernels, (panels, blocks, fields); see `layout.FIELDS`."""
+        shape = blocks[0].shape
+        table = np.zeros((len(shape.panels), len(blocks), len(FIELDS)), np.int64)
+        number = np.arange(len(blocks))
+        whole = np.array([each.slots for each in blocks]).T * self.places.pitch  # first rows of X and of Y blocks
+        slot = number * slot_count
+        mirrored = np.array([each.cells.mirrored for each in blocks])
+        ends = np.array([begin + each.cells.entries for begin, each in zip(cells.begins, blocks, strict=True)])
 
         for line, panel in zip(table, shape.panels, strict=True):
             columns = whole[1]
             if panel.stride >= 0:
-                columns = self._first_copy(batch, panel) + number * panel.padded(self.shapes.tile)[1]
+                columns = self._first_copy(blocks, panel) + number * panel.padded(self.shapes.tile)[1]
             values: tuple[Any, ...] = (
                 whole[0] + panel.start, panel.rows, columns, panel.columns, slot + panel.slot, panel.slot_columns,
                 cells.begins, whole[1], panel.stride, panel.start, shape.rows, shape.columns,
-                slot + shape.row_slots, slot + shape.column_slots, ends,
+                slot + shape.row_slots, slot + shape.column_slots, ends, mirrored,
             )  # fmt: skip
             for field, value in enumerate(values):
                 line[:, field] = value
 
-        return self._put(table)
+        return table
 
-    def _find_starts(self, batch: Batch, cells: DeviceCellArrays, table: Tensor) -> Tensor:
-        """Return the first entry of every slot, `cells.slot_count` slots for each step."""
+    def _find_starts(self, batch: Batch, cells: DeviceCellArrays) -> Tensor:
+        """Return the first entry of every slot, `cells.slot_count` slots for each block."""
         starts = self._buffer("starts", len(batch) * cells.slot_count, torch.int64)
-        longest = max(each.cells.entries for each in batch)
         grid = triton.cdiv(cells.slot_count, SEARCHED_SLOTS), len(batch)
         kernels.find_starts[grid](
-            cells.slots, table[0], starts, cells.slot_count, longest.bit_length(), BLOCK=SEARCHED_SLOTS
+            cells.slots, batch.table, starts, cells.slot_count, batch.search_steps, BLOCK=SEARCHED_SLOTS
         )
         return starts
 
-    def _first_copy(self, batch: Batch, panel: PanelShape) -> int:
+    def _first_copy(self, blocks: Sequence[PlacedBlock], panel: PanelShape) -> int:
         """Return the first row of the copies of the columns that a panel samples."""
-        # The copies are behind the blocks: panel by panel, and step by step within a panel.
-        panels = batch[0].shape.panels
+        # The copies are behind the blocks: panel by panel, and block by block within a panel.
+        panels = blocks[0].shape.panels
         before = [b.padded(self.shapes.tile)[1] for b in panels if b.stride >= 0 and b.start < panel.start]
-        return self.places.rows + len(batch) * sum(before)
+        return self.places.rows + len(blocks) * sum(before)
 
     def _put(self, array: NDArray[Any]) -> Tensor:
         """Return a small array on the device, without waiting for the device."""
@@ -220,45 +287,47 @@ class StepLauncher:
                 **self._flags, **self._launch,
             )  # fmt: skip
 
-        totals[:, :2] += losses.view(n, pairs, 2).sum(1, dtype=torch.float64)
+        kernels.add_losses[(n,)](losses, totals, pairs, IS_FIRST=panel.start == 0, BLOCK=SUMMED_PAIRS)
         return G.view(n, rows, columns)
 
-    def _multiply_back(self, batch: Batch, run: slice, panel: PanelShape, G: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a panel's rows (G Y) and of its columns (G^T X), in float32."""
-        G = G[run]
-        n, rows, columns = G.shape
-        pitch = self.places.pitch
-        x_slot, y_slot = batch[run.start].slots
+    def _operands(self, batch: Batch, run: slice, panel: PanelShape) -> tuple[Tensor, Tensor]:
+        """Return the vectors of a panel's rows (X) and of its columns (Y), for a run of blocks."""
+        rows, columns = panel.padded(self.shapes.tile)
+        n, pitch = run.stop - run.start, self.places.pitch
+        x_slot, y_slot = batch.blocks[run.start].slots
 
         x = self._blocks(x_slot * pitch + panel.start, n, rows, pitch)
         if panel.stride < 0:
-            y = self._blocks(y_slot * pitch, n, columns, pitch)
-        else:
-            y = self._blocks(self._first_copy(batch, panel) + run.start * columns, n, columns, columns)
-        return _multiply(G, y), _multiply(G.transpose(1, 2), x)
+            return x, self._blocks(y_slot * pitch, n, columns, pitch)
+        return x, self._blocks(self._first_copy(batch.blocks, panel) + run.start * columns, n, columns, columns)
+
+    def _multiply_back(self, batch: Batch, run: slice, panel: PanelShape, G: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of a panel's rows (G Y) and of its columns (G^T X), in float32."""
+        x, y = self._operands(batch, run, panel)
+        return _multiply(G[run], y), _multiply(G[run].transpose(1, 2), x)
 
     def _blocks(self, first: int, count: int, rows: int, pitch: int) -> Tensor:
         """Return a view of the mirror: `count` blocks of `rows` rows, `pitch` rows apart."""
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
-    def _update(self, batch: Batch, table: Tensor, side: int, gradients: Tensor) -> None:
-        """Apply Adagrad to one side of steps that compute all zeros."""
+    def _update(self, batch: Batch, learning_rate: float, gradients: Tensor, padded: tuple[int, int]) -> None:
+        """Apply Adagrad to both sides of steps that compute all zeros; padded: rows and columns of a block's G."""
         p, places = self.parameters, self.places
-        rows = batch[0].shape.columns if side else batch[0].shape.rows
-        grid = triton.cdiv(rows * places.dim, ELEMENTS), len(gradients)
-        kernels.update[grid](
-            p.vectors, p.accumulators, p.mirror, gradients, table, side, gradients.shape[2], gradients.shape[1],
-            self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
-            D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
+        size = max(batch.shape.rows, batch.shape.columns)
+        kernels.update[triton.cdiv(size * places.dim, ELEMENTS), len(batch), 2](
+            p.vectors, p.accumulators, p.mirror, p.offsets, gradients, batch.table, len(batch), *padded,
+            *self._decay, learning_rate, self.settings.accumulator_decay,
+            BY_SUM=self.settings.decay_power != 0, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
     def _run_sampled(
-        self, batch: Batch, cells: DeviceCellArrays, starts: Tensor, table: Tensor, totals: Tensor
+        self, batch: Batch, steps: Sequence[Step], cells: DeviceCellArrays, starts: Tensor, totals: Tensor
     ) -> None:
         """Submit a batch of steps that sample zeros."""
         n = len(batch)
-        shape = batch[0].shape
+        shape, table = batch.shape, batch.table
+        totals.zero_()  # There may be no common rows, and so no first panel.
 
         # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
         size = len(shape.panels) - 1, n, self.places.pitch
@@ -266,23 +335,24 @@ class StepLauncher:
         taken = self._buffer("taken", math.prod(size), torch.float32).fill_(0).view(size)
 
         # The gradients of rows and columns, for every run and panel.
-        runs = find_runs(batch)
-        products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in runs]
+        products: list[list[tuple[Tensor, Tensor]]] = [[] for _ in batch.runs]
         for number, panel in enumerate(shape.panels):
             if panel.stride >= 0:
-                self._gather(batch, number, table[number], (places[number - 1], taken[number - 1]))
+                fractions = np.array([step_fraction(step.seed, number - 1) for step in steps])
+                self._gather(batch, number, self._put(fractions), (places[number - 1], taken[number - 1]))
 
             G = self._gradient(batch, panel, table[number], cells, starts, totals) if panel.rows else None
-            for parts, run in zip(products, runs, strict=True):
+            for parts, run in zip(products, batch.runs, strict=True):
                 parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, panel, G))
             del G  # the next panel may need a larger buffer
 
         # Rows before columns: both read the old vectors in the mirror, so the rows are copied there only at the end.
         losses = self._buffer("rare losses", n * self.places.pitch * 3, torch.float32).view(n, -1, 3)
-        arrays = table, places, taken, starts, losses
-        for run, parts in zip(runs, products, strict=True):
+        arrays = places, taken, starts, losses
+        rate = steps[0].learning_rate
+        for run, parts in zip(batch.runs, products, strict=True):
             for side in (0, 1):
-                self._update_sampled(batch, run, cells, arrays, [p[side] for p in parts], side)
+                self._update_sampled(batch, run, rate, cells, arrays, [p[side] for p in parts], side)
 
         rare = losses[:, : shape.rows].sum(1, dtype=torch.float64)
         totals += rare * self._signs
@@ -293,10 +363,12 @@ class StepLauncher:
             p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
 
-    def _gather(self, batch: Batch, number: int, table: Tensor, places: tuple[Tensor, Tensor]) -> None:
-        """Copy the columns that a panel samples in this step; places: rows of `places` and `taken` of the panel."""
-        p, panel = self.parameters, batch[0].shape.panels[number]
-        fractions = np.array([step_fraction(each.step.seed, number - 1) for each in batch])
+    def _gather(self, batch: Batch, number: int, fractions: Tensor, places: tuple[Tensor, Tensor]) -> None:
+        """Copy the columns that a panel samples in this step.
+
+        fractions: of each step, see `step_fraction`. places: rows of `places` and `taken` of the panel.
+        """
+        p, panel = self.parameters, batch.shape.panels[number]
 
         # Starts and lengths of the strides, with one unused stride at the end; a new shape adds more.
         if len(self._strides[0]) != len(self.shapes.starts) + 1:
@@ -304,7 +376,7 @@ class StepLauncher:
 
         padded = panel.padded(self.shapes.tile)[1]
         kernels.gather[(triton.cdiv(padded, GATHERED_COLUMNS), len(batch))](
-            p.mirror, p.offsets, p.weights, *places, table, *self._strides, self._put(fractions),
+            p.mirror, p.offsets, p.weights, *places, batch.table[number], *self._strides, fractions,
             self.places.pitch, padded, P=self.places.padded_dim,
             PP=triton.next_power_of_2(self.places.padded_dim), BN=GATHERED_COLUMNS, **self._no_fusion,
         )  # fmt: skip
@@ -313,16 +385,17 @@ class StepLauncher:
         self,
         batch: Batch,
         run: slice,
+        learning_rate: float,
         cells: DeviceCellArrays,
         arrays: tuple[Tensor, ...],
         parts: list[Tensor],
         side: int,
     ) -> None:
         """Apply Adagrad to one side of a run of steps that sample zeros; parts: the side's gradients of each panel."""
-        p, shape, pitch = self.parameters, batch[0].shape, self.places.pitch
-        table, places, taken, starts, losses = arrays
+        p, shape, pitch = self.parameters, batch.shape, self.places.pitch
+        places, taken, starts, losses = arrays
         size, others = (shape.columns, shape.rows) if side else (shape.rows, shape.columns)
-        first = batch[run.start].slots
+        first = batch.blocks[run.start].slots
 
         # The kernel takes three parts; with two panels the third is not used.
         three = [*parts, parts[-1]][:3]
@@ -332,12 +405,13 @@ class StepLauncher:
 
         kernels.update_sampled[(size, run.stop - run.start)](
             p.vectors, p.accumulators, p.mirror, p.offsets, places[:, run], taken[:, run],
-            table[0, run], *three, *(part.shape[1] for part in three),
+            batch.table[0, run], *three, *(part.shape[1] for part in three),
             starts, cells.positions, cells.counts, losses[run], first[side] * pitch,
             first[1 - side] * pitch, pitch, len(batch), others, shape.panels[0].rows, second, self.places.dim,
-            self.settings.weight_decay, batch[0].step.learning_rate, self.settings.accumulator_decay,
-            *self._objective, SIDE=side, PANELS=len(shape.panels) - 1, HAS_COMMON=shape.panels[0].rows > 0, P=width,
-            P1=whole, P2=rest, CHUNK=RARE_CHUNK, **self._flags, **self._one_warp,
+            *self._decay, learning_rate, self.settings.accumulator_decay, *self._objective,
+            BY_SUM=self.settings.decay_power != 0, SIDE=side, PANELS=len(shape.panels) - 1,
+            HAS_COMMON=shape.panels[0].rows > 0, P=width, P1=whole, P2=rest, CHUNK=RARE_CHUNK,
+            **self._flags, **self._one_warp,
         )  # fmt: skip
 
 
@@ -364,10 +438,14 @@ def _two_powers(width: int) -> tuple[int, int]:
     return first, triton.next_power_of_2(width - first)
 
 
-def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batch of products a b, accumulated in float32 and, if torch supports it, returned in float32."""
-    if a.dtype == torch.float32:
-        return torch.bmm(a, b)
-    if a.device.type == "cuda":
-        return torch.bmm(a, b, out_dtype=torch.float32) if HAS_OUT_DTYPE else torch.bmm(a, b)
-    return torch.bmm(a.float(), b.float())
+def _multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return a batch of products a b, accumulated and returned in float32; written to `out` if it is given.
+
+    On a GPU, versions of torch before 2.8 round the result to the dtype of the operands.
+    """
+    if a.dtype != torch.float32 and a.device.type == "cuda":
+        if HAS_OUT_DTYPE:
+            return torch.bmm(a, b, out_dtype=torch.float32, out=out)
+        product = torch.bmm(a, b)
+        return product.float() if out is None else out.copy_(product)
+    return torch.bmm(a.float(), b.float(), out=out)

@@ -37,6 +37,7 @@ FIELDS = (
     "row_slots",  # slot of the block's first row
     "column_slots",  # slot of the block's first column
     "end_entry",  # end of its entries
+    "is_mirrored",  # 1 if X are columns of the matrix
 )
 ALIGNED = 64  # vectors are padded to a multiple of this
 

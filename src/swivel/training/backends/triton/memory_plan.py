@@ -17,10 +17,12 @@ import numpy as np
 from swivel.errors import TrainingError
 from swivel.runtime.resources import format_bytes
 from swivel.training.backends.base import DeviceLoad
-from swivel.training.backends.triton.layout import BlockShape, KernelTile, Shapes, SlotLayout
+from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, Shapes, SlotLayout
 from swivel.training.schedule import group_starts
 
 MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
+MAX_PREPARED = 512  # rounds of blocks whose tables stay on the device
+TABLE_BYTES = 512  # minimum that is allocated for one
 MAX_GRADIENT_BYTES = 5 << 28  # of G, the gradients with respect to the dot products, in one launch
 MAX_SHORT_SLOTS = 1 << 16  # of a block; their numbers take 2 bytes
 PIECE_BYTES = 200  # cell that is being read: its old and its new position, masks, keys
@@ -146,10 +148,15 @@ class DeviceMemoryEstimate:
         rows = slots * places.pitch + max_blocks * self.taken + places.pitch
         return masters + rows * (places.padded_dim * self.itemsize + 8)
 
+    @property
+    def max_prepared(self) -> int:
+        """Maximum number of rounds whose tables stay on the device."""
+        return min(MAX_PREPARED, math.prod(self.places.blocks))
+
     def work(self, max_blocks: int) -> int:
         """Return the bytes of the temporary arrays of a launch of `max_blocks` blocks."""
         largest = max(self._work_of(shape) for shape in self.shapes)
-        return self.fixed + int(SLACK * max_blocks * largest) + (1 << 14)
+        return self.fixed + int(SLACK * max_blocks * largest) + TABLE_BYTES * self.max_prepared + (1 << 14)
 
     def _gradient_of(self, shape: BlockShape) -> int:
         """Return the bytes of G for the largest panel of a block."""
@@ -163,7 +170,8 @@ class DeviceMemoryEstimate:
         rare = (8 * len(panels) + 12) * self.places.pitch if shape.is_sampled else 0
         strides = 32 * sum(panel.columns for panel in shape.panels)
         starts = START_BYTES * self.slots
-        return self._gradient_of(shape) + back + losses + rare + strides + starts + 512 * len(panels)
+        tables = (self.max_prepared + 4) * len(panels) * len(FIELDS) * 8
+        return self._gradient_of(shape) + back + losses + rare + strides + starts + tables
 
     @cached_property
     def entries(self) -> int:

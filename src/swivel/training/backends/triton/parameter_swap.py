@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,13 @@ from swivel.training.backends.triton.cuda_streams import (
 from swivel.training.backends.triton.launch import Parameters
 from swivel.training.backends.triton.layout import SlotLayout
 from swivel.training.backends.triton.memory_plan import Banks
+from swivel.training.schedule import Block
 
 LN2 = math.log(2)
 STAGES = 2  # page-locked buffers for downloads
 STAGE_VALUES = 1 << 22  # float32 values of each buffer: 16 MiB
+PIECES = 2  # in which a group is copied
+PARAMETERS = "vectors", "accumulators", "offsets"
 Pair = tuple[int, int]  # a group of rows and a group of columns
 
 
@@ -45,6 +48,7 @@ class _GroupSlot:
     used: Mark  # the last kernel that uses the bank is complete; copies must wait for it
     loaded: Mark = None  # the copy of the group to the device is complete
     group: int | None = None  # None: empty
+    is_mirrored: bool = True  # whether the mirror has the vectors that were loaded
 
 
 class ParameterStore:
@@ -56,6 +60,10 @@ class ParameterStore:
     - the computation waits for `_GroupSlot.loaded` before it uses a bank;
     - `_outward` saves a group to host memory after `_GroupSlot.used`;
     - `_inward` loads a group after the previous group of the bank was saved, and after its own last save (`_saved`).
+
+    Both copying streams only copy. A kernel in them would wait until the kernels of a step, which fill the device, are
+    complete, and all later copies with it. So the computation itself copies new vectors to the mirror and checks that
+    the values which leave the device are finite.
     """
 
     def __init__(
@@ -68,14 +76,15 @@ class ParameterStore:
         self._memory = host
 
         self._banks = [[_GroupSlot(record_mark(self.device)) for _ in range(side.banks)] for side in banks]
-        self._host: dict[int, ParameterBlock] = {}  # sides in host memory; offsets in units of log 2
+        self._bank_of: tuple[dict[int, int], dict[int, int]] = {}, {}  # banks of the groups that are on the device
+        self._host: dict[int, ParameterBlock] = {}  # sides in host memory, see `_keep`; offsets in units of log 2
         self._saved: dict[tuple[int, int], Mark] = {}  # (side, group): its last save to host memory is complete
         self._inward = CopyQueue(self.device)
         self._outward = CopyQueue(self.device)
 
         self._upcoming: list[Pair] = []  # announced pairs of groups, in order
         self._current: Pair | None = None
-        # Largest magnitude that was saved to host memory since the last `is_finite`; torch.maximum keeps NaN.
+        # Largest magnitude that left the device since the last `is_finite`; torch.maximum keeps NaN.
         self._largest_saved = torch.zeros((), device=self.device)
         self._stages: list[torch.Tensor] = []
 
@@ -94,29 +103,53 @@ class ParameterStore:
         source = replace(given, offsets=np.asarray(given.offsets, np.float64) / LN2)
 
         if not self.layout[side].is_whole:
-            self._host[side] = source.map(self._keep)
+            self._host[side] = source.map(partial(self._keep, side))
             return
 
         source = source.map(lambda array: torch.from_numpy(np.require(array, np.float32, ["C", "W"])))
         for group, bank in enumerate(self._banks[side]):
             bank.group = group
+            self._bank_of[side][group] = group
             for block in self.layout[side].blocks(group):
-                self._copy_in(side, block, group, source)
+                host_rows, device_rows = self._spans(side, block, group)
+                for name in PARAMETERS:
+                    values = getattr(source, name)[host_rows]
+                    getattr(self.parameters, name)[device_rows].copy_(values, non_blocking=True)
+            self._fill_mirror(side, group)
 
-    def _keep(self, array: NDArray[Any]) -> torch.Tensor:
-        kept = self._memory.empty(array.shape, np.float32)
-        kept.numpy()[...] = array
+    def _keep(self, side: int, array: NDArray[Any]) -> torch.Tensor:
+        """Return an array of a side in page-locked memory, its blocks `pitch` rows apart.
+
+        As on the device, so that a group is copied at once: for small groups, submitting copies takes the host longer
+        than they take.
+        """
+        blocks = self.places.blocks[side]
+        kept = self._memory.empty((blocks * self.places.pitch, *array.shape[1:]), np.float32)
+        kept.numpy()[...] = 0
+        for block in range(blocks):
+            kept.numpy()[self._kept_rows(side, block)] = array[self._host_rows(side, block)]
         return kept
+
+    def _kept_rows(self, side: int, block: int) -> slice:
+        rows = self._host_rows(side, block)
+        first = block * self.places.pitch
+        return slice(first, first + rows.stop - rows.start)
+
+    def _host_rows(self, side: int, block: int) -> slice:
+        return slice(*map(int, self.places.starts[side][block : block + 2]))
 
     def fetch(self, side: int) -> ParameterBlock:
         """Return the parameters of a side as host arrays."""
+        shape = int(self.places.starts[side][-1]), self.places.dim
+        arrays = ParameterBlock(*(np.empty(each, np.float32) for each in (shape, shape, shape[:1])))
         if side in self._host:
             self._save_all(side)
-            arrays = self._host[side].map(lambda tensor: tensor.numpy().copy())
+            for name in PARAMETERS:
+                kept = getattr(self._host[side], name).numpy()
+                for block in range(self.places.blocks[side]):
+                    getattr(arrays, name)[self._host_rows(side, block)] = kept[self._kept_rows(side, block)]
         else:
             # All groups are on the device.
-            shape = int(self.places.starts[side][-1]), self.places.dim
-            arrays = ParameterBlock(*(np.empty(each, np.float32) for each in (shape, shape, shape[:1])))
             self._download(self._resident_pieces(side, arrays.map(torch.from_numpy)))
 
         return replace(arrays, offsets=arrays.offsets * LN2)
@@ -126,7 +159,8 @@ class ParameterStore:
         for group in range(self.layout[side].groups):
             for block in self.layout[side].blocks(group):
                 host_rows, device_rows = self._spans(side, block, group)
-                for device, host in _pairs(self.parameters, target):
+                for name in PARAMETERS:
+                    device, host = getattr(self.parameters, name), getattr(target, name)
                     size = max(1, STAGE_VALUES // max(1, device[:1].numel()))
                     pieces = torch.split(device[device_rows], size)
                     yield from zip(pieces, torch.split(host[host_rows], size), strict=True)
@@ -150,9 +184,6 @@ class ParameterStore:
     def is_finite(self) -> bool:
         """Return whether all parameters are finite, also those in host memory; only one flag leaves the device."""
         largest = find_largest(self.parameters)
-
-        # `_largest_saved` is written by the outward stream: wait for all saves so far.
-        wait_on_device(self.device, self._outward.submit(lambda: None, []))
         is_finite = torch.stack([*largest, self._largest_saved]).isfinite().all()
         self._largest_saved.zero_()
         return bool(is_finite)
@@ -180,8 +211,7 @@ class ParameterStore:
         now = record_mark(self.device)
         for number, bank in enumerate(self._banks[side]):
             if bank.group is not None:
-                for block in self.layout[side].blocks(bank.group):
-                    self._save(side, block, number, [now, bank.loaded])
+                self._save(side, self.layout[side].blocks(bank.group), number, [now, bank.loaded])
 
         for (saved_side, _), mark in self._saved.items():
             if saved_side == side:
@@ -200,9 +230,38 @@ class ParameterStore:
         """Load two groups if necessary; the computation that is submitted next waits until they are on the device."""
         if pair in self._upcoming:
             del self._upcoming[: self._upcoming.index(pair)]
+        if pair == self._current:
+            return
+
+        self._leave_groups_other_than(pair)
         self._current = pair
         for side, group in enumerate(pair):
-            wait_on_device(self.device, self._banks[side][self._bank_for(side, group)].loaded)
+            number = self._bank_for(side, group)
+            bank = self._banks[side][number]
+            wait_on_device(self.device, bank.loaded)
+            if not bank.is_mirrored:
+                self._fill_mirror(side, number)
+                bank.is_mirrored = True
+
+    def _leave_groups_other_than(self, pair: Pair) -> None:
+        """Check the values of the current groups that are not in `pair`: they may leave the device from now on."""
+        for side, group in enumerate(self._current or ()):
+            if group != pair[side] and not self.layout[side].is_whole:
+                number = self._bank_of[side][group]
+                for largest in find_largest(self.parameters, self._bank_rows(side, number)):
+                    torch.maximum(self._largest_saved, largest, out=self._largest_saved)
+                self._banks[side][number].used = record_mark(self.device)
+
+    def _fill_mirror(self, side: int, number: int) -> None:
+        rows = self._bank_rows(side, number)
+        p = self.parameters
+        p.mirror[rows, : self.places.dim].copy_(p.vectors[rows])
+
+    def _bank_rows(self, side: int, number: int) -> slice:
+        """Return the rows of a bank in the joint arrays."""
+        layout = self.layout[side]
+        first = layout.first + number * layout.slots_per_bank
+        return slice(first * self.places.pitch, (first + layout.slots_per_bank) * self.places.pitch)
 
     def slot_of(self, side: int, block: int) -> int:
         """Return the slot of a block whose groups are loaded."""
@@ -210,7 +269,11 @@ class ParameterStore:
             return self.layout[side].first + block
 
         group = self.layout[side].group_of(block)
-        return self.layout[side].slot(block, self._held(side)[group])
+        return self.layout[side].slot(block, self._bank_of[side][group])
+
+    def placement(self, pair: Pair, blocks: Sequence[Block]) -> tuple[int, int]:
+        """Return what the slots of blocks of two loaded groups depend on: the banks of the groups."""
+        return self._bank_of[0][pair[0]], self._bank_of[1][pair[1]]
 
     def release(self) -> None:
         """Record that the steps of the current groups were submitted, and prefetch the next groups."""
@@ -219,7 +282,7 @@ class ParameterStore:
 
         now = record_mark(self.device)
         for side, group in enumerate(self._current):
-            self._banks[side][self._held(side)[group]].used = now
+            self._banks[side][self._bank_of[side][group]].used = now
 
         # With a single bank, loading the next group would evict the current one.
         if len(self._upcoming) > 1:
@@ -227,17 +290,11 @@ class ParameterStore:
                 if self.layout[side].banks > 1:
                     self._bank_for(side, group)
 
-    def _held(self, side: int) -> dict[int, int]:
-        """Return the bank number of every group that is on the device."""
-        return {bank.group: number for number, bank in enumerate(self._banks[side]) if bank.group is not None}
-
     def _bank_for(self, side: int, group: int) -> int:
         """Return the bank number of a group, and load the group if it is not on the device."""
-        held = self._held(side)
-        if group not in held:
-            held[group] = self._choose_bank(side)
-            self._load(side, group, held[group])
-        return held[group]
+        if group not in self._bank_of[side]:
+            self._load(side, group, self._choose_bank(side))
+        return self._bank_of[side][group]
 
     def _choose_bank(self, side: int) -> int:
         """Return the bank to evict: an empty one, or the one whose group is needed last (Belady's rule)."""
@@ -252,54 +309,61 @@ class ParameterStore:
         return max(range(len(self._banks[side])), key=next_use)
 
     def _load(self, side: int, group: int, number: int) -> None:
-        """Load a group into a bank and save the group that was in it, block by block.
+        """Load a group into a bank and save the group that was in it, in pieces.
 
-        A block is loaded as soon as the block in its slot was saved, so that both directions of the bus are in use.
+        A piece is loaded as soon as the blocks in its slots were saved, so that both directions of the bus are in use.
         """
         bank = self._banks[side][number]
         layout = self.layout[side]
-        leaving = [] if bank.group is None else layout.blocks(bank.group)
-        ready = [bank.used, bank.loaded, self._saved.get((side, group))]
+        leaving, arriving = range(0), layout.blocks(group)
+        if bank.group is not None:
+            leaving = layout.blocks(bank.group)
+            del self._bank_of[side][bank.group]
 
-        for old, new in zip_longest(leaving, layout.blocks(group)):
-            after = ready
-            if old is not None:
-                after = [*after, self._save(side, old, number, after)]
-            if new is not None:
-                copy = partial(self._copy_in, side, new, number, self._host[side])
-                bank.loaded = self._inward.submit(copy, after)
+        # A stream is in order: what its first copy waited for, its later copies need not wait for again.
+        ready = [bank.used, bank.loaded, self._saved.get((side, group))]
+        before_save, before_load = ready, ready
+        size = -(-layout.slots_per_bank // PIECES)
+        for first in range(0, layout.slots_per_bank, size):
+            old, new = leaving[first : first + size], arriving[first : first + size]
+            if old:
+                before_load = [*before_load, self._save(side, old, number, before_save)]
+                before_save = []
+            if new:
+                bank.loaded = self._inward.submit(partial(self._copy_in, side, new, number), before_load)
+                before_load = []
 
         bank.group = group
+        bank.is_mirrored = False
+        self._bank_of[side][group] = number
 
-    def _save(self, side: int, block: int, number: int, after: Sequence[Mark]) -> Mark:
-        mark = self._outward.submit(partial(self._copy_out, side, block, number), after)
-        self._saved[side, self.layout[side].group_of(block)] = mark
+    def _save(self, side: int, blocks: range, number: int, after: Sequence[Mark]) -> Mark:
+        """Save consecutive blocks of a group, which are in a bank, to host memory."""
+        mark = self._outward.submit(partial(self._copy_out, side, blocks, number), after)
+        self._saved[side, self.layout[side].group_of(blocks.start)] = mark
         return mark
+
+    def _copy_in(self, side: int, blocks: range, number: int) -> None:
+        host, device = self._swapped_rows(side, blocks, number)
+        for name in PARAMETERS:
+            getattr(self.parameters, name)[device].copy_(getattr(self._host[side], name)[host], non_blocking=True)
+
+    def _copy_out(self, side: int, blocks: range, number: int) -> None:
+        host, device = self._swapped_rows(side, blocks, number)
+        for name in ("vectors", "accumulators"):  # Offsets never change.
+            getattr(self._host[side], name)[host].copy_(getattr(self.parameters, name)[device], non_blocking=True)
+
+    def _swapped_rows(self, side: int, blocks: range, number: int) -> tuple[slice, slice]:
+        """Return the rows of consecutive blocks in the kept arrays of their side and in the device's joint arrays."""
+        pitch = self.places.pitch
+        first = self.layout[side].slot(blocks.start, number) * pitch
+        return slice(blocks.start * pitch, blocks.stop * pitch), slice(first, first + len(blocks) * pitch)
 
     def _spans(self, side: int, block: int, bank: int) -> tuple[slice, slice]:
         """Return the rows of a block in the host's array of its side and in the device's joint array."""
-        first, last = map(int, self.places.starts[side][block : block + 2])
-        row = self.layout[side].slot(block, bank) * self.places.pitch
-        return slice(first, last), slice(row, row + last - first)
-
-    def _copy_in(self, side: int, block: int, bank: int, source: ParameterBlock) -> None:
-        host_rows, device_rows = self._spans(side, block, bank)
-        p = self.parameters
-        for device, host in _pairs(p, source):
-            device[device_rows].copy_(host[host_rows], non_blocking=True)
-        p.mirror[device_rows, : self.places.dim].copy_(p.vectors[device_rows])
-
-    def _copy_out(self, side: int, block: int, bank: int) -> None:
-        host_rows, device_rows = self._spans(side, block, bank)
-        p = self.parameters
-
-        # For `is_finite`: values that leave the device are checked here.
-        for values in (p.vectors[device_rows], p.accumulators[device_rows]):
-            largest = torch.linalg.vector_norm(values, math.inf)
-            torch.maximum(self._largest_saved, largest, out=self._largest_saved)
-
-        for device, host in _pairs(p, self._host[side]):
-            host[host_rows].copy_(device[device_rows], non_blocking=True)
+        rows = self._host_rows(side, block)
+        first = self.layout[side].slot(block, bank) * self.places.pitch
+        return rows, slice(first, first + rows.stop - rows.start)
 
 
 def read_rows(parameters: Parameters, rows: slice) -> ParameterBlock:
@@ -317,16 +381,11 @@ def write_rows(parameters: Parameters, rows: slice, values: ParameterBlock) -> N
     p.mirror[rows, : p.vectors.shape[1]].copy_(p.vectors[rows])
 
 
-def find_largest(parameters: Parameters) -> list[torch.Tensor]:
+def find_largest(parameters: Parameters, rows: slice = slice(None)) -> list[torch.Tensor]:
     """Return the largest magnitude among the vectors and among the accumulators; not finite if a value is not."""
     # The infinity norm is inf or NaN if a value is, and needs no temporary array.
-    return [torch.linalg.vector_norm(values, math.inf) for values in (parameters.vectors, parameters.accumulators)]
-
-
-def _pairs(device: Parameters, host: ParameterBlock) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the arrays on the device with their copies on the host."""
-    names = "vectors", "accumulators", "offsets"
-    return [(getattr(device, name), getattr(host, name)) for name in names]
+    arrays = parameters.vectors[rows], parameters.accumulators[rows]
+    return [torch.linalg.vector_norm(values, math.inf) for values in arrays]
 
 
 def _empty_stage(stage: torch.Tensor, target: torch.Tensor, filled: Mark) -> None:
