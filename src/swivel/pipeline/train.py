@@ -228,7 +228,7 @@ def _choose_popularity(matrix: Matrix, recipe: str, tuning: Tuning | None) -> fl
 
     from swivel.training.table_settings import choose_popularity
 
-    return choose_popularity(matrix.shape[0], matrix.cell_count)
+    return choose_popularity(matrix.shape[0], matrix.cell_count, matrix.column_sums)
 
 
 def resolve_configs(matrix: Matrix, recipe: str, settings: Mapping[str, Any]) -> tuple[TrainConfig, VectorsConfig]:

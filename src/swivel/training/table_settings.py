@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from swivel.config import RECIPES, TrainConfig
 from swivel.counts import Matrix
 from swivel.runtime.estimates import check_memory
-from swivel.training.schedule import default_epochs
 
 UNSEEN_GAP = 6.0  # targets of unobserved cells are this much below those of observed cells
 
 # The weight decay: docs/tables.md.
 STRENGTH = 0.8  # times the noise
-TOLERANCE = 1.02  # ratio of singular values of structure and noise that is no sign of structure
+TOLERANCE = 1.03  # ratio of singular values of structure and noise that is no sign of structure
 STRUCTURE_POWER = 16
-MIN_FACTOR = 0.5  # of a table whose structure needs far more dimensions than there are
+MIN_FACTOR = 0.65  # of a table whose structure needs far more dimensions than there are
 ITERATIONS = 2  # of the estimate of singular values
 SPARE_DIMS = 16  # additional dimensions make the singular values of a random projection more exact
 # Larger tables are represented by a sample of their rows.
@@ -37,13 +36,11 @@ MIN_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 8192
 CELLS_PER_VECTOR = 12  # observed cells that the mean vector of a block should have in it
 MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
-UPDATES_PER_VECTOR = 240  # with the smallest blocks, about how many times every vector is updated
-MIN_EPOCHS = 20
-MAX_EPOCHS = 30
+EPOCHS = 16
 # Of tables with fewer cells, observed or not, all zeros are computed, because few steps average few samples.
 FEW_CELLS = 2_000_000
-FULL_SAMPLE_DENSITY = 0.0013  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
-SAMPLE_POWER = 1.5
+FULL_SAMPLE_DENSITY = 0.002  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
+POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
 
 def is_table(matrix: Matrix) -> bool:
@@ -61,8 +58,7 @@ def choose_table_settings(matrix: Matrix) -> dict[str, Any]:
     unseen = math.exp(-UNSEEN_GAP) * matrix.total / cells
     settings: dict[str, Any] = {"unseen": float(f"{unseen:.9g}")}
     if max(rows, columns) <= MAX_SIZE:
-        blocks = math.ceil(rows / MIN_BLOCK_SIZE), math.ceil(columns / MIN_BLOCK_SIZE)
-        settings["epochs"] = min(max(default_epochs(*blocks, UPDATES_PER_VECTOR), MIN_EPOCHS), MAX_EPOCHS)
+        settings["epochs"] = EPOCHS
         settings["block_size"] = choose_block_size(rows, columns, density)
     return settings | _choose_zeros(rows * columns, density)
 
@@ -82,7 +78,7 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     if cells <= FEW_CELLS:
         return {"zeros": "all"}
 
-    part = min(density / FULL_SAMPLE_DENSITY, 1.0) ** SAMPLE_POWER
+    part = min(density / FULL_SAMPLE_DENSITY, 1.0)
     usual = RECIPES["table"]["train"]
     tiers = {
         "common": usual["common"] * part,
@@ -92,15 +88,19 @@ def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
     return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
 
-def choose_popularity(rows: int, cells: int) -> float:
-    """Return the factor of a column's log sum in a ranking: more if rows have many cells.
+def choose_popularity(rows: int, cells: int, column_sums: NDArray[np.float64]) -> float:
+    """Return the factor of a column's log sum in a ranking.
 
     The weight decay of common columns is larger, so that products with them are too small: popularity makes up for it.
+    It is more if rows have many cells, and if few columns have most of them.
 
-    >>> choose_popularity(20_000, 100_000), choose_popularity(6_000, 500_000)
-    (0.39, 0.65)
+    >>> many, few = np.full(1000, 1.0), np.full(1000, 1e-3)
+    >>> few[:20] = 1.0
+    >>> [choose_popularity(20_000, 100_000, sums) for sums in (many, few)]
+    [0.41, 1.0]
     """
-    return round(min(max(0.25 + 0.09 * math.log(cells / rows), 0.0), 1.0), 2)
+    common = np.sort(column_sums)[-POPULAR_COLUMNS:].sum() / column_sums.sum()
+    return round(float(min(max(0.25 + 0.09 * math.log(cells / rows) + common, 0.0), 1.0)), 2)
 
 
 def choose_weight_decay(matrix: Matrix, config: TrainConfig) -> float:
