@@ -55,25 +55,33 @@ def measure_methods(split: TableSplit, dim: int, methods: Sequence[str]) -> dict
             candidates = fit_swivel(split.train, dim, OPTIONS, tune=name == "tuned")
         chosen = choose_fit(candidates, split)
         found[name] = {"settings": chosen.settings, **describe(chosen.report), "tried": chosen.tried}
-        found[name]["cpu_seconds"] = round(chosen.cpu_seconds, 2)
+        found[name] |= {"seconds": round(chosen.seconds, 2), "cpu_seconds": round(chosen.cpu_seconds, 2)}
         print(name, found[name], flush=True)
     return found
 
 
-def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1) -> dict[str, Any]:
-    """Return the figures of a share of the rows: trained, folded into columns that were trained without them, and into
+def measure_new_rows(split: TableSplit, dim: int, share: float = 0.1, draws: int = 5) -> dict[str, Any]:
+    """Return mean figures of a share of the rows: trained, folded into columns that were trained without them, and into
     columns that were trained with them, which shows what the columns, and not the folding in, have lost.
     """
-    is_new = np.random.default_rng(1).random(split.train.shape[0]) < share
-    held = scipy.sparse.csr_array(split.test.multiply(is_new[:, None]))
     seen = split.train + split.validation
     ((_, trained),) = fit_swivel(split.train, dim, OPTIONS)
-    ranked = {
-        "trained": trained,
-        "folded in": fold_in_rows(split.train, is_new, dim),
-        "folded into columns that know them": fold_in_rows(split.train, np.zeros_like(is_new), dim),
-    }
-    return {name: describe(evaluate_ranking(scores, held, seen)) for name, scores in ranked.items()}
+    known = fold_in_rows(split.train, np.zeros(split.train.shape[0], bool), dim)
+
+    found: dict[str, list[RankingReport]] = {}
+    for seed in range(1, draws + 1):
+        is_new = np.random.default_rng(seed).random(split.train.shape[0]) < share
+        held = scipy.sparse.csr_array(split.test.multiply(is_new[:, None]))
+        folded = fold_in_rows(split.train, is_new, dim)
+        ranked = {"trained": trained, "folded in": folded, "folded into columns that know them": known}
+        for name, scores in ranked.items():
+            found.setdefault(name, []).append(evaluate_ranking(scores, held, seen))
+    return {name: describe_mean(reports) for name, reports in found.items()}
+
+
+def describe_mean(reports: Sequence[RankingReport]) -> dict[str, float]:
+    means = {name: np.mean([getattr(report, name) for report in reports]) for name in ("recall", "ndcg")}
+    return {name: round(float(mean), 4) for name, mean in means.items()}
 
 
 def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
@@ -83,9 +91,11 @@ def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
     return lambda rows: ranking.score(fitted.transform(train[rows]))
 
 
-def measure_table(table: Table, dim: int, methods: Sequence[str]) -> dict[str, Any]:
+def measure_table(table: Table, dim: int, methods: Sequence[str], *, has_new_rows: bool) -> dict[str, Any]:
     split = split_in_three(table)
-    found = measure_methods(split, dim, methods) | {"new rows": measure_new_rows(split, dim)}
+    found = measure_methods(split, dim, methods)
+    if has_new_rows:
+        found["new rows"] = measure_new_rows(split, dim)
     return {"shape": list(table.shape), "cells": int(table.nnz), "methods": found}
 
 
@@ -94,10 +104,14 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", type=Path, metavar="TABLE")
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--no-new-rows", action="store_true", help="do not fold in rows that were not trained")
     arguments = parse_arguments(parser, tables=lambda folder: [write_table(folder)], dim=4)
-    measured = {
-        path.stem: measure_table(read_table(path), arguments.dim, arguments.methods) for path in arguments.tables
-    }
+    measured = {}
+    for path in arguments.tables:
+        table = read_table(path)
+        measured[path.stem] = measure_table(
+            table, arguments.dim, arguments.methods, has_new_rows=not arguments.no_new_rows
+        )
     keep(arguments, {"tables": measured})
 
 

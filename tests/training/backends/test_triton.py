@@ -7,6 +7,7 @@ here are therefore tiny; `test_step_on_gpu.py` has larger ones.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -353,6 +354,18 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 EVEN = block_starts(6, 3), block_starts(6, 3)
 TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
+
+
+def test_buffers_that_are_too_small_for_a_batch_are_freed() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
+    backend = triton_backend.TritonBackend(settings, BackendConfig(device, "float32"))
+    backend.hold(*make_sides(5, (6, 6)), EVEN)
+    small, large = TWO_ROUNDS[0][:1], TWO_ROUNDS[0]
+    backend.run([make_step(*block, EVEN) for block in small], lambda: False).losses()
+    old = [weakref.ref(backend._launcher._buffers[name]) for name in ("gradient", "gradients")]
+    backend.run([make_step(*block, EVEN) for block in large], lambda: False).losses()
+    assert [reference() for reference in old] == [None, None]
 
 
 @float32

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class PlacedBlock:
 
 
 class _Products(NamedTuple):
-    """The operands and results of the products of a run of blocks: G Y is added to rows, G^T X to columns."""
+    """The operands of the products of a run of blocks, and their results: G Y of the rows, G^T X of the columns."""
 
     G: Tensor
     x: Tensor
@@ -66,7 +67,7 @@ class _Products(NamedTuple):
     column_gradients: Tensor
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
     """Blocks of one shape that are launched together, and what a launch needs besides learning rate and seeds.
 
@@ -79,8 +80,6 @@ class Batch:
     runs: Sequence[slice]
     search_steps: int  # of a binary search among the entries of any block
     counts: NDArray[np.float64]  # (blocks, 2): `PlacedBlock.count_cells`
-    products: Sequence[_Products] = ()  # of all runs, views of the buffers `buffers`
-    buffers: tuple[Tensor, ...] = ()
 
     @property
     def shape(self) -> BlockShape:
@@ -162,6 +161,7 @@ class StepLauncher:
         # Signs of the three losses of rare cells in `totals`: their loss as zeros is subtracted.
         self._signs = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64, device=self.device)
         self._buffers: dict[str, Tensor] = {}
+        self._products: WeakKeyDictionary[Batch, list[_Products]] = WeakKeyDictionary()  # views of buffers
 
     @property
     def kernel(self) -> str:
@@ -198,26 +198,26 @@ class StepLauncher:
         self._update(batch, steps[0].learning_rate, gradients, (rows, columns))
 
     def _find_products(self, batch: Batch, panel: PanelShape, G: Tensor, gradients: Tensor) -> Sequence[_Products]:
-        """Return the operands and results of all runs: the same as in the last launch, if the buffers are."""
-        buffers = self._buffers["gradient"], self._buffers["gradients"]
-        if not batch.buffers or any(old is not new for old, new in zip(batch.buffers, buffers, strict=True)):
+        """Return the operands and results of the products of all runs; they are made once for each batch."""
+        if batch not in self._products:
             _, rows, columns = G.shape
             row_gradients, column_gradients = torch.split(
                 gradients.view(-1, self.places.padded_dim), [len(batch) * rows, len(batch) * columns]
             )
             row_gradients = row_gradients.view(len(batch), rows, -1)
             column_gradients = column_gradients.view(len(batch), columns, -1)
-            batch.products = [
+            self._products[batch] = [
                 _Products(G[run], *self._operands(batch, run, panel), row_gradients[run], column_gradients[run])
                 for run in batch.runs
             ]
-            batch.buffers = buffers
-        return batch.products
+        return self._products[batch]
 
     def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
         """Return the buffer `name`, which later calls use again; its content is undefined."""
         if name not in self._buffers or self._buffers[name].numel() < size:
-            self._buffers.pop(name, None)  # free the old one before allocating
+            # Free the old one before allocating.
+            self._buffers.pop(name, None)
+            self._products.clear()
             self._buffers[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._buffers[name][:size]
 
