@@ -5,8 +5,8 @@ million steps of 397,312 words and 1e9 observed cells in 76 s (65 s; 35 s with s
 trained to convergence in 5 s (2.5 s); 70e9 cells/s at d = 1,024; 3.3e9 tokens counted in 30 s. All of it runs through
 the training loop that users run; the same steps by the kernels alone are measured beside it.
 
-`--parts` chooses. `benchmarks/end_to_end.py` measures raw text to vectors. A smoke run has
-tiny sizes: the loop with the CPU's backend, the kernels alone in Triton's interpreter.
+`--parts` chooses. `benchmarks/end_to_end.py` measures raw text to vectors, `benchmarks/larger.py` matrices that do not
+fit on the GPU. A smoke run has tiny sizes: the loop with the CPU's backend, the kernels alone in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_UNITS = (1 << 32) - 2  # of a cell
 # these nor the commonest columns (19 %), and tiles of 64 x 128 have 6 cells at the median, 154 at 90 %, 2,280 at 99 %
 # (7, 141 and 2,202).
 RANK, FALL = 20, 1.4
-PARTS = ("step", "paper", "wide", "served", "counting", "larger")
+PARTS = ("step", "paper", "wide", "served", "counting")
 
 
 @dataclass(frozen=True)
@@ -415,13 +415,9 @@ def measure_part(part: str, sizes: Sizes, rate: float) -> Any:
         return measure_wide(sizes, rate)
     if part == "served":
         return measure_served(sizes)
-    if part == "counting":
-        from gpu_counting import measure as measure_counting
+    from gpu_counting import measure as measure_counting
 
-        return measure_counting(sizes.tokens, sizes.device)
-    from larger import measure as measure_larger
-
-    return measure_larger(sizes.device)
+    return measure_counting(sizes.tokens, sizes.device)
 
 
 def shorten(value: Any) -> Any:

@@ -7,6 +7,7 @@ Triton's interpreter.
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import time
@@ -28,7 +29,7 @@ from swivel.training.schedule import Block, block_starts, rounds_in_groups, roun
 
 MEASURES = ("swivel.training.backends.base", "swivel.training.zero_sampling", "swivel.training.backends.triton")
 GOAL = 1.15
-TURNS = 3  # runs of every way; GPUs slow down when they get warm
+TURNS = 5  # runs of every way; GPUs slow down when they get warm, and hosts are noisy
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,8 @@ def measure(device: str = "cuda", size: Size | None = None) -> dict[str, Any]:
     ways = {
         name: Way(size, stored, device, memory) for name, memory in caps(size, len(stored.positions), device).items()
     }
+    gc.collect()
+    gc.freeze()  # A collection of all objects of torch takes as long as an epoch.
     for _ in range(TURNS):
         for way in ways.values():
             way.run()

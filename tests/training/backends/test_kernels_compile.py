@@ -72,7 +72,7 @@ print(json.dumps({
     "gradient on Ampere": compile_plain("gradient", 80, WEIGHTED=True, **TILE, **RULES),
     "gradient": compile_plain("gradient", 90, WEIGHTED=False, **TILE, **RULES),
     "gradient, glove": compile_plain("gradient", 90, WEIGHTED=True, **TILE, **OTHERS),
-    "add_losses": compile_plain("add_losses", 90, IS_FIRST=False, BLOCK=1024),
+    "add_losses": compile_plain("add_losses", 90, BLOCK=1024),
     "find_starts": compile_plain("find_starts", 90, BLOCK=128),
     "gather": compile_plain("gather", 90, P=320, PP=512, BN=16),
     "update": compile_plain("update", 90, BY_SUM=False, D=300, P=320, SIZE=1024),

@@ -8,13 +8,13 @@ kernel             one program computes                           reads -> write
 `find_starts`      the starts of BLOCK slots of a shard           slots of the observed cells -> starts
 `gather`           BN sampled columns of a shard                  V, offsets -> V, offsets, weights, places, taken
 `gradient`         a tile of BM x BN cells of a panel of a shard   V, offsets, observed cells -> G, losses
-`add_losses`       the sum of the losses of a shard               losses -> totals
-`update`           SIZE parameters of one side of a shard         gradients -> vectors, accumulators, V
+`update`           SIZE parameters of one side of a shard         gradients, losses -> vectors, accumulators, V, totals
+`add_losses`       the sum of the losses of a panel of a shard    losses -> totals
 `update_sampled`   one row or column of a shard                   gradients, observed cells -> vectors, accumulators
 `refresh`          SIZE parameters of one side of a shard         vectors -> V
 =================  =============================================  ==================================================
 
-`gather`, `update_sampled` and `refresh` run only if zeros are sampled, `update` only if they are not.
+`gather`, `add_losses`, `update_sampled` and `refresh` run only if zeros are sampled, `update` only if they are not.
 
 Symbols:
 
@@ -280,22 +280,24 @@ def gradient(
 
 
 @triton.jit
-def add_losses(losses, totals, pairs, IS_FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    """Add the losses of a shard to its totals, three float64; losses: `pairs` of two values. IS_FIRST: overwrite."""
-    shard = tl.program_id(0).to(tl.int64)
-    first = losses + shard * pairs * 2
+def _sum_losses(losses, pairs, BLOCK: tl.constexpr):
+    """Return the sums of the observed and of the unobserved losses (float64) of `pairs` pairs."""
     observed, zeros = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, pairs, BLOCK):
         pair = start + tl.arange(0, BLOCK)
-        observed += tl.load(first + 2 * pair, mask=pair < pairs, other=0.0)
-        zeros += tl.load(first + 2 * pair + 1, mask=pair < pairs, other=0.0)
+        observed += tl.load(losses + 2 * pair, mask=pair < pairs, other=0.0)
+        zeros += tl.load(losses + 2 * pair + 1, mask=pair < pairs, other=0.0)
+    return tl.sum(observed), tl.sum(zeros)
 
+
+@triton.jit
+def add_losses(losses, totals, pairs, BLOCK: tl.constexpr):
+    """Add the losses of a shard to the first two of its three totals."""
+    shard = tl.program_id(0).to(tl.int64)
+    observed, zeros = _sum_losses(losses + shard * pairs * 2, pairs, BLOCK)
     total = totals + shard * 3
-    if IS_FIRST:
-        _store_three(total, tl.sum(observed), tl.sum(zeros), 0.0)
-    else:
-        tl.store(total, tl.load(total) + tl.sum(observed))
-        tl.store(total + 1, tl.load(total + 1) + tl.sum(zeros))
+    tl.store(total, tl.load(total) + observed)
+    tl.store(total + 1, tl.load(total + 1) + zeros)
 
 
 @triton.jit
@@ -360,16 +362,20 @@ def _decay_by_sum(offset, entry, side, weight_decay, decay_power, unit0, unit1):
 
 @triton.jit
 def update(
-    vectors, accumulators, V, offsets, gradients, table, shards, apart0, apart1, weight_decay, decay_power, unit0,
-    unit1, learning_rate, accumulator_decay, BY_SUM: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    SIZE: tl.constexpr,
+    vectors, accumulators, V, offsets, gradients, table, losses, totals, shards, apart0, apart1, pairs, weight_decay,
+    decay_power, unit0, unit1, learning_rate, accumulator_decay, BY_SUM: tl.constexpr, D: tl.constexpr,
+    P: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Apply Adagrad to both sides of every shard, for steps that compute all zeros.
+    """Apply Adagrad to both sides of every shard, for steps that compute all zeros, and sum up the losses of the shard.
 
     The parameters of a side are one sequence of elements, D per row. gradients: (shards, apart0, P) for X, followed by
-    (shards, apart1, P) for Y.
+    (shards, apart1, P) for Y. The sums are in this kernel because the host takes 40 us to launch another one.
     """
     shard, side = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    if (tl.program_id(0) == 0) & (side == 0):
+        observed, zeros = _sum_losses(losses + shard * pairs * 2, pairs, SIZE)
+        _store_three(totals + shard * 3, observed, zeros, 0.0)
+
     entry = table + shard * FIELDS
     row0, rows = tl.load(entry + 2 * side), tl.load(entry + 2 * side + 1).to(tl.int32)
     # The gradient is a mean over the other side, whose size is the field `height` or `width`.

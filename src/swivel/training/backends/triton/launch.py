@@ -188,14 +188,14 @@ class StepLauncher:
 
         # All zeros are computed: there is one panel.
         panel = batch.shape.panels[0]
-        G = self._gradient(batch, panel, batch.table[0], cells, starts, totals)
+        G, losses = self._gradient(batch, panel, batch.table[0], cells, starts)
         rows, columns = panel.padded(self.shapes.tile)
         size = len(batch) * (rows + columns) * self.places.padded_dim
         gradients = self._buffer("gradients", size, torch.float32)
         for product in self._find_products(batch, panel, G, gradients):
             _multiply(product.G, product.y, product.row_gradients)
             _multiply(product.G.transpose(1, 2), product.x, product.column_gradients)
-        self._update(batch, steps[0].learning_rate, gradients, (rows, columns))
+        self._update(batch, steps[0].learning_rate, gradients, (rows, columns), losses, totals)
 
     def _find_products(self, batch: Batch, panel: PanelShape, G: Tensor, gradients: Tensor) -> Sequence[_Products]:
         """Return the operands and results of the products of all runs; they are made once for each batch."""
@@ -266,9 +266,9 @@ class StepLauncher:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def _gradient(
-        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, starts: Tensor, totals: Tensor
-    ) -> Tensor:
-        """Return G of a panel for all steps, (steps, rows, columns), and add the losses of its cells to `totals`."""
+        self, batch: Batch, panel: PanelShape, table: Tensor, cells: DeviceCellArrays, starts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return G of a panel for all steps, (steps, rows, columns), and the losses of its cells, (steps, pairs, 2)."""
         p, tile, n = self.parameters, self.shapes.tile, len(batch)
         rows, columns = panel.padded(tile)
         programs = panel.tiles[0] * panel.tiles[1]
@@ -287,8 +287,7 @@ class StepLauncher:
                 **self._flags, **self._launch,
             )  # fmt: skip
 
-        kernels.add_losses[(n,)](losses, totals, pairs, IS_FIRST=panel.start == 0, BLOCK=SUMMED_PAIRS)
-        return G.view(n, rows, columns)
+        return G.view(n, rows, columns), losses.view(n, pairs, 2)
 
     def _operands(self, batch: Batch, run: slice, panel: PanelShape) -> tuple[Tensor, Tensor]:
         """Return the vectors of a panel's rows (X) and of its columns (Y), for a run of blocks."""
@@ -311,13 +310,24 @@ class StepLauncher:
         mirror, width = self.parameters.mirror, self.places.padded_dim
         return mirror.as_strided((count, rows, width), (pitch * width, width, 1), first * width)
 
-    def _update(self, batch: Batch, learning_rate: float, gradients: Tensor, padded: tuple[int, int]) -> None:
-        """Apply Adagrad to both sides of steps that compute all zeros; padded: rows and columns of a block's G."""
+    def _update(
+        self,
+        batch: Batch,
+        learning_rate: float,
+        gradients: Tensor,
+        padded: tuple[int, int],
+        losses: Tensor,
+        totals: Tensor,
+    ) -> None:
+        """Apply Adagrad to both sides of steps that compute all zeros, and write the sums of the losses to `totals`.
+
+        padded: rows and columns of a block's G.
+        """
         p, places = self.parameters, self.places
         size = max(batch.shape.rows, batch.shape.columns)
         kernels.update[triton.cdiv(size * places.dim, ELEMENTS), len(batch), 2](
-            p.vectors, p.accumulators, p.mirror, p.offsets, gradients, batch.table, len(batch), *padded,
-            *self._decay, learning_rate, self.settings.accumulator_decay,
+            p.vectors, p.accumulators, p.mirror, p.offsets, gradients, batch.table, losses, totals,
+            len(batch), *padded, losses.shape[1], *self._decay, learning_rate, self.settings.accumulator_decay,
             BY_SUM=self.settings.decay_power != 0, D=places.dim, P=places.padded_dim, SIZE=ELEMENTS,
         )  # fmt: skip
 
@@ -326,8 +336,8 @@ class StepLauncher:
     ) -> None:
         """Submit a batch of steps that sample zeros."""
         n = len(batch)
-        shape, table = batch.shape, batch.table
-        totals.zero_()  # There may be no common rows, and so no first panel.
+        shape = batch.shape
+        totals.zero_()
 
         # For every sampled panel, step and column: its index among the sampled ones (or -1) and the weight of zeros.
         size = len(shape.panels) - 1, n, self.places.pitch
@@ -341,7 +351,7 @@ class StepLauncher:
                 fractions = np.array([step_fraction(step.seed, number - 1) for step in steps])
                 self._gather(batch, number, self._put(fractions), (places[number - 1], taken[number - 1]))
 
-            G = self._gradient(batch, panel, table[number], cells, starts, totals) if panel.rows else None
+            G = self._add_gradient(batch, number, cells, starts, totals) if panel.rows else None
             for parts, run in zip(products, batch.runs, strict=True):
                 parts.append((self._nothing, self._nothing) if G is None else self._multiply_back(batch, run, panel, G))
             del G  # the next panel may need a larger buffer
@@ -360,8 +370,16 @@ class StepLauncher:
         p = self.parameters
         grid = triton.cdiv(shape.rows * self.places.dim, ELEMENTS), n
         kernels.refresh[grid](
-            p.vectors, p.mirror, table[0], 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
+            p.vectors, p.mirror, batch.table, 0, shape.rows, D=self.places.dim, P=self.places.padded_dim, SIZE=ELEMENTS
         )  # fmt: skip
+
+    def _add_gradient(
+        self, batch: Batch, number: int, cells: DeviceCellArrays, starts: Tensor, totals: Tensor
+    ) -> Tensor:
+        """Return G of a panel for all steps, and add the losses of its cells to `totals`."""
+        G, losses = self._gradient(batch, batch.shape.panels[number], batch.table[number], cells, starts)
+        kernels.add_losses[(len(batch),)](losses, totals, losses.shape[1], BLOCK=SUMMED_PAIRS)
+        return G
 
     def _gather(self, batch: Batch, number: int, fractions: Tensor, places: tuple[Tensor, Tensor]) -> None:
         """Copy the columns that a panel samples in this step.
