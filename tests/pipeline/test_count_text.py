@@ -11,7 +11,6 @@ import pytest
 import swivel
 from message_recorder import MessageRecorder
 from swivel.counts import Matrix
-from swivel.counts.cooccurrence import count as device_count
 from swivel.errors import VocabularyError
 from swivel.runtime.child_process import call_in_process, can_start_processes
 from swivel.runtime.options import RunOptions
@@ -42,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return call_in_process(function, *arguments, **keywords)
 
     monkeypatch.setattr("swivel.corpus.call_in_process", record)
-    monkeypatch.setattr(device_count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     return names
 
 

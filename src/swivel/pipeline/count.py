@@ -16,7 +16,7 @@ from swivel.runtime.estimates import ResourceEstimate, check_libraries
 from swivel.runtime.numbers import plural
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import Progress
-from swivel.runtime.resources import find_rank, format_bytes, parse_bytes
+from swivel.runtime.resources import find_rank, format_bytes, may_use_cuda, parse_bytes
 from swivel.storage import fingerprint, hold_folder, open_array, scratch_folder
 from swivel.storage.result_folder import TEXT_IN_MEMORY, folder_or_temporary, is_done, refuse_locked
 
@@ -207,7 +207,6 @@ def read_beside_device(
     `read` is called with the threads, the memory and the progress of the options, and with `check`.
     """
     from swivel.corpus import read_in_process
-    from swivel.counts.cooccurrence import may_use_cuda
 
     resources: dict[str, Any] = {"threads": options.thread_count, "memory_bytes": options.memory_bytes}
     if may_use_cuda(counting.count.device):

@@ -13,12 +13,12 @@ from typing import Any
 from swivel import vectors
 from swivel.config import TrainConfig, VectorsConfig, result_settings
 from swivel.counts import Matrix
-from swivel.counts.cooccurrence import may_use_cuda
 from swivel.pipeline.report_job import ReportJob
 from swivel.pipeline.tune import Tuning
 from swivel.runtime.child_process import can_start_processes
 from swivel.runtime.options import RunOptions
 from swivel.runtime.progress import SILENT, Stopwatch
+from swivel.runtime.resources import may_use_cuda
 from swivel.runtime.signals import stop_on_signals
 from swivel.storage import FolderWriter, Manifest, create_folder, scratch_folder
 from swivel.training.checkpoint import remove_checkpoints

@@ -30,6 +30,7 @@ _MEMORY_FILES = {
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
 _PAGE_CACHE = {"inactive_file", "active_file"}  # memory that the system reclaims when it is needed
+_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA does, on Linux and WSL
 
 
 def count_cores() -> int:
@@ -47,6 +48,11 @@ def count_cores() -> int:
         cores = min(cores, math.ceil(quota / period))
 
     return max(cores, 1)
+
+
+def may_use_cuda(asked: str) -> bool:
+    """Return whether a CUDA device may be used; what kind it is, torch has to say."""
+    return asked in ("auto", "cuda") and any(Path(device).exists() for device in _CUDA_DEVICES)
 
 
 def free_memory() -> int:

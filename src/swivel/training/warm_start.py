@@ -92,7 +92,6 @@ def _solve(
     C = torch.from_numpy(old.known.vectors.astype(np.float64))
 
     shared = UNSEEN_WEIGHT * C.T @ C  # the part of the matrix that is the same for all rows
-    unit = torch.eye(config.dim, dtype=torch.float64)
     ridges = np.maximum(find_decays(new.sums[places], config), MIN_WEIGHT_DECAY) * len(C)
 
     def solve(row: int) -> NDArray[np.float32]:
@@ -106,7 +105,8 @@ def _solve(
         # Left and right side of the equation in the module's docstring.
         weights = torch.from_numpy(np.maximum(confidences - UNSEEN_WEIGHT, 0))
         seen = C[torch.from_numpy(ids)]
-        left = torch.addmm(shared + float(ridges[row]) * unit, seen.T * weights, seen)
+        left = torch.addmm(shared, seen.T * weights, seen)
+        left.diagonal().add_(float(ridges[row]))
         right = seen.T @ torch.from_numpy(confidences * targets)
 
         solution = torch.cholesky_solve(right[:, None], torch.linalg.cholesky(left))

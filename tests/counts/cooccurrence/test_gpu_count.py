@@ -255,10 +255,10 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
     started: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread.name))
     monkeypatch.setattr(count, "_WAKINGS", {})
-    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path / "nothing"),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path / "nothing"),))
     prepare_device(CountConfig(device="auto"))
     assert started == []
-    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     prepare_device(CountConfig(device="cpu"))
     assert started == []
     prepare_device(CountConfig(device="auto"))
@@ -269,7 +269,7 @@ def test_a_device_is_initialized_only_if_there_may_be_one(monkeypatch: pytest.Mo
 
 def test_only_a_device_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(count, "_WAKINGS", {})
-    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: thread.run())
     prepare_device(CountConfig(device="auto"))()
     with pytest.raises(ConfigError, match="device 'nonsense' cannot be used for counting"):
@@ -281,7 +281,7 @@ def test_a_broken_device_is_refused_before_all_the_text_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(count, "_WAKINGS", {})
-    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     numbers = iter(range(1000))
     with pytest.raises(ConfigError, match="device 'cuda' cannot be used for counting"):
@@ -298,7 +298,7 @@ def test_a_device_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch, tm
             raise error
 
     monkeypatch.setattr(count, "_WAKINGS", {})
-    monkeypatch.setattr(count, "_CUDA_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr("swivel.runtime.resources._CUDA_DEVICES", (str(tmp_path),))
     monkeypatch.setattr(threading.Thread, "start", start_at_once(threading.Thread.start))
     monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.open_device", open_next)
     monkeypatch.setattr("swivel.counts.cooccurrence.gpu.counter.warm_up", lambda device, config: None)

@@ -22,14 +22,13 @@ from swivel.counts.layout import Layout
 from swivel.counts.shards import RunFiles, make_piece
 from swivel.errors import ConfigError, CountsError
 from swivel.runtime.progress import SILENT, Progress, Task, track
-from swivel.runtime.resources import release_freed_memory
+from swivel.runtime.resources import may_use_cuda, release_freed_memory
 from swivel.runtime.turns import short_turns
 
 if TYPE_CHECKING:
     from swivel.counts.cooccurrence.gpu.counter import DeviceCounter
     from swivel.counts.cooccurrence.rows import ChunkCounter
 
-_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")  # one of them exists if CUDA does, on Linux and WSL
 _MIN_DEVICE_PLACES = 10_000_000  # a smaller corpus is counted before the device is ready
 
 
@@ -226,8 +225,3 @@ def _wait_for_device(config: CountConfig) -> None:
     waking = _WAKINGS.get(config)
     if waking is not None:
         waking.thread.join()
-
-
-def may_use_cuda(asked: str) -> bool:
-    """Return whether a CUDA device may be used; what kind it is, torch has to say."""
-    return asked in ("auto", "cuda") and any(Path(device).exists() for device in _CUDA_DEVICES)
