@@ -91,10 +91,10 @@ def fold_in_rows(train: Table, is_new: Any, dim: int) -> Scores:
     return lambda rows: ranking.score(fitted.transform(train[rows]))
 
 
-def measure_table(table: Table, dim: int, methods: Sequence[str], *, has_new_rows: bool) -> dict[str, Any]:
+def measure_table(table: Table, dim: int, methods: Sequence[str], *, with_new_rows: bool) -> dict[str, Any]:
     split = split_in_three(table)
     found = measure_methods(split, dim, methods)
-    if has_new_rows:
+    if with_new_rows:
         found["new rows"] = measure_new_rows(split, dim)
     return {"shape": list(table.shape), "cells": int(table.nnz), "methods": found}
 
@@ -110,7 +110,7 @@ def main() -> None:
     for path in arguments.tables:
         table = read_table(path)
         measured[path.stem] = measure_table(
-            table, arguments.dim, arguments.methods, has_new_rows=not arguments.no_new_rows
+            table, arguments.dim, arguments.methods, with_new_rows=not arguments.no_new_rows
         )
     keep(arguments, {"tables": measured})
 

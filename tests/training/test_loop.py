@@ -401,7 +401,8 @@ def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: in
     assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected
 
 
-def test_gpu_computes_all_zeros_rather_than_samples_of_a_few_rows() -> None:
+def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
     config = TrainConfig(zeros="auto", sample_rows=512)
-    assert wants_sample(config, "cpu", (97, 97))
-    assert not wants_sample(config, "cuda", (97, 97))
+    for blocks in ((97, 97), (97, 1)):
+        assert wants_sample(config, "cpu", blocks)
+        assert not wants_sample(config, "cuda", blocks)

@@ -129,10 +129,10 @@ def wants_sample(config: TrainConfig, device: str, blocks: tuple[int, int]) -> b
     """Return whether to sample zeros. By default a GPU does so only if a round has many blocks, a CPU if it has two."""
     if config.zeros != "auto":
         return config.zeros == "sampled"
-    if not device.startswith("cuda"):
-        return min(blocks) >= 2
-    # The kernels of a GPU compute all zeros sooner than samples of a few rows.
-    return config.sample_rows is None and min(blocks) >= MIN_BLOCKS_TO_SAMPLE
+    is_gpu = device.startswith("cuda")
+    if config.sample_rows is not None:
+        return not is_gpu  # The kernels of a GPU compute all zeros sooner than samples of a few rows.
+    return min(blocks) >= (MIN_BLOCKS_TO_SAMPLE if is_gpu else 2)
 
 
 def estimate_needs(

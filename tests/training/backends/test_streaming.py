@@ -210,6 +210,84 @@ def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkey
         assert run_epochs(backend, kind, groups) == expected
 
 
+class NumberedMark:
+    """A mark that knows when it was made: after how many events."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@with_plain_steps
+def test_a_group_leaves_the_device_after_its_values_were_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, groups, zeros = "symmetric", (1, 1), ZeroSampling()
+    events: list[int | None] = []  # the first row of a bank that was checked; None: a mark
+    saves = []
+    find_largest, save = parameter_swap.find_largest, parameter_swap.ParameterStore._save
+
+    def note_check(parameters: Any, rows: slice = slice(None)) -> Any:
+        events.append(rows.start)
+        return find_largest(parameters, rows)
+
+    def make_mark(device: torch.device) -> NumberedMark:
+        events.append(None)
+        return NumberedMark(len(events))
+
+    def note_save(self: Any, side: int, blocks: range, number: int, after: Any) -> Any:
+        first = self._bank_rows(side, number).start
+        last_check = max((n for n, event in enumerate(events, 1) if event == first), default=0)
+        waited = [mark.number for mark in after if isinstance(mark, NumberedMark)]
+        saves.append((last_check, max(waited, default=None)))
+        return save(self, side, blocks, number, after)
+
+    monkeypatch.setattr(parameter_swap, "find_largest", note_check)
+    monkeypatch.setattr(parameter_swap, "record_mark", make_mark)
+    monkeypatch.setattr(parameter_swap, "wait_on_host", lambda mark: None)
+    monkeypatch.setattr(parameter_swap, "wait_on_device", lambda device, mark: None)
+    monkeypatch.setattr(parameter_swap.ParameterStore, "_save", note_save)
+    backend = make_backend(zeros, make_needs(kind, zeros).min_bytes(groups, (2, 2)) + UNEVEN, groups)
+    hand_over(backend, kind, zeros)
+    run_epochs(backend, kind, groups)
+    # The last saves are those of `fetch`, of groups that stay.
+    leaving = [(checked, waited) for checked, waited in saves if checked and waited is not None]
+    assert len(leaving) > 4
+    assert all(waited > checked for checked, waited in leaving)
+
+
+def test_batches_are_prepared_once_and_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of different sizes share buffers, which grow: batches must not keep the old ones."""
+    kind, zeros = "symmetric", ZeroSampling()
+    sizes = np.diff(make_load(kind, zeros).starts[0])
+    alike = np.flatnonzero(sizes == sizes[-1])[-3:].tolist()
+    small, large = [(alike[0], alike[0])], [(block, block) for block in alike]
+    assert len(large) > 1
+    runs: dict[bool, list[list[bytes]]] = {}
+    for is_kept in (True, False):
+        backend = make_backend(zeros)
+        hand_over(backend, kind, zeros)
+        runs[is_kept] = []
+        references: list[weakref.ref[torch.Tensor]] = []
+        for number, blocks in enumerate((small, large, small, large)):
+            if not is_kept:
+                backend._prepared = {}
+            backend.run([Step(block, lambda: None, 0.1, (number, *block)) for block in blocks], lambda: False).losses()  # type: ignore[arg-type, return-value]
+            runs[is_kept].append(bits(backend))
+            if number == 0:
+                references = [weakref.ref(backend._launcher._buffers[name]) for name in ("gradient", "gradients")]
+        assert len(backend._prepared) == (2 if is_kept else 1)
+        assert [reference() for reference in references] == [None, None]
+    assert runs[True] == runs[False]
+
+
+def test_tables_of_batches_stay_within_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, zeros = "tiny", ZeroSampling()
+    monkeypatch.setattr("swivel.training.backends.triton.memory_plan.MAX_PREPARED", 1)
+    backend = make_backend(zeros)
+    hand_over(backend, kind, zeros)
+    for blocks in ([(0, 0), (1, 1)], [(0, 1), (1, 0)], [(0, 0), (1, 1)]):
+        backend.run([Step(block, lambda: None, 0.1, block) for block in blocks], lambda: False).losses()  # type: ignore[arg-type, return-value]
+        assert sum(map(len, backend._prepared.values())) <= 1
+
+
 @with_plain_steps
 def test_with_two_banks_the_next_group_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "symmetric", (1, 1)

@@ -7,8 +7,8 @@ here are therefore tiny; `test_step_on_gpu.py` has larger ones.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -356,16 +356,17 @@ EVEN = block_starts(6, 3), block_starts(6, 3)
 TWO_ROUNDS = [[(0, 0), (1, 1), (2, 2)], [(0, 1), (1, 2), (2, 0)]]
 
 
-def test_buffers_that_are_too_small_for_a_batch_are_freed() -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = StepSettings(Objective(), ZeroSampling(), weight_decay=0.0)
-    backend = triton_backend.TritonBackend(settings, BackendConfig(device, "float32"))
-    backend.hold(*make_sides(5, (6, 6)), EVEN)
-    small, large = TWO_ROUNDS[0][:1], TWO_ROUNDS[0]
-    backend.run([make_step(*block, EVEN) for block in small], lambda: False).losses()
-    old = [weakref.ref(backend._launcher._buffers[name]) for name in ("gradient", "gradients")]
-    backend.run([make_step(*block, EVEN) for block in large], lambda: False).losses()
-    assert [reference() for reference in old] == [None, None]
+@float32
+@every_zeros
+def test_steps_of_a_round_may_have_different_learning_rates(make: Maker, kind: str, zeros: ZeroSampling) -> None:
+    settings = StepSettings(Objective(), zeros, weight_decay=1e-4)
+    together, alone = make(settings), make(settings)
+    steps = [replace(make_step(n, n, EVEN), learning_rate=rate) for n, rate in enumerate((0.1, 0.1, 0.3))]
+    for which, rounds in ((together, [steps]), (alone, [[step] for step in steps])):
+        which.hold(*make_sides(5, (6, 6)), EVEN)
+        for each in rounds:
+            which.run(each, lambda: False).losses()
+    check_same(alone, together)
 
 
 @float32

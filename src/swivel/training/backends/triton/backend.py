@@ -1,9 +1,9 @@
 """The training step on CUDA: the blocks of a round run together.
 
 The blocks of a round share no parameters, so one launch computes G, the gradient with respect to the dot products, for
-all of them; the same kernel processes the observed cells and sums the losses. Blocks that are adjacent in memory then
-share two batched products from G to the gradients of the vectors, and the Adagrad update. No block is ever dense in
-float32.
+all of them; the same kernel processes the observed cells. Blocks that are adjacent in memory then share two batched
+products from G to the gradients of the vectors, and one launch applies Adagrad to all blocks and sums their losses. No
+block is ever dense in float32.
 
 Data that does not fit on the device is in host memory: cells are streamed, and groups of blocks are swapped. `run` only
 submits work to the device; `PendingSteps.losses` waits for it.
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate, arrange, choose_order
-from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore
+from swivel.training.backends.triton.parameter_swap import Pair, ParameterStore, Placement
 from swivel.training.objective import MIN_ACCUMULATOR, Loss
 from swivel.training.schedule import Block
 
@@ -196,7 +195,7 @@ class TritonBackend(Backend):
         self._launcher = StepLauncher(self.settings, self._places, self._shapes, self._parameters)
         self._cells: DeviceCells | None = None
         self._feed: CellFeed | None = None
-        self._prepared: dict[Any, list[Batch]] = {}
+        self._prepared: dict[tuple[tuple[Block, ...], Placement], list[Batch]] = {}
 
     def take(self, cells: MatrixCells) -> None:
         """Lay out the cells of the whole matrix on the device, or in host memory if they do not fit."""
@@ -322,13 +321,15 @@ class TritonBackend(Backend):
         if feed is not self._feed:
             return self._prepare(blocks, feed)
 
-        # Preparing a batch takes the host longer than launching it, and the device may be faster than the host.
+        # Preparing a batch takes the host as long as launching it, and the device may be faster than the host.
         key = tuple(blocks), self._store.placement(groups, blocks)
-        if key not in self._prepared:
-            if len(self._prepared) == self._estimate.max_prepared:
-                del self._prepared[next(iter(self._prepared))]  # the oldest
-            self._prepared[key] = self._prepare(blocks, feed)
-        return self._prepared[key]
+        if key in self._prepared:
+            return self._prepared[key]
+
+        batches = self._prepare(blocks, feed)
+        if sum(map(len, self._prepared.values())) + len(batches) <= self._estimate.max_prepared:
+            self._prepared[key] = batches
+        return batches
 
     def _prepare(self, blocks: Sequence[Block], feed: CellFeed) -> list[Batch]:
         """Return the blocks in their order, in batches that have one shape and fit in the buffers of the cells."""

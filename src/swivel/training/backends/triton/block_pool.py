@@ -11,7 +11,7 @@ from swivel.errors import TrainingError
 from swivel.training.backends.base import ParameterBlock
 from swivel.training.backends.triton.launch import Parameters
 from swivel.training.backends.triton.layout import SlotLayout
-from swivel.training.backends.triton.parameter_swap import Pair, find_largest, read_rows, write_rows
+from swivel.training.backends.triton.parameter_swap import Pair, Placement, find_largest, read_rows, write_rows
 from swivel.training.schedule import Block
 
 
@@ -74,7 +74,7 @@ class BlockPool:
     def ensure_loaded(self, pair: Pair) -> None:
         """Do nothing: all blocks are on the device."""
 
-    def placement(self, pair: Pair, blocks: Sequence[Block]) -> tuple[tuple[int, int], ...]:
+    def placement(self, pair: Pair, blocks: Sequence[Block]) -> Placement:
         """Return the slots of blocks."""
         return tuple((self.slot_of(0, i), self.slot_of(1, j)) for i, j in blocks)
 

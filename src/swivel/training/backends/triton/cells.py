@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -496,13 +496,13 @@ class DeviceCellArrays:
     slot_count: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CellPlan:
     """Where the cells of a batch are in the device arrays, and the copies that bring them there."""
 
     begins: Sequence[int]  # first entry of each shard
     copies: Sequence[tuple[int, int, int]] = ()  # begin and end in host memory, first entry on the device
-    # For each of the buffers: targets and sources of all copies. Making these views takes as long as submitting them.
+    # For each of the buffers: targets and sources of all copies. Making these views takes as long as copying them.
     views: Sequence[Sequence[tuple[Tensor, Tensor]]] = field(default=(), repr=False, compare=False)
 
 
@@ -538,7 +538,10 @@ class CellFeed:
 
     def plan(self, shards: Sequence[ShardCells]) -> CellPlan:
         """Return where the cells of a batch will be."""
-        return plan_copies(shards) if self.cells.on_host else CellPlan([shard.begin for shard in shards])
+        if not self.cells.on_host:
+            return CellPlan([shard.begin for shard in shards])
+        plan = plan_copies(shards)
+        return replace(plan, views=[self._find_views(plan.copies, buffers) for buffers in self._buffers])
 
     def load(self, plan: CellPlan) -> DeviceCellArrays:
         """Start copying the cells of a batch and return the arrays that will contain them.
@@ -549,11 +552,10 @@ class CellFeed:
         if not cells.on_host:
             return DeviceCellArrays(*self._kept, cells.slot_count)
 
-        if not plan.views:
-            plan.views = [self._find_views(plan.copies, buffers) for buffers in self._buffers]
+        views = plan.views[self._turn]
 
         def copy() -> None:
-            for target, source in plan.views[self._turn]:
+            for target, source in views:
                 target.copy_(source, non_blocking=True)
 
         copied = self._queue.submit(copy, [self._used[self._turn]])

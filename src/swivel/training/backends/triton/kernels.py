@@ -485,7 +485,7 @@ def _load_halves(line, k1, k2, P: tl.constexpr):
 #
 # Rows are launched before columns, and both must read the old vectors in V. Rows therefore do not write V here;
 # `refresh` copies them afterwards. For rows, `losses` gets the observed loss, the loss of the cells as zeros (in log
-# 2), and their weight as zeros, for the host to subtract.
+# 2), and their weight as zeros, which the launcher subtracts.
 @triton.jit
 def update_sampled(
     vectors, accumulators, V, offsets, places, taken, table, part0, part1, part2, apart0, apart1, apart2,

@@ -21,8 +21,8 @@ from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTil
 from swivel.training.schedule import group_starts
 
 MAX_SHARDS_PER_LAUNCH = 128  # enough to fill the device many times over
-MAX_PREPARED = 512  # rounds of blocks whose tables stay on the device
-TABLE_BYTES = 512  # minimum that is allocated for one
+MAX_PREPARED = 512  # batches of blocks whose tables stay on the device
+TABLE_BYTES = 512  # of the smallest table, because the allocator rounds up
 MAX_GRADIENT_BYTES = 5 << 28  # of G, the gradients with respect to the dot products, in one launch
 MAX_SHORT_SLOTS = 1 << 16  # of a block; their numbers take 2 bytes
 PIECE_BYTES = 200  # cell that is being read: its old and its new position, masks, keys
@@ -31,7 +31,7 @@ SHARD_BYTES = 32  # shard while cells are read: its shape, its first cell on dis
 START_BYTES = 8  # first entry of a slot
 MIN_PIECE_CELLS = 1 << 6  # minimum of cells that are read at a time
 BUFFERS = 2  # buffers of streamed cells: one is filled while the kernels read the other
-SLACK = 1.02  # factor for tables, losses and the rounding of the allocator
+SLACK = 1.02  # factor for losses and the rounding of the allocator
 SKEW = 1.5  # entries of the largest block / mean; blocks are interleaved, so their sizes are similar
 # A rough model of time, in units of one step.
 COPY_STEPS = 4  # copying a block (20 MB) to the device and back
@@ -150,7 +150,7 @@ class DeviceMemoryEstimate:
 
     @property
     def max_prepared(self) -> int:
-        """Maximum number of rounds whose tables stay on the device."""
+        """Maximum number of batches whose tables stay on the device."""
         return min(MAX_PREPARED, math.prod(self.places.blocks))
 
     def work(self, max_blocks: int) -> int:
@@ -170,7 +170,7 @@ class DeviceMemoryEstimate:
         rare = (8 * len(panels) + 12) * self.places.pitch if shape.is_sampled else 0
         strides = 32 * sum(panel.columns for panel in shape.panels)
         starts = START_BYTES * self.slots
-        tables = (self.max_prepared + 4) * len(panels) * len(FIELDS) * 8
+        tables = (self.max_prepared + 1) * len(panels) * len(FIELDS) * 8  # those that stay, and that of this launch
         return self._gradient_of(shape) + back + losses + rare + strides + starts + tables
 
     @cached_property

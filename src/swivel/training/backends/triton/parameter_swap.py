@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -39,6 +39,7 @@ STAGE_VALUES = 1 << 22  # float32 values of each buffer: 16 MiB
 PIECES = 2  # in which a group is copied
 PARAMETERS = "vectors", "accumulators", "offsets"
 Pair = tuple[int, int]  # a group of rows and a group of columns
+Placement = Hashable  # what the slots of some blocks depend on
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class ParameterStore:
         self._upcoming: list[Pair] = []  # announced pairs of groups, in order
         self._current: Pair | None = None
         # Largest magnitude that left the device since the last `is_finite`; torch.maximum keeps NaN.
-        self._largest_saved = torch.zeros((), device=self.device)
+        self._largest_left = torch.zeros((), device=self.device)
         self._stages: list[torch.Tensor] = []
 
     @property
@@ -183,9 +184,10 @@ class ParameterStore:
 
     def is_finite(self) -> bool:
         """Return whether all parameters are finite, also those in host memory; only one flag leaves the device."""
+        # A bank may be loaded at this moment. Its values were checked when they left the device.
         largest = find_largest(self.parameters)
-        is_finite = torch.stack([*largest, self._largest_saved]).isfinite().all()
-        self._largest_saved.zero_()
+        is_finite = torch.stack([*largest, self._largest_left]).isfinite().all()
+        self._largest_left.zero_()
         return bool(is_finite)
 
     def get_block(self, side: int, block: int) -> ParameterBlock:
@@ -233,7 +235,7 @@ class ParameterStore:
         if pair == self._current:
             return
 
-        self._leave_groups_other_than(pair)
+        self._check_leaving_groups(pair)
         self._current = pair
         for side, group in enumerate(pair):
             number = self._bank_for(side, group)
@@ -243,13 +245,13 @@ class ParameterStore:
                 self._fill_mirror(side, number)
                 bank.is_mirrored = True
 
-    def _leave_groups_other_than(self, pair: Pair) -> None:
+    def _check_leaving_groups(self, pair: Pair) -> None:
         """Check the values of the current groups that are not in `pair`: they may leave the device from now on."""
         for side, group in enumerate(self._current or ()):
             if group != pair[side] and not self.layout[side].is_whole:
                 number = self._bank_of[side][group]
                 for largest in find_largest(self.parameters, self._bank_rows(side, number)):
-                    torch.maximum(self._largest_saved, largest, out=self._largest_saved)
+                    torch.maximum(self._largest_left, largest, out=self._largest_left)
                 self._banks[side][number].used = record_mark(self.device)
 
     def _fill_mirror(self, side: int, number: int) -> None:
@@ -271,7 +273,7 @@ class ParameterStore:
         group = self.layout[side].group_of(block)
         return self.layout[side].slot(block, self._bank_of[side][group])
 
-    def placement(self, pair: Pair, blocks: Sequence[Block]) -> tuple[int, int]:
+    def placement(self, pair: Pair, blocks: Sequence[Block]) -> Placement:
         """Return what the slots of blocks of two loaded groups depend on: the banks of the groups."""
         return self._bank_of[0][pair[0]], self._bank_of[1][pair[1]]
 
