@@ -23,9 +23,11 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
+from swivel.training.backends.base import PendingSteps
 from swivel.training.checkpoint import PLAN
-from swivel.training.executor import LocalExecutor
+from swivel.training.executor import LocalExecutor, PauseRequests, Round
 from swivel.training.loop import TrainingResult, train_matrix
+from swivel.training.objective import Loss
 from swivel.training.plan import MAX_EPOCHS, OtherMemory, TrainingPlan, estimate_needs, make_plan, wants_sample
 from swivel.training.schedule import block_order, block_starts
 
@@ -406,3 +408,47 @@ def test_samples_of_a_few_rows_are_for_the_cpu() -> None:
     for blocks in ((97, 97), (97, 1)):
         assert wants_sample(config, "cpu", blocks)
         assert not wants_sample(config, "cuda", blocks)
+
+
+class RecordingBackend:
+    """Records when rounds are started and when their losses are asked for."""
+
+    def __init__(self, rounds_ahead: int) -> None:
+        self.rounds_ahead = rounds_ahead
+        self.events: list[str] = []
+
+    def announce(self, rounds: Any) -> None:
+        pass
+
+    def run(self, steps: list[Any], should_stop: Callable[[], bool]) -> PendingSteps:
+        number = steps[0]
+        self.events.append(f"start {number}")
+
+        def losses() -> list[Loss]:
+            self.events.append(f"losses {number}")
+            return [Loss()]
+
+        return PendingSteps(1, losses)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("stop", ["never", "start 1"])
+def test_rounds_are_started_before_the_losses_of_earlier_ones(ahead: int, stop: str) -> None:
+    backend = RecordingBackend(ahead)
+    executor = object.__new__(LocalExecutor)
+    executor._backend = backend  # type: ignore[assignment]
+    executor._job = SimpleNamespace(steps=lambda round_: [round_.number])  # type: ignore[assignment]
+    requests = PauseRequests(lambda: stop in backend.events, lambda: False)
+
+    rounds = [Round(number, [(0, 0)], 0.1) for number in range(4)]
+    done = list(executor.run(rounds, [], requests))
+    if stop != "never":
+        assert len(done) == 2
+        assert sorted(backend.events) == ["losses 0", "losses 1", "start 0", "start 1"]
+    else:
+        assert len(done) == 4
+        for number in range(4):
+            last = min(number + ahead, 3)
+            assert backend.events.index(f"losses {number}") > backend.events.index(f"start {last}")
+            if last < 3:
+                assert backend.events.index(f"losses {number}") < backend.events.index(f"start {last + 1}")
