@@ -23,6 +23,7 @@ from swivel.counts import Matrix, MatrixBuilder, MatrixSpec
 from swivel.errors import ConfigError, DamagedFolder, Diverged, TrainingError
 from swivel.runtime.progress import SILENT, Progress, SilentProgress, Task
 from swivel.storage import seal, unseal
+from swivel.training import plan as planning
 from swivel.training.backends.base import PendingSteps
 from swivel.training.checkpoint import PLAN
 from swivel.training.executor import LocalExecutor, PauseRequests, Round
@@ -401,6 +402,23 @@ def test_block_sizes_differ_by_at_most_one(size_and_blocks: tuple[int, int]) -> 
 )
 def test_zeros_are_sampled_if_that_is_faster(zeros: str, device: str, blocks: int, expected: bool) -> None:
     assert wants_sample(TrainConfig(zeros=zeros), device, (blocks, 2 * blocks)) == expected
+
+
+@pytest.mark.parametrize(("dim", "zeros", "cells"), [(300, "all", 3 * 62**2), (150, "all", 1.5 * 62**2)])
+def test_dtype_is_chosen_for_the_work_of_a_run(
+    dim: int, zeros: str, cells: float, planted: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def choose(*_: Any, cells: float, **__: Any) -> str:
+        seen.append(cells)
+        return "float32"
+
+    monkeypatch.setattr(planning, "choose_dtype", choose)
+    make_plan(planted, replace(CONFIG, dim=dim, epochs=3, zeros=zeros))
+    assert seen == [pytest.approx(cells)]
+    make_plan(planted, replace(CONFIG, dim=dim, epochs=3, zeros="sampled", common=0.1, middle=0.4, share=0.001))
+    assert 0.2 * cells < seen[1] < 0.9 * cells
 
 
 def test_samples_of_a_few_rows_are_for_the_cpu() -> None:

@@ -82,6 +82,18 @@ class ZeroSampling:
                     chosen = tier.starts + spread_fraction(first, panel) * tier.lengths
                     yield RowPanel(start, stop, chosen.astype(np.int64), tier.weights)
 
+    def computed_share(self, rows: int, columns: int) -> float:
+        """Return the share of a block's cells that a step computes.
+
+        >>> ZeroSampling().computed_share(100, 50), round(ZeroSampling(0.1, 0.3, 0.01).computed_share(1000, 1000), 2)
+        (1.0, 0.25)
+        """
+        taken = sum(
+            (tier.stop - tier.start) * (columns if tier.starts is None else len(tier.starts))
+            for tier in self.tiers(rows, columns)
+        )
+        return taken / (rows * columns)
+
     def _split_rows(self, tier: SamplingTier) -> list[tuple[int, int]]:
         """Return start and stop of the panels of a tier, all of about the same size."""
         size = tier.stop - tier.start

@@ -154,7 +154,7 @@ def _best_device() -> str:
 
 
 def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, block_size: int = 1024) -> str:
-    """Return the dtype of the matrix products' operands for a run that computes `cells` cells in blocks of a size.
+    """Return the dtype of the products' operands for a run that takes as long as `cells` cells of 300 dimensions.
 
     `auto` is bfloat16 on CUDA. On a CPU that has instructions for bfloat16 it measures both dtypes, if the run is long
     enough (about half a minute) to justify the measurement. Raises TrainingError if the products of the requested dtype
