@@ -18,7 +18,7 @@ from swivel.counts.shards import CellArrays, make_piece
 from swivel.training.backends import BackendConfig, ParameterBlock, Step, StepSettings, ZeroSampling
 from swivel.training.backends.base import DeviceLoad
 from swivel.training.backends.triton.backend import TritonBackend, estimate_device_memory
-from swivel.training.backends.triton.cells import CellPlan, DeviceCellArrays
+from swivel.training.backends.triton.cell_feed import CellPlan, DeviceCellArrays
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock
 from swivel.training.backends.triton.layout import Shapes, SlotLayout
 from swivel.training.backends.triton.memory_plan import DeviceMemoryEstimate

@@ -36,9 +36,9 @@ from streaming_runs import (
     with_plain_steps,
 )
 from swivel.training.backends.triton import backend as triton_backend
-from swivel.training.backends.triton import cells as cells_module
-from swivel.training.backends.triton import cuda_streams, parameter_swap
-from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells, plan_copies
+from swivel.training.backends.triton import cell_feed, cuda_streams, parameter_swap
+from swivel.training.backends.triton.cell_feed import plan_copies
+from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells, ShardCells
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout
 
 UNEVEN = 100  # bytes: the largest block of such a small matrix has a few entries more than estimated
@@ -195,7 +195,7 @@ def wait_for_late_copy(mark: Callable[[], None] | None) -> None:
 def test_every_use_of_copied_data_waits_for_the_copy(zeros: ZeroSampling, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, groups = "rectangular", (2, 1)
     expected = run_resident(kind, zeros, groups)
-    for module in (parameter_swap, cells_module):
+    for module in (parameter_swap, cell_feed):
         monkeypatch.setattr(module, "CopyQueue", LateQueue)
         monkeypatch.setattr(module, "wait_on_device", lambda device, mark: mark() if mark else None)
         monkeypatch.setattr(module, "record_mark", lambda device: None)

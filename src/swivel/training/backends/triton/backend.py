@@ -39,7 +39,8 @@ from swivel.training.backends.base import (
 from swivel.training.backends.cpu_kernels import recover_gradient
 from swivel.training.backends.select import BackendConfig
 from swivel.training.backends.triton.block_pool import BlockPool
-from swivel.training.backends.triton.cells import CellFeed, CellMemoryLimits, DeviceCells
+from swivel.training.backends.triton.cell_feed import CellFeed
+from swivel.training.backends.triton.cells import CellMemoryLimits, DeviceCells
 from swivel.training.backends.triton.cuda_streams import HostMemory, record_mark, usable_memory, wait_on_host
 from swivel.training.backends.triton.launch import Batch, Parameters, PlacedBlock, StepLauncher
 from swivel.training.backends.triton.layout import KernelTile, Shapes, SlotLayout

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from swivel.training.backends.base import Step, StepSettings
 from swivel.training.backends.triton import kernels
-from swivel.training.backends.triton.cells import CellPlan, DeviceCellArrays, ShardCells
+from swivel.training.backends.triton.cell_feed import CellPlan, DeviceCellArrays
+from swivel.training.backends.triton.cells import ShardCells
 from swivel.training.backends.triton.layout import FIELDS, BlockShape, KernelTile, PanelShape, Shapes, SlotLayout
 from swivel.training.zero_sampling import step_fraction
 

@@ -1,0 +1,130 @@
+"""The cells of a batch on the device: they are there already, or they are copied from host memory in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from swivel.training.backends.triton.cells import DeviceCells, ShardCells
+from swivel.training.backends.triton.cuda_streams import CopyQueue, Mark, record_mark, wait_on_device
+from swivel.training.backends.triton.memory_plan import BUFFERS
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCellArrays:
+    """Device arrays with the cells of a batch; see `DeviceCells`."""
+
+    slots: Tensor
+    positions: Tensor
+    counts: Tensor
+    slot_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """Where the cells of a batch are in the device arrays, and the copies that bring them there."""
+
+    begins: Sequence[int]  # first entry of each shard
+    copies: Sequence[tuple[int, int, int]] = ()  # begin and end in host memory, first entry on the device
+    # For each of the buffers: targets and sources of all copies. Making these views takes as long as copying them.
+    views: Sequence[Sequence[tuple[Tensor, Tensor]]] = field(default=(), repr=False, compare=False)
+
+
+class CellFeed:
+    """Provides the cells of batches on the device; it never waits for the device.
+
+    If the cells are in host memory, they are copied into two buffers in turn: one is filled while the kernels read
+    the other. `_used[n]` is the point of the computation after which buffer n may be overwritten.
+    """
+
+    def __init__(self, cells: DeviceCells, max_blocks: int) -> None:
+        self.cells = cells
+        self._device = device = cells.device
+        self._turn = 0  # the buffer of the current batch
+
+        # Entries of a buffer: what the memory allows, but no more than a batch can have.
+        self._capacity = 0
+        if cells.on_host and cells.limits is not None:
+            entries = cells.limits.resident // (BUFFERS * cells.entry_bytes)
+            self._capacity = max(1, min(entries, max_blocks * cells.largest))
+
+        count = BUFFERS if cells.on_host else 0
+        self._kept = cells.slots, cells.positions, cells.counts
+        self._buffers = [
+            tuple(array.new_empty(self._capacity, device=device) for array in self._kept) for _ in range(count)
+        ]
+        self._queue = CopyQueue(device)
+        self._used: list[Mark] = [record_mark(device)] * count
+
+    def can_hold(self, entries: int) -> bool:
+        """Return whether a batch of `entries` entries can be loaded."""
+        return not self.cells.on_host or entries <= self._capacity
+
+    def plan(self, shards: Sequence[ShardCells]) -> CellPlan:
+        """Return where the cells of a batch will be."""
+        if not self.cells.on_host:
+            return CellPlan([shard.begin for shard in shards])
+        plan = plan_copies(shards)
+        return replace(plan, views=[self._find_views(plan.copies, buffers) for buffers in self._buffers])
+
+    def load(self, plan: CellPlan) -> DeviceCellArrays:
+        """Start copying the cells of a batch and return the arrays that will contain them.
+
+        The computation that is submitted after this call waits for the copy. Call `release` after submitting it.
+        """
+        cells = self.cells
+        if not cells.on_host:
+            return DeviceCellArrays(*self._kept, cells.slot_count)
+
+        views = plan.views[self._turn]
+
+        def copy() -> None:
+            for target, source in views:
+                target.copy_(source, non_blocking=True)
+
+        copied = self._queue.submit(copy, [self._used[self._turn]])
+        wait_on_device(self._device, copied)
+        slots, positions, counts = self._buffers[self._turn]
+        return DeviceCellArrays(slots, positions, counts, cells.slot_count)
+
+    def _find_views(
+        self, copies: Sequence[tuple[int, int, int]], buffers: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return targets and sources of copies from host memory into the buffers."""
+        return [
+            (buffer[target : target + end - begin], kept[begin:end])
+            for begin, end, target in copies
+            for buffer, kept in zip(buffers, self._kept, strict=True)
+        ]
+
+    def release(self) -> None:
+        """Record that the kernels of the last batch were submitted: they are the last to read its buffer."""
+        if self.cells.on_host:
+            self._used[self._turn] = record_mark(self._device)
+            self._turn = (self._turn + 1) % BUFFERS
+
+
+def plan_copies(shards: Sequence[ShardCells]) -> CellPlan:
+    """Return the copies of shards from host memory; those that are adjacent there are copied together.
+
+    >>> plan_copies([ShardCells(5, 8, 3), ShardCells(8, 9, 1), ShardCells(0, 2, 2)])
+    CellPlan(begins=[0, 3, 4], copies=[(5, 9, 0), (0, 2, 4)])
+    """
+    begins: list[int] = []
+    copies: list[tuple[int, int, int]] = []
+    target = 0
+
+    for shard in shards:
+        begins.append(target)
+        if copies and copies[-1][1] == shard.begin:
+            begin, _, first = copies.pop()
+            copies.append((begin, shard.end, first))
+        else:
+            copies.append((shard.begin, shard.end, target))
+        target += shard.entries
+
+    return CellPlan(begins, copies)
