@@ -101,6 +101,18 @@ def test_run_makes_vectors_and_says_what_is_next(swivel: Run, text: Path, tmp_pa
     assert "%" not in ended.err
 
 
+def test_training_a_table_says_how_to_recommend(swivel: Run, tmp_path: Path) -> None:
+    table = tmp_path / "ratings.tsv"
+    table.write_text("".join(f"user{n % 5}\tfilm{n % 7}\t1\n" for n in range(30)))
+    matrix, out = tmp_path / "matrix", tmp_path / "vectors"
+    assert swivel("import", table, "-o", matrix).status == 0
+    ended = swivel("train", matrix, "-o", out, "--dim", "2", "--epochs", "1", "--no-report")
+    command = ended.err.splitlines()[-1]
+    assert command.startswith(f"next: swivel recommend {out} user")
+    assert command.endswith(f" --matrix {matrix}")
+    assert swivel(*command.split()[2:]).status == 0
+
+
 def test_run_again_does_nothing(swivel: Run, text: Path, tmp_path: Path) -> None:
     first = swivel("run", text, "-o", tmp_path / "work", *QUICK)
     again = swivel("run", text, "-o", tmp_path / "work", *QUICK)

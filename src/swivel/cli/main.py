@@ -216,7 +216,7 @@ def train(matrix: str, output: str, options: RunOptions, **settings: Any) -> Non
 
     vectors = train_vectors(open_matrix(matrix), output, options=options, **settings)
     if is_leading():
-        report_vectors(vectors, Path(output), options)
+        report_vectors(vectors, Path(output), options, matrix)
 
 
 @cli.command(cls=Command)
@@ -348,12 +348,15 @@ def report_matrix(matrix: Matrix, path: str) -> None:
     show(data, lambda: print_result(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
 
 
-def report_vectors(vectors: Vectors, path: Path, options: RunOptions) -> None:
-    """Print where the vectors are, and a command to try next."""
+def report_vectors(vectors: Vectors, path: Path, options: RunOptions, matrix: str = "") -> None:
+    """Print where the vectors are, and a command to try next; matrix: what they were trained on, if it was given."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, lambda: print_result(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # The most frequent words have neighbors of little interest.
-    options.progress.message(next_command("nearest", path, word))
+    if matrix and "ranking" in vectors.settings:  # a table of two kinds of things
+        options.progress.message(next_command("recommend", path, word, "--matrix", matrix))
+    else:
+        options.progress.message(next_command("nearest", path, word))
 
 
 def main() -> None:
