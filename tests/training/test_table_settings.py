@@ -130,17 +130,19 @@ def test_all_zeros_of_small_tables_are_computed(monkeypatch: pytest.MonkeyPatch)
     assert choose_table_settings(make_table())["zeros"] == "auto"
 
 
-def test_sparser_tables_sample_fewer_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_are_sampled_in_proportion_to_the_density(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swivel.training.table_settings.FEW_CELLS", 100)
     table = make_table()
     density = table.cell_count / (40 * 25)
-    usual = choose_table_settings(table)
-    assert (usual["common"], usual["middle"], usual["share"]) == (0.05, 0.2, 0.01)
+    found = {}
+    for ratio in (0.25, 1, 4, 100):
+        monkeypatch.setattr("swivel.training.table_settings.USUAL_DENSITY", density / ratio)
+        settings = choose_table_settings(table)
+        found[ratio] = settings["common"], settings["middle"], settings["share"]
 
-    monkeypatch.setattr("swivel.training.table_settings.FULL_SAMPLE_DENSITY", 4 * density)
-    fewer = choose_table_settings(table)
-    assert fewer["share"] == pytest.approx(usual["share"] / 4)
-    assert fewer["middle"] == pytest.approx(usual["middle"] / 2, rel=1e-5)
+    assert found[1] == (0.05, 0.2, 0.01)
+    assert found[0.25] == pytest.approx((0.0125, 0.1, 0.0025))
+    assert found[4] == found[100] == pytest.approx((0.2, 0.4, 0.04))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,10 @@ MAX_SIZE = 65_536  # more rows or columns: the block size and the epochs of text
 EPOCHS = 16
 # Of tables with fewer cells, observed or not, all zeros are computed, because few steps average few samples.
 FEW_CELLS = 2_000_000
-FULL_SAMPLE_DENSITY = 0.002  # of sparser tables, fewer zeros are sampled: about as many for each observed cell
+# Zeros are sampled in proportion to the density, about as many for each observed cell; the recipe's settings are for
+# this density.
+USUAL_DENSITY = 0.002
+MAX_DENSITY_RATIO = 4.0
 POPULAR_COLUMNS = 20  # whose share of a table shows how much of it is popularity
 
 
@@ -74,16 +77,16 @@ def choose_block_size(rows: int, columns: int, density: float) -> int:
 
 
 def _choose_zeros(cells: int, density: float) -> dict[str, Any]:
-    """Return which zeros of a table with so many cells, observed or not, are computed; a GPU computes all of them."""
+    """Return which zeros of a table with so many cells, observed or not, are computed; CUDA computes all of them."""
     if cells <= FEW_CELLS:
         return {"zeros": "all"}
 
-    part = min(density / FULL_SAMPLE_DENSITY, 1.0)
+    ratio = min(density / USUAL_DENSITY, MAX_DENSITY_RATIO)
     usual = RECIPES["table"]["train"]
     tiers = {
-        "common": usual["common"] * part,
-        "middle": usual["middle"] * math.sqrt(part),
-        "share": usual["share"] * part,
+        "common": usual["common"] * ratio,
+        "middle": usual["middle"] * math.sqrt(ratio),
+        "share": usual["share"] * ratio,
     }
     return {"zeros": "auto"} | {name: float(f"{value:.6g}") for name, value in tiers.items()}
 
