@@ -34,9 +34,7 @@ MAX_EPOCHS = 100  # with end="converged"
 # gathers the observed cells that lie between them.
 COMMON = {"cpu": 0.03}
 COMMON_ON_GPU = 0.1
-# To compare runs: a step that samples zeros takes 35 % of the time for 18.6 % of the cells.
-SAMPLED_COST = 1.9
-USUAL_DIM = 300
+SAMPLED_COST = 1.9  # time of a cell of a sample against one of all cells: 18.6 % of them took 35 % of the time
 MIN_SHARE = 1e-9  # share of zeros that is sampled if the objective ignores them: one or two columns
 # Copies of all vectors and accumulators in memory: those being trained, those gathered for a checkpoint or the result,
 # and the combined rows and columns. Measured: 3.0 at 98,695 rows and columns, d = 50 and 150, on CPU cores.
@@ -94,16 +92,15 @@ def make_plan(matrix: Matrix, config: TrainConfig, min_block_size: int = 1) -> T
 
     load = describe_load(matrix, config, (row_blocks, column_blocks), device)
     block_size = math.ceil(columns / column_blocks)
-    work = float(rows) * columns * epochs * _relative_cost(load.zeros, math.ceil(rows / row_blocks), block_size)
-    dtype = choose_dtype(config, backend, device, cells=work * config.dim / USUAL_DIM, block_size=block_size)
+    cells = float(rows) * columns * epochs * _relative_cost(load.zeros, math.ceil(rows / row_blocks), block_size)
+    dtype = choose_dtype(config, backend, device, cells=cells, block_size=block_size)
     groups = choose_groups(backend, load, BackendConfig(device, dtype, memory=config.device_memory))
     return TrainingPlan(row_blocks, column_blocks, epochs, backend, device, dtype, groups)
 
 
 def _relative_cost(zeros: ZeroSampling, rows: int, columns: int) -> float:
     """Return about how long a step that samples zeros takes, as a share of one that computes all of them."""
-    share = zeros.computed_share(rows, columns)
-    return min(SAMPLED_COST * share, 1.0) if share < 1 else 1.0
+    return min(SAMPLED_COST * zeros.computed_share(rows, columns), 1.0)
 
 
 def describe_load(matrix: Matrix, config: TrainConfig, blocks: tuple[int, int], device: str) -> DeviceLoad:

@@ -37,7 +37,8 @@ for name in sys.argv[3:]:
     print(name, k * k / min(products() for _ in range(5)), flush=True)
 """
 _PROBE_SECONDS = 60
-MIN_MEASURED_CELLS = 3e9  # shorter runs on a CPU use float32 without measuring
+MIN_MEASURED_CELLS = 3e9  # shorter runs on a CPU use float32 without measuring; cells of vectors with
+USUAL_DIM = 300  # so many dimensions
 
 
 def measure_products(*dtypes: str, block_size: int = 1024, dim: int = 300) -> dict[str, float]:
@@ -154,7 +155,7 @@ def _best_device() -> str:
 
 
 def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, block_size: int = 1024) -> str:
-    """Return the dtype of the products' operands for a run that takes as long as `cells` cells of 300 dimensions.
+    """Return the dtype of the matrix products' operands for a run that takes as long as `cells` cells, all computed.
 
     `auto` is bfloat16 on CUDA. On a CPU that has instructions for bfloat16 it measures both dtypes, if the run is long
     enough (about half a minute) to justify the measurement. Raises TrainingError if the products of the requested dtype
@@ -170,7 +171,7 @@ def choose_dtype(config: TrainConfig, backend: str, device: str, cells: float, b
 
     if device != "cpu":
         return "bfloat16" if suits_triton(device) else "float32"
-    if cells < MIN_MEASURED_CELLS or lacks_bfloat16():
+    if cells * config.dim / USUAL_DIM < MIN_MEASURED_CELLS or lacks_bfloat16():
         return "float32"
 
     speeds = measure_products("float32", "bfloat16", block_size=block_size, dim=config.dim)
