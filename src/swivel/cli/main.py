@@ -348,8 +348,8 @@ def report_matrix(matrix: Matrix, path: str) -> None:
     show(data, lambda: print_result(f"{path}: {rows:,} x {columns:,}, {matrix.cell_count:,} cells observed"))
 
 
-def report_vectors(vectors: Vectors, path: Path, options: RunOptions, matrix: str = "") -> None:
-    """Print where the vectors are, and a command to try next; matrix: what they were trained on, if it was given."""
+def report_vectors(vectors: Vectors, path: Path, options: RunOptions, matrix: str | None = None) -> None:
+    """Print where the vectors are, and a command to try next; recommendations need the path of the matrix."""
     data = {"vectors": str(path), "tokens": len(vectors), "dim": vectors.dim}
     show(data, lambda: print_result(f"{path}: {len(vectors):,} vectors of {vectors.dim} dimensions"))
     word = vectors.vocabulary[min(len(vectors) - 1, 300)]  # The most frequent words have neighbors of little interest.

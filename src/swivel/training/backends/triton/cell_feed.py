@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +12,7 @@ from swivel.training.backends.triton.cuda_streams import CopyQueue, Mark, record
 from swivel.training.backends.triton.memory_plan import BUFFERS
 
 Tensor = torch.Tensor
+Copy = tuple[int, int, int]  # begin and end in host memory, first entry on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class CellPlan:
     """Where the cells of a batch are in the device arrays, and the copies that bring them there."""
 
     begins: Sequence[int]  # first entry of each shard
-    copies: Sequence[tuple[int, int, int]] = ()  # begin and end in host memory, first entry on the device
-    # For each of the buffers: targets and sources of all copies. Making these views takes as long as copying them.
-    views: Sequence[Sequence[tuple[Tensor, Tensor]]] = field(default=(), repr=False, compare=False)
+    # For each of the buffers: targets and sources of all copies. Making these views takes the host as long as
+    # submitting the copies.
+    views: Sequence[Sequence[tuple[Tensor, Tensor]]] = ()
 
 
 class CellFeed:
@@ -68,8 +69,8 @@ class CellFeed:
         """Return where the cells of a batch will be."""
         if not self.cells.on_host:
             return CellPlan([shard.begin for shard in shards])
-        plan = plan_copies(shards)
-        return replace(plan, views=[self._find_views(plan.copies, buffers) for buffers in self._buffers])
+        begins, copies = plan_copies(shards)
+        return CellPlan(begins, [self._find_views(copies, buffers) for buffers in self._buffers])
 
     def load(self, plan: CellPlan) -> DeviceCellArrays:
         """Start copying the cells of a batch and return the arrays that will contain them.
@@ -91,9 +92,7 @@ class CellFeed:
         slots, positions, counts = self._buffers[self._turn]
         return DeviceCellArrays(slots, positions, counts, cells.slot_count)
 
-    def _find_views(
-        self, copies: Sequence[tuple[int, int, int]], buffers: Sequence[Tensor]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _find_views(self, copies: Sequence[Copy], buffers: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return targets and sources of copies from host memory into the buffers."""
         return [
             (buffer[target : target + end - begin], kept[begin:end])
@@ -108,14 +107,14 @@ class CellFeed:
             self._turn = (self._turn + 1) % BUFFERS
 
 
-def plan_copies(shards: Sequence[ShardCells]) -> CellPlan:
-    """Return the copies of shards from host memory; those that are adjacent there are copied together.
+def plan_copies(shards: Sequence[ShardCells]) -> tuple[list[int], list[Copy]]:
+    """Return the first entry of each shard on the device, and the copies; shards that are adjacent share one.
 
     >>> plan_copies([ShardCells(5, 8, 3), ShardCells(8, 9, 1), ShardCells(0, 2, 2)])
-    CellPlan(begins=[0, 3, 4], copies=[(5, 9, 0), (0, 2, 4)])
+    ([0, 3, 4], [(5, 9, 0), (0, 2, 4)])
     """
     begins: list[int] = []
-    copies: list[tuple[int, int, int]] = []
+    copies: list[Copy] = []
     target = 0
 
     for shard in shards:
@@ -127,4 +126,4 @@ def plan_copies(shards: Sequence[ShardCells]) -> CellPlan:
             copies.append((shard.begin, shard.end, target))
         target += shard.entries
 
-    return CellPlan(begins, copies)
+    return begins, copies
