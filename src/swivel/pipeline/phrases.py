@@ -35,8 +35,8 @@ def find_phrases(texts: Texts, *, options: RunOptions | None = None, **settings:
     Examples
     --------
     >>> text = ["in new york", "new york is big", "a new car", "to york"] * 5
-    >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.5)]
-    ['new_york', 'is_big', 'to_york', 'a_new']
+    >>> [phrase.token for phrase in find_phrases(text, phrase_threshold=0.1)]
+    ['new_york']
     """
     from swivel.corpus import encode_corpus, find_texts
     from swivel.corpus.phrases import JoinedCorpus
